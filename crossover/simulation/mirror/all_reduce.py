@@ -16,8 +16,8 @@ MASTER = 0
 
 
 def simulate_round(worker_call: WorkerInvocation) -> SimProcess:
-    """Simulate one AllReduce round of one worker. With D bytes per gradient and W workers, a worker sends D and reads D; the master sends 2
-    D and reads (W - 1) D. Compressed contributions are smaller.
+    """Simulate one AllReduce round of one worker, as a simpy process. With D bytes per gradient and W workers, a worker writes D and reads
+    D bytes; the master writes 2 D and reads (W - 1) D. Compressed contributions are smaller.
     """
     store = StoreConnection(worker_call)
     yield from check_first_round(worker_call, store)
@@ -31,8 +31,9 @@ def simulate_round(worker_call: WorkerInvocation) -> SimProcess:
 def _simulate_exchange(
     worker_call: WorkerInvocation, store: StoreConnection, which: str, up: int, back: int
 ) -> SimProcess:
-    """Simulate one of the exchanges of a round: every worker stores its contribution, the master averages them, the others read the result.
-    `which`: suffix of the gates' names; `up`: bytes that every worker stores; `back`: bytes that all but the master read.
+    """Simulate one exchange of a round, as a simpy process: every worker stores its contribution, the master averages them, and the others
+    read the result. `which`: suffix of the names under which vectors are published; `up`: bytes that every worker stores; `back`: bytes of
+    the result.
     """
     world, rank, others = worker_call.world, worker_call.place.worker, worker_call.world.workers - 1
     yield from store.put("store", up)

@@ -15,8 +15,8 @@ from crossover.simulation.world import Model, Script, SimulatedInvocation, World
 
 
 def checkpoint_bytes(world: World, round: int) -> int:
-    """Return the size in bytes of a worker's checkpoint at the start of `round`: the model, the vectors of the optimizers, each with a
-    header, and the vectors that a codec keeps. In round 0 the inner optimizer has no vectors, unless workers take local steps.
+    """Return the size in bytes of a worker's checkpoint at the start of `round`: the model, the optimizers' vectors, their headers, and
+    what a codec keeps. In round 0 the inner optimizer has no vectors yet, unless workers take local steps.
     """
     stepped = round > 0 or world.experiment.exchange.what != "gradients"
     kept = (optimizer_vectors(world) if stepped else 0) + outer_vectors(world)
@@ -27,8 +27,8 @@ def checkpoint_bytes(world: World, round: int) -> int:
 
 
 def codec_state_bytes(world: World) -> int:
-    """Return the bytes that a worker's codec keeps from round to round: the residual, and the contributions to the second and later
-    exchanges of a round. 0 if contributions are not compressed.
+    """Return the bytes that a worker's codec keeps from one round to the next: the residual of error feedback, if it has that, and the
+    contributions to the second and later exchanges of a round, if it has several. 0 if neither applies, as without compression.
     """
     asked = world.experiment.exchange
     residual = 4 * world.workload.parameters + VECTOR_HEADER_BYTES if codecs.has_error_feedback(asked) else 0
@@ -36,9 +36,9 @@ def codec_state_bytes(world: World) -> int:
 
 
 def exchange_sizes(world: World) -> list[tuple[int, int]]:
-    """Return a pair (bytes that a worker contributes, bytes of the combined result) for each exchange of a round, as the experiment's codec
-    defines them. PowerSGD has two exchanges, the others one. Raises NoProjection if the sizes depend on the shapes of a model whose shapes
-    are not known.
+    """Return, for each exchange of a round, (bytes that a worker contributes, bytes of the combined result), as the experiment's codec
+    defines them. PowerSGD has two exchanges, all other codecs one. Raises NoProjection if the sizes depend on the shapes of the model's
+    parameters and these are not known.
     """
     workload, asked = world.workload, world.experiment.exchange
 
@@ -60,7 +60,9 @@ def exchange_sizes(world: World) -> list[tuple[int, int]]:
 
 @cache
 def _list_shapes(model: str, image: tuple[int, int, int]) -> tuple[tuple[int, ...], ...]:
-    """Return the shapes of the parameters of one of the project's own models for ten classes of such images."""
+    """Return the shapes of all parameters of one of the project's own models, with ten classes. `image`: (channels, height, width) of its
+    input.
+    """
     from crossover.learning.learner import list_shapes
 
     return list_shapes(model, 10, image)
@@ -70,7 +72,9 @@ CODEC_PASSES = 12  # over a gradient, read or written, beside exchanging it: abo
 
 
 def run_codec(worker_call: WorkerInvocation) -> SimProcess:
-    """Simulate the time that one worker takes in a round to encode and decode contributions. Takes no time if they are not compressed."""
+    """Simulate, as a simpy process, the time that one worker needs in a round to encode and decode contributions; nothing if they are not
+    compressed.
+    """
     if worker_call.world.experiment.exchange.compression != "none":
         yield from simulate_arithmetic(worker_call, "compress", CODEC_PASSES * worker_call.world.workload.vector_bytes)
 
@@ -90,8 +94,8 @@ class StoreConnection:
         self.header_bytes = VECTOR_HEADER_BYTES if world.through_objects else 0  # of a vector as an object
 
     def put(self, stage: str, bytes_: float, requests: int = 1) -> SimProcess:
-        """Simulate `requests` writes to the store, one after another, of `bytes_` bytes in all. The writes share the host's network link
-        with all other writers. `stage`: stage to which the seconds are added, or "".
+        """Simulate, as a simpy process, `requests` writes to the store, one after another, of `bytes_` bytes in all. They share the host's
+        network link with all other writers. `stage`: stage to which the seconds are added, "" for none.
         """
         env = self.world.env
         bytes_ += requests * self.header_bytes
@@ -103,8 +107,8 @@ class StoreConnection:
         yield from self.worker_call.spend(stage, start - env.now + seconds)
 
     def get(self, stage: str, bytes_: float, requests: int = 1) -> SimProcess:
-        """Simulate `requests` reads from the store, one after another, of `bytes_` bytes in all. `stage`: stage to which the seconds are
-        added, or "".
+        """Simulate, as a simpy process, `requests` reads from the store, one after another, of `bytes_` bytes in all. `stage`: stage to
+        which the seconds are added, "" for none.
         """
         env = self.world.env
         bytes_ += requests * self.header_bytes
@@ -114,9 +118,9 @@ class StoreConnection:
         yield from self.worker_call.spend(stage, start - env.now + seconds)
 
     def gather(self, stage: str, what: str, bytes_: float, count: int, before: Callable[[int], int]) -> SimProcess:
-        """Simulate reading `count` vectors of `bytes_` bytes each, as soon as their senders have published them for this round. `what`:
-        name under which they are published; `stage`: stage to which the seconds are added; `before`: returns how many vectors are read
-        before the one of a given rank. Raises Leave if the invocation's time is over first.
+        """Simulate, as a simpy process, reading `count` vectors of `bytes_` bytes each, each one as soon as its sender has published it in
+        this round. `what`: name under which they are published; `stage`: stage to which the seconds are added; `before`: function that
+        returns how many vectors are read before that of a given rank. Raises Leave if the invocation's time ends first.
         """
         if not count:
             return
@@ -131,10 +135,8 @@ class StoreConnection:
         worker_call.tally.count(self.channel, "get", worker_call.count_polls(waited, self.channel))
 
     def publish(self, what: str) -> None:
-        """Report to the other workers that this worker has stored its vector of the round.
-
-        `what`: name of the gate at which they wait for it. Does nothing if an earlier invocation of the worker has done
-        so.
+        """Mark this worker's vector of the round as stored, so that workers which wait for it can read it. `what`: name under which it is
+        published. Does nothing if an earlier invocation of this worker has already published it.
         """
         progress = self.worker_call.progress
         if progress.published.get(what, -1) < progress.round:
@@ -142,21 +144,22 @@ class StoreConnection:
             self.world.gate(what, progress.round).arrive(self.world.env, self.worker_call.place.worker)
 
     def exists(self) -> SimProcess:
-        """Simulate a request that asks the store whether a key exists."""
+        """Simulate, as a simpy process, one request that asks the store whether a key exists."""
         self.worker_call.tally.count(self.channel, "exists")
         yield from self.worker_call.spend("", self.service.read.latency_s)
 
     def delete(self) -> SimProcess:
-        """Simulate a request that deletes keys from the store."""
+        """Simulate, as a simpy process, one request that deletes keys from the store."""
         self.worker_call.tally.count(self.channel, "delete")
         yield from self.worker_call.spend("", self.service.read.latency_s)
 
 
 def simulate_arithmetic(worker_call: WorkerInvocation, stage: str, bytes_: float) -> SimProcess:
-    """Simulate vector arithmetic inside the function of `worker_call`, a worker's invocation.
+    """Simulate, as a simpy process, vector arithmetic in the function of `worker_call`. `bytes_`: bytes of all vectors that are read and
+    written.
 
-    `bytes_`: bytes of all vectors that are read and written. The seconds are added to `stage`; they count as a further
-    part of it if the invocation has already begun it, except for "update", which is counted anew each time.
+    The seconds are added to `stage`. If the invocation has entered that stage before, the stage's count stays, except for "update", whose
+    count increases each time.
     """
     seconds = worker_call.world.arithmetic_s(bytes_, worker_call.step)
     if stage in worker_call.invocation.stages and stage != "update":
@@ -166,8 +169,8 @@ def simulate_arithmetic(worker_call: WorkerInvocation, stage: str, bytes_: float
 
 
 def check_first_round(worker_call: WorkerInvocation, store: StoreConnection) -> SimProcess:
-    """Simulate the request by which an invocation asks the store whether its first round is already done. Later rounds of the invocation
-    make no such request.
+    """Simulate, as a simpy process, the request that asks the store whether the first round of an invocation is already done. Does nothing
+    in later rounds of the same invocation.
     """
     if worker_call.computed == 0 and "asked" not in worker_call.invocation.notes:
         worker_call.invocation.notes["asked"] = True
@@ -175,14 +178,16 @@ def check_first_round(worker_call: WorkerInvocation, store: StoreConnection) -> 
 
 
 def update_parameters(worker_call: WorkerInvocation) -> SimProcess:
-    """Simulate the optimizer's step in a worker's function. Its time follows from the vectors that the optimizer reads and writes."""
+    """Simulate, as a simpy process, the optimizer's step of a worker. Its time depends on the number of vectors that the optimizer reads
+    and writes.
+    """
     kept = optimizer_vectors(worker_call.world)
     yield from simulate_arithmetic(worker_call, "update", (3 + 2 * kept) * worker_call.world.workload.vector_bytes)
 
 
 def finish_round(worker_call: WorkerInvocation, store: StoreConnection) -> SimProcess:
-    """Simulate the end of a worker's round: read earlier results if needed, update the model, delete old keys. Also drops the gates of the
-    round before the last one.
+    """Simulate, as a simpy process, the end of a worker's round: read earlier results if needed, update the model, delete old keys. Also
+    delete the gates of the second-last round.
     """
     world, progress = worker_call.world, worker_call.progress
     yield from worker_call.read_history()
@@ -194,19 +199,21 @@ def finish_round(worker_call: WorkerInvocation, store: StoreConnection) -> SimPr
 
 
 def build_models(exchange: Callable[[WorkerInvocation], SimProcess]) -> dict[str, Model]:
-    """Return the simulation models of the steps that all LambdaML architectures have (initialise, train, collect), by step name.
-    `exchange`: function that simulates one round of a worker.
+    """Return the simulation models of the steps that all LambdaML architectures have, by name: initialise, train and collect. `exchange`:
+    simulates one whole round of a worker, including its computing.
     """
 
     def train(world: World, place: WhereInRun, invocation: SimulatedInvocation) -> SimProcess:
-        """Simulate one invocation of a worker, from its checkpoint until training ends or its time is over."""
+        """Simulate one invocation of a worker, as a simpy process, from its checkpoint until training ends or the invocation's time is
+        nearly over.
+        """
         progress = world.state.setdefault(("progress", place.worker), WorkerProgress())
         worker_call = WorkerInvocation(world, place, invocation, progress, partial(checkpoint_bytes, world))
         yield from run_invocation(worker_call, exchange)
         invocation.notes.pop("asked", None)
 
     def collect(world: World, place: WhereInRun) -> Script:
-        """Return the script of the last step, which stores the trained model."""
+        """Return the phases and requests of the last step, which stores the trained model."""
         return build_last_step(world, checkpoint_bytes(world, world.days.rounds), members=world.workers, bus=False)
 
     return {
@@ -217,17 +224,15 @@ def build_models(exchange: Callable[[WorkerInvocation], SimProcess]) -> dict[str
 
 
 def first_checkpoints(world: World, place: WhereInRun) -> Script:
-    """Return the script of the first step. The step looks for checkpoints of an earlier attempt, then stores the seeded model as the first
-    checkpoint of every worker.
+    """Return the phases and requests of the first step, which looks for checkpoints of an earlier attempt and stores the initial model as
+    the first checkpoint of every worker.
     """
     return build_first_step(world, looks=world.workers)
 
 
 def build_first_step(world: World, *, looks: int, supervised: bool = False) -> Script:
-    """Return the script of the first step of a run of long workers in `world`: look for an earlier attempt, store first checkpoints.
-
-    `looks`: number of members whose checkpoints are looked for; `supervised`: True if a supervisor gets a first
-    checkpoint too.
+    """Return the phases and requests of a run's first step with long workers: it looks for an earlier attempt and stores first checkpoints.
+    `looks`: number of members whose checkpoints are looked for; `supervised`: whether a supervisor gets a first checkpoint too.
     """
     one = world.workload.vector_bytes + VECTOR_HEADER_BYTES
     puts, out = world.workers + supervised, world.workers * one

@@ -19,15 +19,16 @@ from crossover.training.waits import POLLING, reserve_s
 
 
 class Leave(Exception):
-    """Exception: a simulated worker must end its invocation here, because its deadline is near or because it has computed as many
-    minibatches as it may.
+    """Raised when a simulated worker must end its invocation, because its deadline is near or because it has computed as many minibatches
+    as one invocation may.
     """
 
 
 @dataclass
 class WorkerProgress:
-    """Progress of one simulated worker: the round and minibatch that come next, and the checkpoints it has. It passes from one invocation
-    to the next.
+    """Progress of one simulated worker, which lasts from one invocation to the next. `round`, `minibatch`: what comes next; `saved`:
+    positions (round, minibatch) of its checkpoints; `published`: by name, the last round for which it published a vector;
+    `checkpoint_bytes`: size of the last checkpoint, 0 if there is only the initial model.
     """
 
     round: int = 0
@@ -39,7 +40,10 @@ class WorkerProgress:
 
 @dataclass
 class WorkerInvocation:
-    """One simulated invocation of a long worker: its position, its deadline, and the methods that simulate what it does."""
+    """One simulated invocation of a long worker, with methods that simulate what it does. `place`: position in the run; `kept_bytes`:
+    function that returns the size of a checkpoint in a given round; `adds`: whether the worker sums gradients up within a round;
+    `computed`: minibatches computed by this invocation.
+    """
 
     world: World
     place: WhereInRun
@@ -58,7 +62,7 @@ class WorkerInvocation:
 
     @property
     def objects(self) -> ServiceClient:
-        """Object store with the latency and bandwidth that this step's functions have."""
+        """Speed of the object store as this step's functions see it."""
         return self.world.objects(self.step)
 
     @property
@@ -72,8 +76,8 @@ class WorkerInvocation:
         return self.invocation.tally
 
     def note_usage(self) -> None:
-        """Add a snapshot of the invocation's usage so far (time, wall seconds, object store traffic) to its notes, as a real invocation
-        reports it. Does nothing if the simulation keeps no records.
+        """Append a snapshot of this invocation's usage so far (time, seconds, object store traffic) to the notes for its record. Does
+        nothing if the simulation keeps no records.
         """
         if self.world.usage.keep_records:
             now, stored = self.world.env.now, self.tally.as_traffic()["object_store"]
@@ -81,12 +85,14 @@ class WorkerInvocation:
             self.invocation.notes.setdefault("marks", []).append(usage)
 
     def remaining_s(self) -> float:
-        """Return the seconds until the invocation must begin to leave: its deadline less the reserve for a last checkpoint."""
+        """Return the seconds until this invocation must stop its work: the time until its deadline, minus the reserve for a last
+        checkpoint.
+        """
         return self.invocation.deadline_s - self.world.env.now - reserve_s(self.world.experiment)
 
     def spend(self, stage: str, seconds: float) -> SimProcess:
-        """Let simulated seconds pass. `stage`: stage to which they are added, or "" for none. Ends the whole simulation if they pass the
-        invocation's deadline.
+        """Let `seconds` of simulated time pass, as a simpy process. `stage`: stage to which they are added, "" for none. If they exceed the
+        invocation's deadline, the whole simulation ends.
         """
         if stage:
             self.invocation.add_seconds(stage, seconds)
@@ -95,8 +101,8 @@ class WorkerInvocation:
         self._check_deadline()
 
     def _check_deadline(self) -> None:
-        """End the whole simulation if the invocation's deadline has passed. Waits stop before the deadline, but computing and transfers do
-        not, and a retry would fail again.
+        """End the whole simulation if this invocation's deadline has passed. Waits stop before the deadline, but computing and transfers
+        may not, and a retry would fail in the same way.
         """
         spent_s = self.world.env.now - self.invocation.started_at
         if self.world.env.now > self.invocation.deadline_s:
@@ -106,7 +112,9 @@ class WorkerInvocation:
             )
 
     def wait_for(self, gate: Gate) -> Generator[simpy.Event, Any, float]:
-        """Wait until the gate is open, and return the seconds waited. Raises Leave if the invocation must leave before."""
+        """Wait, as a simpy process, until the gate is open, and return the seconds waited. Raises Leave if this invocation must end before
+        that.
+        """
         env = self.world.env
         if gate.is_open:
             return 0.0
@@ -123,12 +131,12 @@ class WorkerInvocation:
     def read_in_order(
         self, gate: Gate, stage: str, *, each_s: float, count: int, before: Callable[[int], int]
     ) -> Generator[simpy.Event, Any, float]:
-        """Simulate `count` reads, one after another, of vectors that the members of the gate publish. Returns the seconds lost by waiting
-        for them.
+        """Simulate, as a simpy process, `count` reads, one after another, of vectors that the members of the gate publish. Returns the
+        seconds lost by waiting for members.
 
-        The last member to publish delays its own read and those behind it. `stage`: stage to which the seconds are added; `each_s`: seconds
-        of one read; `before`: returns how many reads come before the one of a given member. Raises Leave if the invocation must leave
-        first.
+        The last member to publish delays its own vector and all that are read after it. `stage`: stage to which the seconds are added;
+        `each_s`: seconds of one read; `before`: function that returns how many vectors are read before that of a given member. Raises Leave
+        if this invocation must end first.
         """
         env, began = self.world.env, self.world.env.now
         waited = yield from self.wait_for(gate)
@@ -142,8 +150,8 @@ class WorkerInvocation:
         return max(0.0, end - began - count * each_s)
 
     def count_polls(self, waited_s: float, channel: str) -> int:
-        """Return how many polls of a store find nothing while a worker waits for `waited_s` seconds. `channel`: "objects" for S3, else
-        Redis, which is polled more often.
+        """Return how many polls of a store are in vain while a worker waits for `waited_s` seconds. `channel`: "objects" for S3; any other
+        means Redis, which is polled more often.
         """
         if waited_s <= 0:
             return 0
@@ -158,8 +166,8 @@ class WorkerInvocation:
         return 1 + int(1 / polling.share + growing + max(0.0, waited_s - knee_s) / polling.last_s)
 
     def save(self) -> SimProcess:
-        """Simulate writing a checkpoint of the worker's current position, unless it is saved already, and deleting old ones. Two more
-        requests ask whether the run was resumed or concluded meanwhile.
+        """Simulate, as a simpy process, the requests of a checkpoint: check whether the run was resumed or has ended, write a checkpoint of
+        the current position unless there is one, and delete old ones.
         """
         progress, position = self.progress, (self.progress.round, self.progress.minibatch)
         self.tally.count("objects", "exists", 2)
@@ -174,8 +182,8 @@ class WorkerInvocation:
         yield from self.spend("checkpoint", seconds)
 
     def _holds_partial_round(self) -> bool:
-        """Return True if a checkpoint made now holds one more vector: the sum of the round's gradients so far, or with deltas the model at
-        the start of the round.
+        """Return True if a checkpoint of the present position includes one vector more: the sum of the round's gradients so far, or with
+        deltas the model at the start of the round.
         """
         done = self.progress.minibatch
         match self.world.experiment.exchange.what:
@@ -185,9 +193,9 @@ class WorkerInvocation:
                 return what == "delta" and done > 0
 
     def _delete_old_checkpoints(self, position: tuple[int, int]) -> float:
-        """Drop the checkpoints that are no longer needed, and return the seconds of the delete request (0 if there are none). As in
-        `training.checkpoints.Journal.save`, these stay: `position` (round, minibatch), the two newest multiples of `checkpoint_every`, and
-        those of this invocation.
+        """Forget the worker's checkpoints that are no longer needed, count the delete request, and return its seconds (0 if there is
+        nothing to delete). `position`: (round, minibatch) of the newest checkpoint. Kept are `position`, the two newest whose round is a
+        multiple of `checkpoint_every`, and all since the start of this invocation.
         """
         kept, every = {*self.progress.saved, position}, self.world.experiment.functions.checkpoint_every
         multiples = sorted((each for each in kept if each[1] == 0 and each[0] % every == 0), reverse=True)
@@ -199,8 +207,8 @@ class WorkerInvocation:
         return self.objects.read.latency_s
 
     def restore(self) -> SimProcess:
-        """Simulate reading the worker's latest checkpoint at the start of an invocation. The first checkpoint of a run holds the seeded
-        model alone.
+        """Simulate, as a simpy process, reading the worker's latest checkpoint at the start of an invocation. The first one of a run
+        contains only the initial model.
         """
         self._entered = (self.progress.round, self.progress.minibatch)
         first = self.adds * (self.world.workload.vector_bytes + VECTOR_HEADER_BYTES)
@@ -209,8 +217,8 @@ class WorkerInvocation:
         yield from self.spend("", self.objects.read.seconds(bytes_, 2))
 
     def compute(self) -> SimProcess:
-        """Simulate the worker's next minibatch: fetch it and compute its gradient. Raises Leave if the invocation has computed as many as
-        it may, or if the remaining time might not suffice.
+        """Simulate, as a simpy process, the worker's next minibatch: fetch it and compute its gradient. Raises Leave if this invocation has
+        computed as many minibatches as it may, or if the remaining time might be too short.
         """
         world, progress = self.world, self.progress
         limit = world.experiment.exchange.minibatches_per_invocation
@@ -240,8 +248,8 @@ class WorkerInvocation:
         progress.minibatch += 1
 
     def read_history(self) -> SimProcess:
-        """Simulate reading the results of earlier epochs, on which the learning rate may depend. Makes a request only if the invocation has
-        not read the latest decision.
+        """Simulate, as a simpy process, reading the results of earlier epochs, on which the learning rate may depend; nothing if this
+        invocation has already read the latest results.
         """
         before = self.world.days.decisions_before(self.progress.round)
         if before > self._known:
@@ -250,13 +258,13 @@ class WorkerInvocation:
             yield from self.spend("", self.objects.read.latency_s)
 
     def accumulate(self) -> SimProcess:
-        """Simulate all remaining minibatches of the worker's round. Raises Leave as `compute` does."""
+        """Simulate, as a simpy process, all remaining minibatches of the worker's round. Raises Leave as `compute` does."""
         while self.progress.minibatch < self.world.days.minibatches_in(self.progress.round):
             yield from self.compute()
 
     def agree(self, epoch: int) -> SimProcess:
-        """Simulate the decision after `epoch`: one worker evaluates the model, the others wait for its decision and read it. Raises Leave
-        if the invocation's time is over first.
+        """Simulate, as a simpy process, the decision after `epoch`: the first worker to arrive evaluates the model, the others wait for its
+        decision and read it. Raises Leave if this invocation must end first.
         """
         world, objects = self.world, self.objects
         decided, taken = world.gate("decision", epoch, needed=1), ("evaluating", epoch)
@@ -283,8 +291,8 @@ class WorkerInvocation:
         self._known = number
 
     def _evaluate(self, epoch: int) -> SimProcess:
-        """Simulate the evaluation of the model on the validation set after `epoch`. Raises Leave if the remaining time
-        might not suffice.
+        """Simulate, as a simpy process, the evaluation on the validation set after `epoch`. Raises Leave if the remaining time might be too
+        short.
         """
         world, workload, objects = self.world, self.world.workload, self.objects
         if self.remaining_s() < 2 * self.evaluation_s:
@@ -301,8 +309,9 @@ class WorkerInvocation:
 
 
 def run_invocation(worker_call: WorkerInvocation, exchange: Callable[[WorkerInvocation], SimProcess]) -> SimProcess:
-    """Simulate one invocation of a long worker: rounds until training ends or the invocation must leave, with checkpoints and decisions
-    between them. Then write the new position into the event's fields. `exchange`: function that simulates one round.
+    """Simulate one invocation of a long worker, as a simpy process: rounds until training ends or the invocation must end, with
+    checkpoints, and with decisions after epochs. Then set the worker's position in the run for the next invocation. `exchange`: simulates
+    one whole round.
     """
     world, progress, place = worker_call.world, worker_call.progress, worker_call.place
     days, every, entered = world.days, world.experiment.functions.checkpoint_every, place.epoch
@@ -333,10 +342,8 @@ def run_invocation(worker_call: WorkerInvocation, exchange: Callable[[WorkerInvo
 
 
 def build_last_step(world: World, checkpoint_bytes: int, *, members: int, bus: bool) -> Script:
-    """Return the script of the last step of a run of long workers in `world`: read a checkpoint of `checkpoint_bytes`,
-    store the trained model, delete keys.
-
-    `members`: number of workers and supervisors; `bus`: True if a message exchange must be removed.
+    """Return the phases and requests of a run's last step with long workers: read a checkpoint of `checkpoint_bytes` bytes, store the
+    trained model, delete keys. `members`: number of workers and supervisors; `bus`: whether a message exchange is removed too.
     """
     size, objects = world.workload.vector_bytes, world.objects("collect")
     read = checkpoint_bytes

@@ -26,7 +26,7 @@ FILTER_VECTORS = 6  # read and written while filtering: gradient, velocity, resi
 
 
 def update_bytes(world: World) -> int:
-    """Return the bytes of one worker's filtered update: pairs of index and value, or all values if those need fewer bytes."""
+    """Return the bytes of one worker's filtered update: pairs (index, value), or all values if that takes fewer bytes."""
     workload = world.workload
     pairs = int(world.calibration.significant * workload.parameters)
     return min(4 * workload.elements, SPARSE_HEADER_BYTES + PAIR_BYTES * pairs + 4 * workload.buffers)
@@ -41,15 +41,15 @@ def checkpoint_bytes(world: World, round: int) -> int:
 
 
 def supervisor_bytes(world: World, steps: int) -> int:
-    """Return the bytes of the supervisor's checkpoint after `steps` steps: the loss of each step, and the seconds that each worker took in
-    the latest steps.
+    """Return the bytes of the supervisor's checkpoint after `steps` steps: the losses of the steps (limited in number), and the seconds of
+    each worker in the latest steps.
     """
     return 42 * min(steps, MOST_POINTS) + world.workers * (8 + 12 * min(steps, schedule.SPAN))
 
 
 def simulate_worker_step(worker_call: WorkerInvocation) -> SimProcess:
-    """Simulate one step of an MLLess worker: compute a gradient, filter it, store and report the update, wait for the supervisor's answer,
-    read the updates that the answer names, apply them.
+    """Simulate one step of an MLLess worker, as a simpy process: compute a gradient, filter it, store and report the update, wait for the
+    supervisor's answer, read the other workers' updates, apply them.
     """
     store, world, round = StoreConnection(worker_call), worker_call.world, worker_call.progress.round
     others, size, telling = world.workers - 1, world.workload.vector_bytes, update_bytes(world)
@@ -81,7 +81,9 @@ def simulate_worker_step(worker_call: WorkerInvocation) -> SimProcess:
 
 
 def train(world: World, place: WhereInRun, invocation: SimulatedInvocation) -> SimProcess:
-    """Simulate one `invocation` of the MLLess worker at `place` in `world`, from its checkpoint until training ends or its time is over."""
+    """Simulate one invocation of the MLLess worker at `place`, as a simpy process, from its checkpoint until training ends or the
+    invocation's time is nearly over.
+    """
     progress = world.state.setdefault(("progress", place.worker), WorkerProgress())
     yield from run_invocation(
         WorkerInvocation(world, place, invocation, progress, partial(checkpoint_bytes, world)), simulate_worker_step
@@ -89,10 +91,8 @@ def train(world: World, place: WhereInRun, invocation: SimulatedInvocation) -> S
 
 
 def supervise(world: World, place: WhereInRun, invocation: SimulatedInvocation) -> SimProcess:
-    """Simulate one `invocation` of the supervisor in `world`.
-
-    In each step the supervisor waits for the reports of all workers, then answers. `place`: its position, whose worker
-    is set to the supervisor's number.
+    """Simulate one invocation of the supervisor, as a simpy process. In each step it waits for the reports of all workers, then answers
+    them. `place`: its position in the run.
     """
     progress = world.state.setdefault("supervisor", WorkerProgress())
     place.worker = world.workers  # the supervisor has random factors of its own
@@ -140,8 +140,8 @@ def supervise(world: World, place: WhereInRun, invocation: SimulatedInvocation) 
 
 
 def initialise(world: World, place: WhereInRun) -> Script:
-    """Return the script of the first step: look for an earlier attempt, store a first checkpoint for each worker and for the supervisor,
-    declare the message exchange.
+    """Return the phases and requests of the first step: look for an earlier attempt, store a first checkpoint for each worker and for the
+    supervisor, declare the message exchange.
     """
     script = build_first_step(world, looks=1, supervised=True)
     script.tally.count("bus", "declare")
@@ -149,7 +149,7 @@ def initialise(world: World, place: WhereInRun) -> Script:
 
 
 def collect(world: World, place: WhereInRun) -> Script:
-    """Return the script of the last step: store the trained model, delete keys, remove the message exchange."""
+    """Return the phases and requests of the last step: store the trained model, delete keys, remove the message exchange."""
     return build_last_step(world, checkpoint_bytes(world, world.days.rounds), members=world.workers + 1, bus=True)
 
 

@@ -8,18 +8,18 @@ from crossover.simulation.world import Model, Script, World
 
 
 def averaging_functions(world: World, place: WhereInRun) -> int:
-    """Return the number of functions that share the averaging of a round's gradients; each averages one part of the vector."""
+    """Return the number of functions among which the averaging of a round's gradients is divided; each averages one part of the vector."""
     return len(split_into_parts(world.workload.elements, most=place.minibatches))
 
 
 def _is_average_in_functions(world: World) -> bool:
-    """Return True if the experiment averages gradients in Lambda functions, not in the peer."""
+    """Return True if the experiment averages gradients in Lambda functions instead of in the peer."""
     return world.experiment.p2p.average_in == "lambda"
 
 
 def given_bytes(world: World, round: int) -> int:
-    """Return the bytes that a peer stores for its functions at the start of `round`: its model, and with local steps its optimizer's
-    vectors. With local steps the functions return as many bytes.
+    """Return the bytes that a peer stores as input of its functions at the start of `round`: its model, and with local steps also its
+    optimizer's vectors. With local steps the functions return the same amount.
     """
     kept = kept_by_worker(world, round)
     more = kept * (4 * world.workload.parameters + VECTOR_HEADER_BYTES) if world.days.local else 0
@@ -35,8 +35,8 @@ def given_bytes(world: World, round: int) -> int:
     )
 )
 def compute_gradient(world: World, place: WhereInRun) -> Script:
-    """Return the script of a function that computes the gradient of one minibatch. With local steps the function takes all steps of the
-    round.
+    """Return the phases and requests of a function that computes the gradient of one minibatch, or with local steps all
+    steps of the round.
     """
     calibration, workload, samples = world.calibration, world.workload, samples_of_minibatches(world, place)
     local = world.days.local
@@ -66,7 +66,9 @@ def compute_gradient(world: World, place: WhereInRun) -> Script:
 
 @share_scripts(lambda world, place: (place.minibatches, place.minibatch < averaging_functions(world, place)))
 def average_part(world: World, place: WhereInRun) -> Script:
-    """Return the script of a function that averages one part of a round's gradients. Functions without a part have an empty script."""
+    """Return the phases and requests of a function that averages one part of a round's gradients. Functions beyond the number of parts do
+    nothing.
+    """
     pieces = averaging_functions(world, place)
     if place.minibatch >= pieces:
         return Script((Phase("average"), Phase("store")), Tally())

@@ -30,8 +30,8 @@ KEPT_BODIES = {"synchronous": 1, "asynchronous": 3}  # rounds for which a gradie
 
 
 def run(world: World, walk: Walk) -> SimProcess:
-    """Simulate a fleet of programs, one process per worker, until the last one ends. `walk`: interpreter of the state machines that the
-    programs start.
+    """Simulate a fleet of programs, one simpy process per worker, until the last one ends. `walk`: interpreter of the state machines that
+    the programs start.
     """
     yield world.env.all_of(
         [world.env.process(SimulatedPeer(world, walk, rank).train()) for rank in range(world.workers)]
@@ -39,7 +39,7 @@ def run(world: World, walk: Walk) -> SimProcess:
 
 
 class SimulatedPeer:
-    """One simulated program on an EC2 instance: a peer, or a GPU worker."""
+    """One simulated program on an EC2 instance: a peer, or a GPU worker. `rank`: its number."""
 
     def __init__(self, world: World, walk: Walk, rank: int) -> None:
         self.world, self.walk, self.rank = world, walk, rank
@@ -72,7 +72,9 @@ class SimulatedPeer:
         self.invocation = SimulatedInvocation(0.0, inf)
 
     def train(self) -> SimProcess:
-        """Simulate the whole program from start to end. Its usage is added to the world's after each decision."""
+        """Simulate the whole program, as a simpy process, from its start to its end. Its usage is added to the run's after
+        each decision.
+        """
         world, days = self.world, self.world.days
         use = world.usage.for_step(self.step, memory_mb=0)
         yield from self._start()
@@ -102,8 +104,8 @@ class SimulatedPeer:
             self.invocation = SimulatedInvocation(0.0, inf)
 
     def _start(self) -> SimProcess:
-        """Simulate the start: read the base weights if there are any, ask whether the run is over and how far this rank came, create the
-        mailboxes.
+        """Simulate the program's start, as a simpy process: read the base weights if there are any, ask whether the run has ended and for
+        an earlier checkpoint, create mailboxes if it uses the bus.
         """
         tally, mailboxes = self.invocation.tally, not self.ahead
         tally.count("objects", "exists", 1 + mailboxes).count("objects", "list").count("bus", "declare", mailboxes)
@@ -115,18 +117,20 @@ class SimulatedPeer:
         yield from self._wait((2 + mailboxes) * self.objects.read.latency_s + mailboxes * self.bus.write.latency_s)
 
     def _measure(self, stage: str, process: SimProcess) -> SimProcess:
-        """Run a simulated process to its end, and add the seconds that it takes to `stage`."""
+        """Run the simpy process `process` to its end, and add the simulated seconds that it takes to `stage`."""
         began = self.world.env.now
         yield from process
         self.invocation.add_seconds(stage, self.world.env.now - began)
 
     def _wait(self, seconds: float) -> SimProcess:
-        """Let `seconds` of simulated time pass."""
+        """Let `seconds` of simulated time pass, as a simpy process."""
         if seconds > 0:
             yield self.world.env.timeout(seconds)
 
     def run_round(self, place: WhereInRun) -> SimProcess:
-        """Simulate one round of this program: gradients, exchanges with the others, model update, checkpoint."""
+        """Simulate one round of this program, as a simpy process: gradients, exchanges with the other programs, model
+        update, checkpoint.
+        """
         world = self.world
         machines = world.architecture.machines
         yield from self._measure(
@@ -139,8 +143,8 @@ class SimulatedPeer:
     # --- computing ----------------------------------------------------------------------------------------------------
 
     def _compute_here(self, place: WhereInRun) -> SimProcess:
-        """Simulate computing the round's gradients on this instance, minibatch after minibatch. Programs other than peers fetch the next
-        minibatch while they compute; a program that keeps its data on its disk fetches only in the first epoch.
+        """Simulate, as a simpy process, the round's gradients on this instance, one minibatch after another. Programs that are not peers
+        fetch the next minibatch while they compute; a program that stores its data on its disk fetches only in the first epoch.
         """
         world, workload, seconds, left_s = self.world, self.world.workload, 0.0, 0.0
         for minibatch, number in enumerate(world.days.list_minibatches(self.round)):
@@ -159,9 +163,9 @@ class SimulatedPeer:
         yield from self._wait(seconds)
 
     def _count_batches(self, number: int, *, first: bool, last: bool) -> None:
-        """Count the minibatches that are read while minibatch `number` is computed: that one; or, if the program reads ahead, the next one,
-        and before the first of the run both. Those on the program's disk are not counted. `first`: whether it is the first of the run;
-        `last`: whether it is the last of its round.
+        """Count the requests for minibatches that are read while minibatch `number` is computed: that minibatch itself; if the program
+        reads ahead, the next one instead, and in the beginning of the run both. Minibatches on the program's disk are not read. `first`:
+        whether it is the first of the run; `last`: whether it is the last of its round.
         """
         world, samples, fetched = self.world, self.world.workload.samples, [number]
         if self.ahead:
@@ -175,12 +179,14 @@ class SimulatedPeer:
             self.invocation.tally.count("objects", "get", into=world.workload.batch_bytes(samples[each]))
 
     def _check_run_over(self) -> SimProcess:
-        """Simulate the request that asks whether the run is over. A program makes it each time it has stored something."""
+        """Simulate, as a simpy process, the request by which a program checks whether the run has ended, each time after it has stored
+        something.
+        """
         self.invocation.tally.count("objects", "exists")
         yield from self._wait(self.objects.read.latency_s)
 
     def _gradient_s(self, samples: int) -> float:
-        """Return the seconds in which this program computes the gradient of a minibatch of `samples` samples."""
+        """Return the seconds in which this program computes the gradient of a minibatch of `samples` samples, without random factors."""
         known = self.world.state.setdefault("gradient seconds", {})  # many thousand times the same
         if samples not in known:
             known[samples] = self._minibatch_s(samples, self.world.workload)
@@ -188,7 +194,7 @@ class SimulatedPeer:
         return found
 
     def _evaluation_s(self) -> float:
-        """Return the seconds in which this program evaluates the model on the validation set."""
+        """Return the seconds in which this program evaluates the model on the validation set, without random factors."""
         whole = self.world.workload.at_full_size
         return self.world.calibration.evaluate_share * self._minibatch_s(whole.validation_samples, whole)
 
@@ -205,8 +211,8 @@ class SimulatedPeer:
         )
 
     def _compute_by_functions(self, place: WhereInRun) -> SimProcess:
-        """Simulate a peer whose gradients are computed by Lambda functions: store the model, run a state machine for the gradients, then
-        average them here or by functions again. With local steps, read the trained model instead.
+        """Simulate, as a simpy process, the round's gradients of a peer that computes them in Lambda functions: store the model, run a
+        state machine, then average the gradients here or in functions again. With local steps, read the trained model instead of averaging.
         """
         world, tally, size = self.world, self.invocation.tally, self.world.workload.vector_bytes
         given = given_bytes(world, self.round)
@@ -229,14 +235,16 @@ class SimulatedPeer:
         yield from self._wait(seconds + world.calibration.arithmetic_s(bytes_ + size))
 
     def _run_machine(self, name: str, place: WhereInRun) -> SimProcess:
-        """Simulate one execution of the architecture's state machine called `name`, from its start to its end."""
+        """Simulate, as a simpy process, one execution of the architecture's state machine called `name`."""
         yield from self._wait(self.world.calibration.child_s)
         yield from self.walk.run(self.world.architecture.machines[name], place.copy(), last=True)
 
     # --- exchanging ---------------------------------------------------------------------------------------------------
 
     def _run_exchanges(self) -> SimProcess:
-        """Simulate all exchanges of a round with the other programs: two with PowerSGD, else one. Includes the time to compress."""
+        """Simulate, as a simpy process, all exchanges of a round with the other programs (two with PowerSGD, otherwise one), and the time
+        of compression.
+        """
         travel, whole = exchange_sizes(self.world), self.world.workload.vector_bytes
         if self.world.experiment.exchange.compression != "none":
             yield from self._measure("compress", self._wait(self.world.calibration.arithmetic_s(CODEC_PASSES * whole)))
@@ -244,10 +252,10 @@ class SimulatedPeer:
             yield from self.exchange(number, up + VECTOR_HEADER_BYTES, whole if len(travel) == 1 else up)
 
     def _exchange_by_mailboxes(self, number: int, body: int, decoded: int) -> SimProcess:
-        """Simulate one exchange through RabbitMQ: write to the own mailbox, wait at a barrier if peers are synchronous, read the mailboxes
-        of the others. Messages above the size limit go through the object store.
+        """Simulate, as a simpy process, one exchange through RabbitMQ: write to the own mailbox, wait at a barrier if peers are
+        synchronous, read the other mailboxes. Messages above the size limit go through the object store.
 
-        `number`: index of the exchange in the round; `body`: bytes of a message; `decoded`: bytes of the vector that it holds.
+        `number`: index of the exchange in the round; `body`: bytes of a message; `decoded`: bytes of the vector after decoding.
         """
         world, calibration, tally, workers = (
             self.world,
@@ -263,7 +271,7 @@ class SimulatedPeer:
             tally.count("bus", "arrive")
 
         def send() -> SimProcess:
-            """Simulate writing this peer's message."""
+            """Simulate, as a simpy process, writing this peer's message."""
             if through_objects:
                 tally.count("objects", "put", out=body)
                 yield from self._wait(self.objects.write.seconds(body) * self.factors.request())
@@ -274,7 +282,7 @@ class SimulatedPeer:
             world.gate(f"arrived {number}", self.round).arrive(world.env, self.rank)
 
         def receive() -> SimProcess:
-            """Simulate reading and combining the messages of all other peers."""
+            """Simulate, as a simpy process, reading and combining the messages of all other peers."""
             if not asynchronous:
                 yield from world.gate(f"arrived {number}", self.round).wait()
                 tally.count("bus", "arrived")
@@ -298,23 +306,23 @@ class SimulatedPeer:
         yield from self._measure("receive", receive())
 
     def _exchange_alone(self, number: int, body: int, decoded: int) -> SimProcess:
-        """Simulate the exchange of a program that is alone: take the mean of its own gradient. `decoded`: bytes of the vector; `number` and
-        `body` are not used.
+        """Simulate, as a simpy process, the arithmetic that replaces the exchange for a single worker. `decoded`: bytes of the gradient;
+        `number` and `body` are not used.
         """
         arithmetic_s = self.world.calibration.arithmetic_s(2 * decoded)
         yield from self._measure("receive", self._wait(arithmetic_s))
 
     def _exchange_by_objects(self, number: int, body: int, decoded: int) -> SimProcess:
-        """Simulate one exchange of a GPU fleet: through the object store (store the own gradient, read the others' as they come), or
-        through torch.distributed.
+        """Simulate, as a simpy process, one exchange of a GPU fleet: through the object store (store the own gradient, read each other one
+        as soon as it is there), or through torch.distributed.
 
-        `number`: index of the exchange in the round; `body`: bytes of an encoded gradient; `decoded`: bytes of the vector that it holds.
+        `number`: index of the exchange in the round; `body`: bytes of an encoded gradient; `decoded`: bytes of the vector after decoding.
         """
         world, tally, others = self.world, self.invocation.tally, self.world.workers - 1
         distributed = world.experiment.gpu.exchange == "distributed"
 
         def send() -> SimProcess:
-            """Simulate publishing this program's gradient."""
+            """Simulate, as a simpy process, publishing this program's gradient."""
             if not distributed:
                 tally.count("objects", "put", out=body)
                 yield from self._wait(self.objects.write.seconds(body) * self.factors.request())
@@ -322,7 +330,7 @@ class SimulatedPeer:
             world.gate(f"shown {number}", self.round).arrive(world.env, self.rank)
 
         def receive() -> SimProcess:
-            """Simulate reading and combining the gradients of all other programs."""
+            """Simulate, as a simpy process, reading and combining the gradients of all other programs."""
             gate, began = world.gate(f"shown {number}", self.round), world.env.now
             if distributed:  # a ring: twice the vector, whatever the workers
                 yield from gate.wait()
@@ -351,7 +359,9 @@ class SimulatedPeer:
     # --- after the exchange -------------------------------------------------------------------------------------------
 
     def _update_model(self) -> SimProcess:
-        """Simulate the optimizer's step of this program. After an epoch, also read the results on which the learning rate may depend."""
+        """Simulate the optimizer's step of this program, as a simpy process. In the first round after an epoch, also read the results on
+        which the learning rate may depend.
+        """
         kept, days = optimizer_vectors(self.world), self.world.days
         if self.round and days.ends_epoch(self.round - 1):
             self.invocation.tally.count("objects", "get")
@@ -359,8 +369,8 @@ class SimulatedPeer:
         yield from self._wait(self.world.calibration.arithmetic_s((3 + 2 * kept) * self.world.workload.vector_bytes))
 
     def _save_checkpoint(self) -> SimProcess:
-        """Simulate a checkpoint of this program and the deletion of old objects, if a checkpoint is due after this round: every
-        `checkpoint_every` rounds, or by time if the program is alone.
+        """Simulate, as a simpy process, a checkpoint of this program and the deletion of old objects, if a checkpoint is due after this
+        round: every `checkpoint_every` rounds, or by time for a single worker.
         """
         world, tally, began = self.world, self.invocation.tally, self.world.env.now
         due = self.pace.is_due(self.round + 1) if self.pace else (self.round + 1) % self.checkpoint_every == 0
@@ -387,8 +397,8 @@ class SimulatedPeer:
             self.pace.note_saved(world.env.now - began)
 
     def _agree_after_epoch(self, epoch: int) -> SimProcess:
-        """Simulate the decision after `epoch`. The first program to arrive evaluates the model; the others read and follow the decision
-        that it created.
+        """Simulate, as a simpy process, the decision after `epoch`: the first program to arrive evaluates the model, all others read its
+        decision.
         """
         world, workload, tally = self.world, self.world.workload, self.invocation.tally
         number = world.days.decision(epoch)
@@ -412,7 +422,9 @@ class SimulatedPeer:
         yield from self._conclude(epoch)
 
     def _conclude(self, epoch: int) -> SimProcess:
-        """Simulate the end of the run, if `epoch` is the last one: the first program to arrive stores the trained model."""
+        """Simulate the end of the run, as a simpy process, if `epoch` is the last one: the first program to arrive stores the trained
+        model. Otherwise do nothing.
+        """
         world, size = self.world, self.world.workload.vector_bytes + VECTOR_HEADER_BYTES
         if epoch < world.days.epochs:
             return
@@ -426,8 +438,8 @@ class SimulatedPeer:
 
 
 def paper_usd(world: World, prices: Prices) -> float:
-    """Return the dollars of a simulated run by the equations of the 2023 paper, from the computing time of each peer
-    between two decisions.
+    """Return the dollars of a simulated run by the equations of the 2023 paper, which count the peers' seconds of computing gradients and
+    the functions that they use.
     """
     program = world.architecture.program
     assert program is not None

@@ -14,8 +14,8 @@ from crossover.simulation.mirror.long_worker import WorkerInvocation
 
 
 def simulate_round(worker_call: WorkerInvocation) -> SimProcess:
-    """Simulate one ScatterReduce round of one worker. With D bytes per gradient and W workers, a worker writes D bytes in W puts, and reads
-    2 (W - 1) / W D bytes in 2 (W - 1) gets.
+    """Simulate one ScatterReduce round of one worker, as a simpy process. With D bytes per gradient and W workers, a worker writes D bytes
+    in W requests and reads 2 (W - 1) / W D bytes in 2 (W - 1) requests.
     """
     store, world, rank = StoreConnection(worker_call), worker_call.world, worker_call.place.worker
     workers, others = world.workers, world.workers - 1

@@ -12,8 +12,8 @@ DECISION_BYTES = 256  # of the text that is all that most workers read at an epo
 
 
 def move_to_round(world: World, place: WhereInRun, round: int) -> None:
-    """Set the fields of `place` (epoch, round, minibatches) to the start of `round` in the calendar of `world`, as
-    `event_at` in crossover/training/progress.py does for an event.
+    """Set the epoch, round and number of minibatches of `place` to those at the start of `round`, and reset its other fields of progress,
+    as `event_at` in crossover/training/progress.py does for an event.
     """
     days = world.days
     place.epoch, place.round, place.minibatches = days.epoch(round), round, days.count_parallel(round)
@@ -21,15 +21,15 @@ def move_to_round(world: World, place: WhereInRun, round: int) -> None:
 
 
 def share_scripts(key: Callable[[World, WhereInRun], object]) -> Callable[[Phased], Phased]:
-    """Return a decorator for a function that builds the script of a step. All places for which `key(world, place)` is equal share one
-    script, because thousands of invocations ask for it.
+    """Return a decorator that caches the results of a function which builds the script of a step. All positions with an equal `key(world,
+    place)` get the same script object, because thousands of invocations ask for one.
     """
 
     def decorate(write: Phased) -> Phased:
         """Return `write` with a cache of its scripts in the world."""
 
         def script(world: World, place: WhereInRun) -> Script:
-            """Return the cached script for the key of this place; build it if it is the first one."""
+            """Return the script for the key of this position: from the cache, or built and cached."""
             where = (write, key(world, place))
             found = world.scripts.get(where)
             if found is None:
@@ -49,7 +49,7 @@ def optimizer_vectors(world: World) -> int:
 
 
 def outer_vectors(world: World) -> int:
-    """Return how many vectors the outer optimizer keeps: 1 if local steps are combined with momentum, else 0."""
+    """Return how many vectors the outer optimizer keeps: 1 if workers combine local steps with momentum, otherwise 0."""
     exchange = world.experiment.exchange
     return int(exchange.what == "delta" and exchange.outer.momentum > 0)
 
@@ -59,8 +59,8 @@ def outer_vectors(world: World) -> int:
 
 @share_scripts(lambda world, place: None)
 def initialise(world: World, place: WhereInRun) -> Script:
-    """Return the script of SPIRT's first step. The step asks every database for a state of this attempt, newest round first, then whether
-    the state could be copied to the others, and stores the model in each database.
+    """Return the phases and requests of SPIRT's first step: it asks every database for a state of this attempt, newest round first, and
+    stores the initial model in each database.
     """
     size, tensors, workers = world.workload.vector_bytes, world.tensors("initialise"), world.workers
     objects, asked = world.objects("initialise"), (world.days.rounds_until(1) + 2) * workers
@@ -73,8 +73,8 @@ def initialise(world: World, place: WhereInRun) -> Script:
 
 
 def samples_of_minibatches(world: World, place: WhereInRun) -> tuple[int, ...]:
-    """Return the number of samples in each minibatch that one function computes: one minibatch, or with local steps all minibatches of the
-    round.
+    """Return the number of samples in each minibatch that one function computes: that of the single minibatch at `place`, or with local
+    steps those of all minibatches of the round.
     """
     days, samples = world.days, world.workload.samples
     if days.local:
@@ -83,8 +83,8 @@ def samples_of_minibatches(world: World, place: WhereInRun) -> tuple[int, ...]:
 
 
 def kept_by_worker(world: World, round: int) -> int:
-    """Return how many vectors of the worker's own optimizer a function reads at the start of `round`. 0 without local steps, and in round
-    0.
+    """Return how many vectors of the worker's own optimizer a function reads at the start of `round`; 0 without local steps, and always 0
+    in round 0.
     """
     return optimizer_vectors(world) if world.days.local and round else 0
 
@@ -97,8 +97,8 @@ def kept_by_worker(world: World, round: int) -> int:
     )
 )
 def compute_gradients(world: World, place: WhereInRun) -> Script:
-    """Return the script of the function that computes the gradient of one minibatch and stores it in the worker's database. With local
-    steps the function takes all steps of the round.
+    """Return the phases and requests of the function that computes the gradient of one minibatch, or with local steps all steps of the
+    round, and stores the result in the worker's database.
     """
     calibration, workload, samples = world.calibration, world.workload, samples_of_minibatches(world, place)
     one, data = 4 * workload.parameters, sum(map(workload.batch_bytes, samples))
@@ -130,17 +130,15 @@ def compute_gradients(world: World, place: WhereInRun) -> Script:
 
 
 def resume_check_s(world: World, step: str) -> float:
-    """Return the seconds of the request by which a step, after it has stored something, asks the bucket whether the run was resumed
+    """Return the seconds of the request by which `step`, after it has stored something, asks the bucket whether the run was resumed
     meanwhile.
     """
     return world.objects(step).read.latency_s
 
 
 def count_mean(world: World, step: str, tally: Tally, vectors: int) -> tuple[float, float]:
-    """Count in `tally` the requests with which `step` averages `vectors` vectors in a worker's database, and return
-    their seconds in `world` as (requests, computing).
-
-    The mean is computed in the database or in the function, as the experiment says.
+    """Count in `tally` the requests by which `step` averages `vectors` vectors of a worker's database, and return (seconds of requests,
+    seconds of computing). The mean is computed in the database or in the function, as the experiment says.
     """
     tensors = world.tensors(step)
     size, calibration = world.workload.vector_bytes, world.calibration
@@ -156,7 +154,7 @@ def count_mean(world: World, step: str, tally: Tally, vectors: int) -> tuple[flo
 
 @share_scripts(lambda world, place: place.minibatches)
 def average_in_database(world: World, place: WhereInRun) -> Script:
-    """Return the script of the step that averages a worker's gradients of one round in the worker's database."""
+    """Return the phases and requests of the step that averages a worker's gradients of one round."""
     tally = Tally().count("objects", "exists")
     request_s, compute_s = count_mean(world, "average_in_database", tally, place.minibatches)
     check_s = resume_check_s(world, "average_in_database")
@@ -165,31 +163,33 @@ def average_in_database(world: World, place: WhereInRun) -> Script:
 
 @share_scripts(lambda world, place: None)
 def notify_peers(world: World, place: WhereInRun) -> Script:
-    """Return the script of the step that announces to the other workers that a worker's average is stored."""
+    """Return the phases and requests of the step by which a worker announces to the others that its average is stored."""
     tally = Tally().count("bus", "arrive")
     return Script((Phase("synchronise", request_s=world.calibration.bus.latency_s),), tally)
 
 
 def notify_barrier(world: World, place: WhereInRun) -> None:
-    """Count the worker of `place` as arrived at the barrier of its round."""
+    """Count the worker of `place` as arrived at the barrier of its round, which opens when all have arrived."""
     find_barrier(world, place).arrive(world.env, place.worker)
 
 
 def find_barrier(world: World, place: WhereInRun) -> Gate:
-    """Return the gate of the place's round, which opens when all workers have announced their averages."""
+    """Return the gate for the round of `place`, which opens when all workers have announced their averages."""
     return world.gate("barrier", place.round)
 
 
 @share_scripts(lambda world, place: None)
 def check_peers(world: World, place: WhereInRun) -> Script:
-    """Return the script of one poll of the barrier: ask the message bus how many workers have arrived."""
+    """Return the phases and requests of one poll of the barrier, which asks the message bus how many workers have arrived."""
     tally = Tally().count("bus", "arrived")
     return Script((Phase("synchronise", request_s=world.calibration.bus.latency_s),), tally)
 
 
 @share_scripts(lambda world, place: None)
 def aggregate_peers(world: World, place: WhereInRun) -> Script:
-    """Return the script of the step that fetches the averages of the other workers and combines them."""
+    """Return the phases and requests of the step that copies the averages of all other workers into the worker's database and combines
+    them.
+    """
     size, tensors, others = world.workload.vector_bytes, world.tensors("aggregate_peers"), world.workers - 1
     tally = Tally().count("tensors", "exists", 2 + others).count("objects", "exists")
     tally.count("tensors", "get", others, into=others * size).count("tensors", "create", others, out=others * size)
@@ -207,7 +207,9 @@ def aggregate_peers(world: World, place: WhereInRun) -> Script:
 
 @share_scripts(lambda world, place: (place.round == 0, place.epoch))
 def update_model(world: World, place: WhereInRun) -> Script:
-    """Return the script of the step that applies the combined gradient to a worker's model, in the database or in the function."""
+    """Return the phases and requests of the step that applies the combined gradient to a worker's model, in the database or in the
+    function.
+    """
     calibration, workload = world.calibration, world.workload
     if world.experiment.exchange.what == "model":
         return _copy_combined_model(world, place)
@@ -241,7 +243,9 @@ def update_model(world: World, place: WhereInRun) -> Script:
 
 
 def _copy_combined_model(world: World, place: WhereInRun) -> Script:
-    """Return the script of `update_model` for experiments that average models, not gradients: the combined model becomes the next model."""
+    """Return the phases and requests of `update_model` in experiments that average models instead of gradients: the combined model becomes
+    the next model.
+    """
     tally = Tally().count("tensors", "delete", int(place.round > 0)).count("objects", "exists")
     request_s, compute_s = count_mean(world, "update_model", tally, 1)
     request_s += (place.round > 0) * world.tensors("update_model").read.latency_s + resume_check_s(
@@ -254,8 +258,8 @@ def _copy_combined_model(world: World, place: WhereInRun) -> Script:
     lambda world, place: (world.days.ends_epoch(place.round), place.epoch in world.epochs_end_s, place.epoch)
 )
 def detect_convergence(world: World, place: WhereInRun) -> Script:
-    """Return the script of the step that ends a round. At an epoch's end, workers that come before the decision evaluate the model; later
-    ones read the decision. In other rounds the script is empty.
+    """Return the phases and requests of the step that ends a round. At the end of an epoch, workers that arrive before the decision
+    evaluate the model, and later ones read the decision; in other rounds the step does nothing.
     """
     objects, workload = world.objects("detect_convergence"), world.workload
     if not world.days.ends_epoch(place.round):
@@ -276,8 +280,8 @@ def detect_convergence(world: World, place: WhereInRun) -> Script:
 
 
 def advance_round(world: World, place: WhereInRun) -> None:
-    """Move the place to the next round. If the round ends an epoch, also note the time and set `epoch_finished`, and after the last epoch
-    `finished`.
+    """Move `place` to the next round. At the end of an epoch, also record the simulated time and set `epoch_finished`; after the last epoch
+    set `finished`.
     """
     ends, epoch = world.days.ends_epoch(place.round), place.epoch
     if ends:
@@ -288,7 +292,9 @@ def advance_round(world: World, place: WhereInRun) -> None:
 
 @share_scripts(lambda world, place: None)
 def collect(world: World, place: WhereInRun) -> Script:
-    """Return the script of SPIRT's last step: fetch the final model from a database, store it in the bucket, delete the workers' keys."""
+    """Return the phases and requests of SPIRT's last step: fetch the final model from a database, store it in the bucket, delete the
+    workers' keys.
+    """
     size, objects, tensors = world.workload.vector_bytes, world.objects("collect"), world.tensors("collect")
     tally = Tally().count("objects", "list").count("objects", "get")
     tally.count("objects", "exists", 3).count("objects", "put", 3, out=size + VECTOR_HEADER_BYTES)
