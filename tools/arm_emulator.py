@@ -19,14 +19,18 @@ CORE = "neoverse-n1"
 
 @dataclass(frozen=True)
 class Emulator:
-    """An emulated ARM system. `root`: the system with Python; `path`: folders that its Python searches first."""
+    """An emulated ARM system with Lambda's Python. `qemu`: path of the emulator program; `root`: folder of the unpacked system; `path`:
+    folders that its Python searches first for modules.
+    """
 
     qemu: str
     root: Path
     path: Sequence[Path] = ()
 
     def command(self, *arguments: str) -> list[str]:
-        """Return the command for Python with `arguments`: one thread, as a Lambda function of 1,769 MB has one vCPU."""
+        """Return the command line that runs the emulated Python with `arguments`. It computes with one thread, because a Lambda function of
+        1,769 MB has one vCPU.
+        """
         variables = {"PYTHONPATH": ":".join(str(entry) for entry in self.path), "OMP_NUM_THREADS": "1"}
         settings = [word for name, value in variables.items() for word in ("-E", f"{name}={value}")]
         return [self.qemu, "-cpu", CORE, "-L", str(self.root), *settings, self.python, *arguments]
@@ -37,7 +41,9 @@ class Emulator:
         return str(self.root / "usr" / "bin" / f"python{PYTHON}")
 
     def run(self, *arguments: str, timeout_s: float = 300.0) -> str:
-        """Run Python with `arguments` and return its standard output. Raises CalledProcessError with both outputs, or TimeoutExpired."""
+        """Run the emulated Python with `arguments` and return its standard output. Raises CalledProcessError if it fails, TimeoutExpired
+        after `timeout_s` seconds.
+        """
         environment = {"PATH": os.defpath, "LANG": "C.UTF-8"}
         ended = subprocess.run(
             self.command(*arguments),
@@ -54,7 +60,9 @@ class Emulator:
 
 
 def unpack_emulator(folder: Path, path: Sequence[Path] = ()) -> Emulator:
-    """Return an ARM system below `folder`, unpacked at the first call. Raises MissingTool without qemu or Debian's archive."""
+    """Download and unpack an ARM system below `folder`, unless that is done already, and return an emulator of it. `path`: folders that its
+    Python searches first. Raises MissingTool if qemu or Debian's archive is missing.
+    """
     qemu = shutil.which("qemu-aarch64-static") or shutil.which("qemu-aarch64")
     if qemu is None:
         raise MissingTool("qemu-aarch64-static: not on this machine (Debian's package qemu-user-static)")

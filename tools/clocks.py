@@ -29,7 +29,7 @@ HEAD = ["", "in milliseconds", "p5", "p50", "p95"]
 
 
 def predict_bands() -> Iterator[tuple[str, str, Band]]:
-    """Yield letter, setting and its band: p5, p50 and p95 in milliseconds."""
+    """Yield (letter of the prediction, setting in words, p5, p50 and p95 in milliseconds) for each predicted delay of the services."""
     yield "a", "a task's end to the next one's start, chain of five, 128 MB, 2024, warm", _draw_band(AWS, _draw_warm_s)
     yield "b", "the same, next task cold", _draw_band(AWS, _draw_cold_s)
     for year, calibration in ((2024, AWS), (2022, AWS_2022)):
@@ -42,25 +42,27 @@ def predict_bands() -> Iterator[tuple[str, str, Band]]:
 
 
 def _draw_warm_s(calibration: Calibration, factors: RandomFactors) -> float:
-    """Draw the seconds from the end of one task to the start of the next in a state machine, both in warm environments, with `factors`.
-    Neither memory nor a Map state made a difference in the measurements.
+    """Draw the random seconds from the end of one task to the start of the next in a state machine, if both environments are warm. Neither
+    memory nor a Map state made a difference in the measurements.
     """
     return calibration.task_s * factors.task()
 
 
 def _draw_cold_s(calibration: Calibration, factors: RandomFactors) -> float:
-    """Return the seconds of a task that starts a new environment without packages, drawn with `factors`."""
+    """Draw the random seconds from the end of one task to the start of the next, if the next one needs a new environment of a function
+    without packages.
+    """
     started = replace(calibration, cold_s=WITHOUT_PACKAGES).cold_start_parts_s(torch=False, factor=factors.cold())
     return _draw_warm_s(calibration, factors) + sum(started)
 
 
 def _draw_init_s(calibration: Calibration, factors: RandomFactors) -> float:
-    """Return the seconds of INIT of a function without packages, drawn with `factors`."""
+    """Draw the random seconds of INIT of a Python 3.12 function without packages."""
     return PYTHON_3_12 * factors.task()
 
 
 def _draw_band(calibration: Calibration, seconds: Callable[[Calibration, RandomFactors], float]) -> Band:
-    """Return p5, p50 and p95 in milliseconds of many draws of `seconds`."""
+    """Return p5, p50 and p95, in milliseconds, of DRAWS random draws. `seconds`: function that draws one value in seconds."""
     factors = RandomFactors(
         SEED,
         0,
@@ -73,12 +75,12 @@ def _draw_band(calibration: Calibration, seconds: Callable[[Calibration, RandomF
 
 
 def list_rows() -> list[list[str]]:
-    """Return the rows of the table of predictions, figures as text."""
+    """Return the rows of the table of predictions as text: letter, setting, p5, p50, p95."""
     return [[letter, setting, *(f"{value:.3g}" for value in found)] for letter, setting, found in predict_bands()]
 
 
 def format_predictions() -> str:
-    """Return the table of docs/simulation.md."""
+    """Return the Markdown table of predictions in docs/simulation.md."""
     return format_table(HEAD, list_rows())
 
 
@@ -108,7 +110,9 @@ COST_HEAD = [
 
 
 def project_costs() -> Iterator[list[str]]:
-    """Yield rows with the cost of an epoch after the first, in the middle session and without stragglers, with the clock and without."""
+    """Yield one table row per architecture and training, in the order of COST_HEAD: time and cost of an epoch after the first, and how much
+    of it is due to the starts of tasks and states. Simulated without random stragglers.
+    """
     without = replace(AWS, task_s=0.0, payload_s_byte=0.0)
     for file, training in SETTINGS:
         experiment = load(CONFIG / f"{file}.yaml", [])
@@ -129,7 +133,7 @@ def project_costs() -> Iterator[list[str]]:
 
 
 class Epoch(NamedTuple):
-    """Duration, cost and counts of one epoch of a run."""
+    """Duration in seconds, cost in dollars and counts of one epoch of a simulated run."""
 
     seconds: float
     usd: float
@@ -139,7 +143,7 @@ class Epoch(NamedTuple):
 
 
 def _simulate_epoch(experiment: Experiment, calibration: Calibration) -> Epoch:
-    """Return the third epoch of a simulated run."""
+    """Return duration, cost and counts of the third epoch of a simulated run, as the difference of runs of three and two epochs."""
     architecture = architecture_of(experiment)
     sizes = Workload.from_experiment(experiment)
     two, three = (
@@ -152,7 +156,7 @@ def _simulate_epoch(experiment: Experiment, calibration: Calibration) -> Epoch:
 
 
 def format_table(head: Sequence[str], listed: Iterable[Sequence[str]]) -> str:
-    """Return a table in Markdown. `head`: titles of the columns."""
+    """Return a Markdown table. `head`: titles of the columns; `listed`: the rows."""
     return "\n".join("| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *listed))
 
 

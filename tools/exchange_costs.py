@@ -49,8 +49,8 @@ RUNS: dict[str, tuple[str, list[str]]] = {
 
 
 def project_bands(name: str, changes: Sequence[str], calibration: Calibration) -> tuple[Band, Band, float]:
-    """Return bands of seconds and dollars, and the bytes that move, projected with `calibration`. `name`: of the architecture, as in
-    `config`; `changes`: --set options.
+    """Return (p5 to p95 of the seconds, p5 to p95 of the dollars, bytes moved) of a run, projected with `calibration`. `name`: name of the
+    architecture's example in config/, without `-cifar10.yaml`; `changes`: settings as in `--set`.
     """
     significant = 0.18 if "mlless.threshold=0.3" in changes else calibration.significant  # as the runs passed
     found = project(load(CONFIG / f"{name}-cifar10.yaml", list(changes)), replace(calibration, significant=significant))
@@ -58,7 +58,7 @@ def project_bands(name: str, changes: Sequence[str], calibration: Calibration) -
 
 
 def build_tables(calibration: Calibration = AWS) -> list[str]:
-    """Return the tables of docs/exchange.md's dollars in Markdown, simulated with `calibration`."""
+    """Return the four Markdown tables of projected dollars in docs/exchange.md, simulated with `calibration`."""
     one = ["training.epochs=1"]
     cheaper, so_far, whole = list[list[str]](), list[str](), 0.0
     for words, changes in CHEAPER.items():

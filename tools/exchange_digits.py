@@ -37,7 +37,9 @@ SETTINGS = (  # an epoch is 6 minibatches of a worker
 
 
 def list_inexact_experiments(own: Experiment) -> dict[str, Experiment]:
-    """Return the experiments whose result differs from the reference's bits, by the names of their lines."""
+    """Return the experiments whose trained model differs in its bits from that of the reference (MLLess and P2P), by the name of their line
+    in the table. `own`: experiment that they are varied from.
+    """
     mlless = replace(own, architecture="mlless", exchange=Exchange())
     peers = replace(own, architecture="p2p_instance", exchange=SYNCHRONOUS)
     unhurried = PeerToPeer(mode="asynchronous", min_gradients=own.workers - 1)
@@ -50,7 +52,9 @@ def list_inexact_experiments(own: Experiment) -> dict[str, Experiment]:
 
 
 def train_accuracy(experiment: Experiment) -> float:
-    """Train as the experiment says and return the accuracy at the end in percent."""
+    """Train as the experiment says, and return the validation accuracy of the last epoch in percent. AllReduce is trained with the
+    reference implementation, all else inline in a temporary folder.
+    """
     if experiment.architecture == "all_reduce":
         return 100 * train_reference(experiment, load(experiment))[2][-1].val_metric
     with tempfile.TemporaryDirectory() as folder:
@@ -59,7 +63,7 @@ def train_accuracy(experiment: Experiment) -> float:
 
 
 def name_exchange(exchange: Exchange) -> str:
-    """Return the name of an exchange's line in the table, such as `gradient, every 1`."""
+    """Return the name of an exchange's line in the table, such as `gradients, every 1`."""
     outer = exchange.outer
     told = f", outer {outer.learning_rate:g}, {outer.momentum:g}" if exchange.what == "delta" else ""
     how_much = {
@@ -73,8 +77,8 @@ def name_exchange(exchange: Exchange) -> str:
 
 
 def format_line(name: str, found: list[float], synchronous: list[float]) -> str:
-    """Return a table's line that begins with `name`: mean and range of the accuracies `found`, and the mean of their differences to
-    `synchronous` with its 95 % interval.
+    """Return a line of the Markdown table: the name, mean and range of the accuracies `found`, and the mean of their differences to
+    `synchronous` with its 95 % interval. Both lists are in the order of the seeds.
     """
     differences = [mine - its for mine, its in zip(found, synchronous, strict=True)]
     half = T_95 * stdev(differences) / sqrt(len(differences))
@@ -83,7 +87,7 @@ def format_line(name: str, found: list[float], synchronous: list[float]) -> str:
 
 
 def main() -> None:
-    """Train every setting with every seed and print the table."""
+    """Train every setting with every seed, in several processes, and print the Markdown table of accuracies."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--processes", type=int, default=2)
     own = validation.load(Path("config/all-reduce.yaml"))

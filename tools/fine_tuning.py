@@ -79,7 +79,9 @@ Run = tuple[str, list[str]]
 
 
 def list_runs() -> list[Run]:
-    """Return all runs, (name, settings), seed by seed, so that those that exist can be compared."""
+    """Return all runs of the page as (name, settings as in `--set`). They are ordered by seed, so that the runs that exist already can be
+    compared.
+    """
     return [
         (
             f"{task}, {way}, seed {seed}",
@@ -92,7 +94,7 @@ def list_runs() -> list[Run]:
 
 
 def list_trials() -> list[Run]:
-    """Return the runs that choose the learning rates."""
+    """Return the trial runs by which the learning rates were chosen, as (name, settings as in `--set`)."""
     once = [*TASKS["fields"], "training.epochs=1", f"seed={TRIAL_SEED}"]
     return [
         (f"fields, {way}, rate {rate}", [*once, *WAYS[way], f"training.learning_rate={rate}"])
@@ -102,12 +104,14 @@ def list_trials() -> list[Run]:
 
 
 def find_record_path(name: str) -> Path:
-    """Return the path of a run's record, whether it exists or not."""
+    """Return the path in docs/results/fine-tuning for the record of the run with this name. The file need not exist."""
     return KEPT / f"{name.replace(', ', '-').replace(' ', '-')}.json"
 
 
 def ensure_result(run: Run) -> dict[str, Any]:
-    """Return a run's result. If docs/results lacks it, run it now, or resume an interrupted run."""
+    """Return the content of a run's result.json. If docs/results has no record of the run, train it now (or resume it) and save the record.
+    Prints its error.
+    """
     record = find_record_path(run[0])
     folder = UNDER_WAY / record.stem
     if not record.exists():
@@ -121,19 +125,19 @@ def ensure_result(run: Run) -> dict[str, Any]:
 
 
 def compute_error(result: Mapping[str, Any]) -> float:
-    """Return the error of the last epoch, in percent of all answers on the mails held out."""
+    """Return the validation error of the last epoch in percent. `result`: content of result.json."""
     return float(100 - 100 * result["epochs"][-1]["val_metric"])
 
 
 def format_interval(values: Sequence[float], *, sign: str = "") -> str:
-    """Return the mean with its 95 % interval. `sign`: '+' to write the sign of a positive mean."""
+    """Return the mean of two to five values with its 95 % interval as text. `sign`: "+" to show the sign of positive numbers too."""
     half, mean = T_95[len(values)] * stdev(values) / sqrt(len(values)), fmean(values)
     return f"{mean:{sign}.2f} ({mean - half:{sign}.2f} to {mean + half:{sign}.2f})"
 
 
 def train_bag_of_words(task: str, seed: int) -> float:
-    """Return the percentage of wrong answers of a logistic regression on the same mails, split alike. Its features are the tokens of a
-    mail; or, for a field's token, the two tokens before it, itself and the two behind it.
+    """Return the percentage of wrong answers of a logistic regression on the same mails with the same split. Its features are the words of
+    a mail; for the task "fields" those of a token and its two neighbours on each side. `task`: "spam" or "fields".
     """
     experiment = validation.load(EXAMPLES / "adapters.yaml", [*TASKS[task], f"seed={seed}"])
     dataset = load(experiment)
@@ -149,7 +153,9 @@ def train_bag_of_words(task: str, seed: int) -> float:
 
 
 def _build_bags(inputs: Tensor) -> csr_matrix:
-    """Return which words each mail contains, as a sparse matrix (mails, WORDS)."""
+    """Return which words each mail contains, as a sparse 0/1 matrix of shape (mails, WORDS). `inputs`: token numbers of shape (mails,
+    positions).
+    """
     rows, places = (inputs != PADDING).nonzero(as_tuple=True)
     ones, shape = [1.0] * len(rows), (len(inputs), WORDS)
     whether = csr_matrix((ones, (rows.numpy(), inputs[rows, places].numpy())), shape=shape)
@@ -158,7 +164,9 @@ def _build_bags(inputs: Tensor) -> csr_matrix:
 
 
 def _build_windows(inputs: Tensor) -> csr_matrix:
-    """Return a row of features for each position, (N x T, 5 x WORDS)."""
+    """Return for each position of each mail which words stand there and up to two places before and after it, as a sparse matrix of shape
+    (mails x positions, 5 x WORDS). `inputs`: token numbers of shape (mails, positions).
+    """
     known = inputs.masked_fill(inputs == PADDING, 0)
     beside = [functional.pad(known, (shift, -shift)) for shift in range(-2, 3)]
     columns = [each.flatten() + WORDS * number for number, each in enumerate(beside)]
@@ -167,7 +175,7 @@ def _build_windows(inputs: Tensor) -> csr_matrix:
 
 
 def load_errors() -> dict[str, float]:
-    """Return the percentage of wrong answers of each recorded run by the run's name."""
+    """Return the validation error in percent of each run that has a record in docs/results, by the run's name."""
     return {
         name: compute_error(json.loads(path.read_text()))
         for name, _ in list_runs()
@@ -176,7 +184,9 @@ def load_errors() -> dict[str, float]:
 
 
 def build_table(found: Mapping[str, float], task: str) -> list[str]:
-    """Return the lines of a task's table, over the seeds for which every way has a run."""
+    """Return the lines of one task's Markdown table: the mean error of each way of fine-tuning. Only seeds for which every way has a run
+    count. `found`: errors by name of the run.
+    """
     whole = [seed for seed in SEEDS if all(f"{task}, {way}, seed {seed}" in found for way in WAYS)]
     lines = [
         f"{task}, {len(whole)} seeds",
@@ -195,8 +205,8 @@ def build_table(found: Mapping[str, float], task: str) -> list[str]:
 
 
 def project_runs() -> list[str]:
-    """Return the lines of a table: what one run on the mails takes on every architecture, with adapters and with all parameters
-    [projected].
+    """Return the lines of a Markdown table with projected bytes, time and cost of one run on every architecture, with adapters and with all
+    parameters. Prints each line as soon as it is known.
     """
     lines = [
         "| where | adapters: moved by an exchange | seconds | dollars | all parameters: moved | seconds | dollars |",
@@ -225,13 +235,15 @@ def project_runs() -> list[str]:
 
 
 def _load_experiment(way: str, settings: Sequence[str]) -> Experiment:
-    """Return the experiment of the example with adapters, changed as the `way` of fine-tuning and `settings` say."""
+    """Return the experiment of examples/adapters.yaml, changed to one way of fine-tuning (a key of WAYS) and by `settings`,
+    as in `--set`.
+    """
     return validation.load(EXAMPLES / "adapters.yaml", [*WAYS[way], f"training.learning_rate={RATES[way]}", *settings])
 
 
 def main() -> None:
-    """Train the fine-tuning runs and print their tables; with `--rates` the trials of learning rates, and no tables. `--kept` and
-    `--projected` train nothing: they print the tables of earlier results, or what a run would take on AWS.
+    """Train the fine-tuning runs that lack a record, and print the tables. Options: `--rates` trains the trials of learning rates instead,
+    without tables; `--kept` only prints the tables of recorded runs; `--projected` only prints what a run would take on AWS.
     """
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--processes", type=int, default=1, help="at once; of all parameters each takes 4 GB")

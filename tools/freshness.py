@@ -19,13 +19,13 @@ STALE_AFTER = 365  # days, for a file that has no `stale_after`
 
 
 def last_day(as_of: str) -> date:
-    """Return the last day of a month such as 2026-11, or the day itself such as 2026-11-26."""
+    """Return the last day of the month for a month such as 2026-11, or the day itself for a day such as 2026-11-26."""
     year, month, *day = map(int, as_of.split("-"))
     return date(year, month, day[0] if day else monthrange(year, month)[1])
 
 
 def find_dates(plain: Any) -> Iterator[str]:
-    """Yield each `as_of` of a file, at any depth."""
+    """Yield the value of each `as_of` in a file's content (`plain`), at any depth."""
     if isinstance(plain, dict):
         if "as_of" in plain:
             yield str(plain["as_of"])
@@ -36,7 +36,9 @@ def find_dates(plain: Any) -> Iterator[str]:
 
 
 def list_old(folder: Path, *, today: date) -> Iterator[str]:
-    """Yield a line for each file and date that is old `today`. `folder`: has FILES."""
+    """Yield one warning for each file of FILES and `as_of` date in it that is too old on the day `today`. `folder`: the folder that holds
+    FILES.
+    """
     for name in FILES:
         plain = yaml.safe_load((folder / name).read_text(encoding="utf-8"))
         limit = int(plain.get("stale_after", STALE_AFTER))

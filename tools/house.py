@@ -12,7 +12,7 @@ DRAWN = re.compile(r"(?<=^```mermaid\n).*?(?=^```$)", re.MULTILINE | re.DOTALL)
 
 
 def draw_page() -> str:
-    """Return the page with the picture that the imports make."""
+    """Return the text of docs/architecture.md with its diagram of the packages' imports drawn anew from the code."""
     house = networkx.DiGraph()
     for path in files():
         own = part_of(module_of(path))
@@ -34,7 +34,7 @@ def draw_page() -> str:
 
 
 def find_ground(house: "networkx.DiGraph[str]") -> str:
-    """Return the names of the parts that import nothing of ours, for the picture's lowest line."""
+    """Return the packages of the graph `house` that import none of the others in it, joined by " & " as Mermaid expects."""
     return " & ".join(sorted(part.removeprefix("crossover.") for part in house if not house[part]))
 
 

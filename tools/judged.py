@@ -5,7 +5,9 @@ from lab import cells
 
 
 def format_rows() -> str:
-    """Return the table of the papers' rows: those held out first, each figure with its error."""
+    """Return the Markdown table of all printed figures of the papers beside their projections, with errors: first the held-out rows, then
+    those used in fits.
+    """
     lines = [
         "| row | figure | published | projected | error | error of the row |",
         "| --- | --- | ---: | ---: | ---: | ---: |",
@@ -30,7 +32,9 @@ def format_rows() -> str:
 
 
 def format_cells() -> str:
-    """Return the tables of the measured cells: those held out, then those that others judge."""
+    """Return the Markdown tables of measured experiments beside their projections: those held out from the fits, then those kept aside for
+    other judges.
+    """
     lines = []
     for head, listed in ((cells.HEAD, cells.tabulate_held_out()), (cells.ASIDE_HEAD, cells.tabulate_aside())):
         lines += ["| " + " | ".join(head) + " |", "| " + " | ".join("---" for _ in head) + " |"]

@@ -16,7 +16,9 @@ MACHINES = (("3.13", "aarch64"), ("3.13", "x86_64"), ("3.12", "x86_64"))
 
 
 def _find_wheels(requirements: Iterable[str], python: str, machine: str, *options: str) -> Iterator[tuple[str, str]]:
-    """Yield (name==version, sha256) of the wheels that pip would take, as the index reports them."""
+    """Yield (`name==version`, SHA-256) of each wheel that pip would install, as the package index reports them, without installing.
+    `python`, `machine`: Python version and processor of the target; `options`: further options of pip. Raises NoWheels if pip finds none.
+    """
     command = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--quiet"]
     command += ["--report", "-", "--target", "none", *platform(python, machine), *options, *requirements]
     ended = subprocess.run(command, capture_output=True, text=True, check=False, encoding="utf-8")
@@ -31,7 +33,9 @@ def _find_wheels(requirements: Iterable[str], python: str, machine: str, *option
 
 
 def _lock_requirements(requirements: Iterable[str], machines: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """Yield one line for each requirement and what it needs, in the versions of the first machine."""
+    """Yield one line of a lock file, with hashes, for each requirement and each of its dependencies. pip chooses the versions for the first
+    of `machines` (pairs of Python version and processor); the others get the same versions.
+    """
     pins, hashes, alone = list(requirements), dict[str, set[str]](), list[str]()
     for python, machine in machines:
         found = list(_find_wheels(pins, python, machine, *alone))
@@ -44,7 +48,9 @@ def _lock_requirements(requirements: Iterable[str], machines: Iterable[tuple[str
 
 
 def _lock_torch() -> Iterator[str]:
-    """Yield the locked lines of PyTorch for ARM and for x86; the latter is kept if the index cannot be reached."""
+    """Yield the lines of a lock file for PyTorch, on ARM and on x86. If PyTorch's index cannot be reached, the x86 line keeps its present
+    hash.
+    """
     ((name, digest),) = _find_wheels([f"torch=={TORCH}"], *MACHINES[0], "--no-deps")
     yield f'{name} ; platform_machine == "aarch64" --hash=sha256:{digest}'
     plain = f"torch=={TORCH}+cpu"
@@ -57,7 +63,7 @@ def _lock_torch() -> Iterator[str]:
 
 
 def main() -> int:
-    """Write the files of layer/locked. Return the exit status."""
+    """Write the lock files layer/locked/*.txt anew from the package index, and return the exit status."""
     named = [pin_version(name.replace("_", "-")) for name in (*user_code.DATAPLANE, "boto3")]
     of_torch = ("filelock", "fsspec", "networkx", "setuptools", "sympy")  # as its wheel's METADATA asks
     files = {

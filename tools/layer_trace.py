@@ -19,7 +19,9 @@ COMPILER = ("torch/_dynamo/*", "torch/_inductor/*")
 
 
 def trace_files(folder: Path) -> list[str]:
-    """Return the paths inside the wheel of the loaded files. Raises CrossoverError."""
+    """Run the workload on the unpruned wheels in the ARM emulator, and return the paths, inside the wheels, of the Python files that it
+    loaded. `folder`: folder for downloads. Raises CrossoverError if the workload fails.
+    """
     with tempfile.TemporaryDirectory(dir=folder) as name:
         tree = Path(name)
         for layer in layers():
@@ -41,13 +43,13 @@ def trace_files(folder: Path) -> list[str]:
 
 
 def _write_file(path: Path, data: bytes) -> None:
-    """Write `data` to a file, whose folders are created."""
+    """Write `data` to the file `path`; missing folders are created."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
 
 
 def main() -> int:
-    """Write the trace. Return the exit status."""
+    """Write layer/torch-<version>.txt, the list of loaded files, and return the exit status."""
     folder = ROOT / "build" / "layer"
     folder.mkdir(parents=True, exist_ok=True)
     try:

@@ -46,7 +46,9 @@ def main() -> None:
 
 
 def run_step(model: str) -> dict[str, Any]:
-    """Compute one gradient and one evaluation with the project's learner on made-up images, and return the figures."""
+    """Compute one gradient and one evaluation of a model with the project's learner on random images. Return loss, norm and sum of the
+    gradient, number of parameters and seconds, by name.
+    """
     from torch import float32 as f32
     from torch import frombuffer, rand, tensor
 
@@ -76,7 +78,9 @@ def run_step(model: str) -> dict[str, Any]:
 
 
 def use_extras() -> None:
-    """Use optimizers of PyTorch's own and other tools that training code may need."""
+    """Use PyTorch's own optimizers, schedules, data loader and other functions that training code may need, so that a trace includes their
+    files.
+    """
     import torch
     from torch.utils.data import DataLoader, TensorDataset
 

@@ -16,7 +16,9 @@ CLASSES = 10
 
 
 def count_models() -> dict[str, dict[str, dict[str, Any]]]:
-    """Return parameters, buffers, multiply-accumulates and the counts of a step, by model and image."""
+    """Count the sizes of the project's models. Return, by model and by image such as `3x32x32`, the number of parameters, buffers and
+    multiply-accumulates, and the counts of a training step.
+    """
     found: dict[str, dict[str, dict[str, Any]]] = {}
     for model in sorted(MODELS):
         for image in sorted({each.image for each in DATA.values()}):

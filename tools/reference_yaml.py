@@ -18,13 +18,15 @@ mean together: [exchange.md](exchange.md), [your-own.md](your-own.md), [using.md
 
 
 def render_page() -> str:
-    """Return the page's text."""
+    """Return the text of docs/reference-yaml.md, generated from the JSON schema."""
     schema = json.loads(SCHEMA.read_text("utf-8"))
     return OPENING + "\n".join(_list_section(schema, schema, "")) + "\n"
 
 
 def _list_section(schema: dict[str, Any], section: dict[str, Any], name: str) -> Iterator[str]:
-    """Yield the lines of one section: its text, its fields, then the sections inside it. `schema`: holds the definitions."""
+    """Yield the lines of the page for one section of the schema and all sections inside it: description, then a table of fields. `schema`:
+    the whole schema; `section`: the section's part of it; `name`: dotted name of the section, "" for the top.
+    """
     yield f"\n## {f'`{name}`' if name else 'At the top'}\n"
     if name and section.get("description"):
         yield f"{section['description']}\n"
@@ -44,7 +46,7 @@ def _list_section(schema: dict[str, Any], section: dict[str, Any], name: str) ->
 
 
 def _describe(schema: dict[str, Any], plain: dict[str, Any]) -> str:
-    """Return the values that a field may have, in words."""
+    """Return the values that a field may have, in words. `plain`: the field's part of the JSON schema; `schema`: the whole schema."""
     if "$ref" in plain:
         return "a section"
     if "const" in plain:

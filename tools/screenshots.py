@@ -26,7 +26,7 @@ OUT = ROOT / "docs" / "pages"
 
 
 def write_sliders(out: Path) -> Path:
-    """Write the break-even page of the project's example below `out` and return its path."""
+    """Simulate the project's example, write the break-even page with sliders into the folder `out`, and return its path."""
     experiment = load_runnable(CONFIG, None)
     return breakeven_page.write_sliders(
         breakeven_page.simulate_grid([experiment], AWS, prices.load(), sizes=sizes(experiment)), out
@@ -34,7 +34,7 @@ def write_sliders(out: Path) -> Path:
 
 
 def write_recommendation(out: Path) -> Path:
-    """Write the page of advice for the project's example to `out` and return its path."""
+    """Compute the advice for the project's example, write its page into the folder `out`, and return the page's path."""
     question, needs, notes = subject.build_question(load_runnable(CONFIG, None))
     found = advice.advise(question, Constraints(), needs)
     return page.write_page(found, out, notes, Path("advice") / f"1-{found.winner.candidate.architecture}.yaml")
@@ -51,7 +51,7 @@ SHOTS: tuple[tuple[str, Callable[[Path], Path], int, int, bool], ...] = (
 
 
 def main() -> None:
-    """Write the pages and take a picture of each for docs/pages.md."""
+    """Write all pages of SHOTS in a temporary folder, and save a screenshot of each in docs/pages."""
     OUT.mkdir(exist_ok=True)
     with (
         tempfile.TemporaryDirectory() as folder,

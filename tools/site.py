@@ -23,10 +23,13 @@ def list_pages() -> list[str]:
 
 
 def copy_page(name: str, out: Path) -> None:
-    """Copy one page to `out`, with the files that it links to. A link to a folder becomes one to the folder's page."""
+    """Copy the Markdown page `name` into the folder `out`, and also each file of the project that it links to, except other pages. A link
+    to a folder is changed to that folder's README.md.
+    """
     page = ROOT / name
 
     def copy_target(link: re.Match[str]) -> str:
+        """Return the new target of a link, and copy the file that it leads to if that is no Markdown page."""
         aimed = (page.parent / link[1]).resolve()
         if not aimed.exists() or not aimed.is_relative_to(ROOT):  # an address, or example text in a block of code
             return link[1]

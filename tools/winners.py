@@ -45,7 +45,9 @@ HEAD = ["question", "by the clocks before", "by the clocks now", "another winner
 
 
 def list_rows() -> Iterator[list[str]]:
-    """Yield the rows of the table: question, answer before, answer now, whether they differ."""
+    """Yield the rows of the table: question, answer with the earlier assumptions (BEFORE), answer with the present calibration, "yes" or
+    "no": whether the winner differs.
+    """
     for training, file in TRAININGS.items():
         before, now = (_advise(file, calibration) for calibration in (BEFORE, AWS))
         for figure, of in FIGURES.items():
@@ -64,29 +66,29 @@ def list_rows() -> Iterator[list[str]]:
 
 
 def _advise(file: str, calibration: Calibration) -> Advice:
-    """Return the advice for a training. `file`: ending of the files' names, such as `-cifar10`."""
+    """Return the advice for a training with a calibration. `file`: ending of the example's file name, such as `-cifar10`."""
     question, sizes, _ = subject.build_question(load(CONFIG / f"all-reduce{file}.yaml", []), calibration)
     return advise(question, Constraints(), sizes)
 
 
 def _find_break_even(file: str, calibration: Calibration) -> Breakeven:
-    """Return the comparison of all architectures for a training. `file`: ending of the files' names."""
+    """Return the break-even of all architectures for a training. `file`: ending of the examples' file names, such as `-cifar10`."""
     experiments = [load(CONFIG / f"{name}{file}.yaml", []) for name in ARCHITECTURES]
     return breakeven(experiments, calibration, PRICES)
 
 
 def _find_best(found: Breakeven, figure: str) -> Point:
-    """Return the architecture that is best in `figure` (`dollars` or `time`) and would run."""
+    """Return the run that is best in `figure` ("dollars" or "time") with the settings of the files, among those that AWS would run."""
     return min((point for point in found.here if point.would_run), key=lambda point: point.band(figure).p50)
 
 
 def _format_point(point: Point, figure: str) -> str:
-    """Return the figure of a point as text with its band."""
+    """Return the dollars or seconds of a point as text with p5 to p95. `figure`: "dollars" or "time"."""
     return band(usd if figure == "dollars" else seconds, *point.band(figure))
 
 
 def _compare_winners(question: str, before: Finalist, now: Finalist) -> list[str]:
-    """Return a row of the table: the question, both answers, and whether they differ."""
+    """Return a row of the table for a question to `advise`: the question, both winners in words, "yes" or "no": whether they differ."""
     said = [f"{each.candidate.words}: {each.words}" for each in (before, now)]
     return [question, *said, "yes" if before.candidate != now.candidate else "no"]
 

@@ -94,7 +94,7 @@ def _words_of(node: ast.AST) -> Iterator[str]:
 
 
 def count_wording(paths: list[Path]) -> Counter[str]:
-    """Return how many functions of the files meet each criterion of COLUMNS."""
+    """Return how many functions of the files meet each criterion, by the names of COLUMNS."""
     counts: Counter[str] = Counter()
     for path in paths:
         for function, _ in list_functions(ast.parse(path.read_text(encoding="utf-8"))):
@@ -114,7 +114,7 @@ def count_wording(paths: list[Path]) -> Counter[str]:
 
 
 def main(folders: list[str]) -> int:
-    """Print the counts of each folder and their sum, then the errors. Returns the exit status."""
+    """Print the counts of each folder and their sum, then the errors. Returns 1 if there are errors, else 0."""
     rooms: dict[str, list[Path]] = {}
     for path in sorted(path for folder in folders or FOLDERS for path in (ROOT / folder).rglob("*.py")):
         parts = path.relative_to(ROOT).parts

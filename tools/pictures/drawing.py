@@ -50,7 +50,7 @@ ICONS: dict[Kind, str] = {
 
 @dataclass(frozen=True)
 class Label:
-    """A text with the box that it takes. `within`: left and right edge that it must not pass."""
+    """A text of a drawing with the rectangle that it covers, in pixels. `within`: left and right edge that the text must not cross."""
 
     text: str
     left: float
@@ -94,7 +94,7 @@ def measure_width(text: str, size: float, *, bold: bool = False) -> float:
 
 @dataclass
 class Drawing:
-    """An SVG under construction. `title` is what a screen reader says."""
+    """An SVG picture under construction. `title`: text for screen readers; `labels`: all texts so far."""
 
     width: int
     height: int
@@ -103,12 +103,12 @@ class Drawing:
     _parts: list[str] = field(default_factory=list)
 
     def add(self, markup: str) -> None:
-        """Append markup."""
+        """Append SVG markup to this drawing."""
         self._parts.append(markup)
 
     def rect(self, x: float, y: float, width: float, height: float, style: str, *, radius: float = 6) -> None:
-        """Draw a rectangle with its upper left corner at (`x`, `y`). `width`, `height`: in pixels; `style`: CSS class; `radius`: of its
-        corners.
+        """Draw a rectangle with its upper left corner at (`x`, `y`). `width`, `height`: size in pixels; `style`: CSS class; `radius`:
+        radius of its corners.
         """
         self.add(f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="{radius:g}" class="{style}"/>')
 
@@ -123,8 +123,9 @@ class Drawing:
         anchor: Literal["start", "middle", "end"] = "start",
         within: tuple[float, float] | None = None,
     ) -> None:
-        """Write a text at (`x`, `y`), the point of its baseline that `anchor` names. `size`: font size in pixels; `style`: CSS class;
-        `within`: left and right edge that the text must keep, by default the drawing's.
+        """Write a text at (`x`, `y`), a point on its baseline; record it in `labels`. Does nothing if the text is empty. `size`: font size
+        in pixels; `style`: CSS class; `anchor`: which point of the text lies at `x`; `within`: left and right edge that the text must not
+        cross, by default the drawing's.
         """
         if not text:
             return
@@ -136,12 +137,12 @@ class Drawing:
         )
 
     def line(self, path: str, style: str = "line", *, arrow: bool = False) -> None:
-        """Draw an SVG path in the CSS class `style`, with an arrowhead at its end if `arrow`."""
+        """Draw an SVG path (`path`, as in the attribute `d`). `style`: CSS class; `arrow`: whether it ends in an arrowhead."""
         end = ' marker-end="url(#arrow)"' if arrow else ""
         self.add(f'<path d="{path}" class="{style}"{end}/>')
 
     def dot(self, x: float, y: float, kind: Kind) -> None:
-        """Draw a dot at (`x`, `y`), where a wire meets a store's line. `kind`: kind of the store, which gives the colour."""
+        """Draw a dot at (`x`, `y`), which marks that a function uses a store. `kind`: kind of the store, which gives the colour."""
         self.add(f'<circle cx="{x:g}" cy="{y:g}" r="4.5" class="fill {kind}"/>')
 
     def icon(self, x: float, y: float, kind: Kind, *, size: float = 24) -> None:
@@ -156,7 +157,7 @@ class Drawing:
             self.labels.append(Label(each.text, each.left + x, each.top + y, each.right + x, each.bottom + y, edges))
 
     def svg(self) -> str:
-        """Return the whole SVG."""
+        """Return the complete SVG document as text."""
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self.width} {self.height}" width="{self.width}" '
             f'height="{self.height}" role="img" aria-label="{escape(self.title, {chr(34): "&quot;"})}">\n'
@@ -170,7 +171,7 @@ class Drawing:
 
 
 def find_label_problems(drawing: Drawing) -> list[str]:
-    """Return a line for each label that overlaps another one, or leaves its box or the drawing."""
+    """Return one message for each label that overlaps another one, crosses its edges, or lies outside the drawing."""
     found, labels = [], drawing.labels
     for number, each in enumerate(labels):
         left, right = each.within

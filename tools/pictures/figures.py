@@ -36,8 +36,8 @@ ROUNDS_OF_LONG_WORKERS: dict[str, Callable[[WorkerInvocation], SimProcess]] = {
 
 @dataclass(frozen=True)
 class Part:
-    """Usage of one step, or of a program, by one worker in the round. `bytes_in`, `bytes_out`: by channel; `operations`: number of requests
-    by channel and operation; `stages`: seconds by stage.
+    """Usage of one step or program by one worker in the drawn round. `bytes_in`, `bytes_out`: bytes read and written by channel;
+    `operations`: number of requests by channel and operation; `stages`: seconds by stage; `wall_s`: seconds in all.
     """
 
     bytes_in: dict[str, int]
@@ -48,7 +48,9 @@ class Part:
 
 
 class Figures:
-    """Figures of one architecture under its example, config/<name>.yaml."""
+    """All figures that the pictures of one architecture show, simulated with its example config/<name>.yaml. `name`: name of
+    the example.
+    """
 
     def __init__(self, name: str) -> None:
         self.config = f"config/{name}.yaml"
@@ -66,22 +68,24 @@ class Figures:
 
     @cached_property
     def estimate(self) -> PlanEstimate:
-        """Projected minutes and dollars of a run, as `crossover plan` gives them."""
+        """Projected minutes and dollars of a whole run, as `crossover plan` gives them."""
         return estimate_by_simulation(self.experiment)
 
     @cached_property
     def idle_usd(self) -> float:
-        """Dollars of an hour in which the experiment is deployed and nothing runs."""
+        """Dollars per hour while the experiment is deployed and nothing runs."""
         return running_costs.sum_usd(running_costs.list_hourly_costs(self.experiment))
 
     @cached_property
     def running_usd(self) -> float:
-        """Dollars of an hour of all that is billed by the hour while a run lasts."""
+        """Dollars per hour, during a run, of everything that is billed by the hour."""
         return running_costs.sum_usd(running_costs.list_hourly_costs(self.experiment, running=True))
 
     @cached_property
     def round(self) -> dict[tuple[str, int], Part]:
-        """Usage in the round, by step or program and worker; functions of a Map are summed."""
+        """Usage in the drawn round, by (step or program, worker). Functions that one worker runs concurrently are added up, but `wall_s` is
+        that of the longest.
+        """
         world = self.world
         models = models_of(self.architecture)
         if self.architecture.name in ROUNDS_OF_LONG_WORKERS:
@@ -113,18 +117,20 @@ class Figures:
 
     @property
     def _run(self) -> Node:
-        """Tree of the run."""
+        """Root of the tree of the architecture's steps."""
         assert self.architecture.run is not None
         return self.architecture.run
 
     def _place(self, rank: int) -> WhereInRun:
-        """Return the start of the drawn round for one worker."""
+        """Return the position in the run at which the drawn round starts for a worker. `rank`: the worker's number."""
         place = WhereInRun(worker=rank)
         move_to_round(self.world, place, ROUND)
         return place
 
     def _round_of_long_workers(self, simulate: Callable[[WorkerInvocation], SimProcess]) -> dict[tuple[str, int], Part]:
-        """Return the usage of each long worker in the round, and of the supervisor, if there is one."""
+        """Simulate the drawn round of long workers, and return the usage by (step, worker), including the supervisor's if there is one.
+        `simulate`: simulates the round of one worker.
+        """
         world, calls = self.world, []
         for rank in range(world.workers):
             invocation = SimulatedInvocation(0.0, inf)
@@ -147,7 +153,7 @@ class Figures:
     # --- sizes ----------------------------------------------------------------------------------------------------------
 
     def size(self, name: str) -> int:
-        """Return the bytes of one `name`, a function of SIZES."""
+        """Return the bytes of one item of the given kind, such as "model" or "gradient". `name`: a key of SIZES."""
         return SIZES[name](self)
 
     @property
@@ -157,30 +163,30 @@ class Figures:
 
     @property
     def minibatches(self) -> int:
-        """Number of minibatches of a worker in the round."""
+        """Number of minibatches that a worker computes in the drawn round."""
         return self.world.days.minibatches_in(ROUND)
 
     @property
     def counts(self) -> dict[str, int]:
-        """Numbers of times that a size may be moved, by name."""
+        """How many times one arrow can stand for an item: the numbers for "once", "others", "workers" and "minibatches"."""
         return {"once": 1, "others": self.workers - 1, "workers": self.workers, "minibatches": self.minibatches}
 
 
 @cache
 def load_figures(name: str) -> Figures:
-    """Return the figures of config/<name>.yaml, computed once."""
+    """Return the figures for the example config/<name>.yaml; simulated at the first call."""
     return Figures(name)
 
 
 def _build_part(invocation: SimulatedInvocation, wall_s: float) -> Part:
-    """Return what an invocation has used so far."""
+    """Return the usage so far of one simulated invocation. `wall_s`: its seconds in all."""
     tally = invocation.tally
     stages = {name: seconds for name, seconds, _ in invocation.as_stages()}
     return Part(dict(tally.bytes_in), dict(tally.bytes_out), dict(tally.operations), stages, wall_s)
 
 
 def _count_minibatch_bytes(of: Figures) -> int:
-    """Return the bytes of the round's first minibatch."""
+    """Return the stored bytes of the first minibatch in the drawn round."""
     return of.workload.batch_bytes(of.workload.samples[of.world.days.numbers(ROUND)[0]])
 
 

@@ -31,7 +31,9 @@ NOT_DRAWN = (
 
 @dataclass(frozen=True)
 class Box:
-    """A function, or a program on instances. `starts`: names of the state machines that a program starts."""
+    """A box of a structure picture: a function, or a program on instances. `y`: its upper edge in pixels; `note`: text under the name;
+    `starts`: names of the state machines that a program starts.
+    """
 
     name: str
     y: float
@@ -42,7 +44,9 @@ class Box:
 
 @dataclass(frozen=True)
 class Frame:
-    """Steps that a state machine runs together or repeats. `machine`: name of a machine that a program starts."""
+    """A frame around boxes in a structure picture: steps that a state machine runs together or repeats. `depth`: nesting level; `top`,
+    `bottom`: edges in pixels; `machine`: name of the state machine, if a program starts it.
+    """
 
     label: str
     depth: int
@@ -54,7 +58,9 @@ class Frame:
 
 @dataclass(frozen=True)
 class Store:
-    """A store with its line, which wires of functions meet in dots."""
+    """A store in a structure picture, with a vertical line on which dots mark the functions that use it. `x`: position of the line in
+    pixels; `note`: text under the name.
+    """
 
     kind: Kind
     x: float
@@ -63,7 +69,7 @@ class Store:
 
 @dataclass(frozen=True)
 class Structure:
-    """The structure of an architecture: boxes in the order of the tree."""
+    """The layout of an architecture's structure picture. `height`: in pixels; `boxes`: functions and programs in the order of the tree."""
 
     height: int
     boxes: tuple[Box, ...]
@@ -73,7 +79,9 @@ class Structure:
 
 @dataclass(frozen=True)
 class Lane:
-    """One participant of a round. `rank`: of a worker; `sketched`: another worker's arrows stand for some of its own."""
+    """A vertical line for one participant in the picture of a round. `x`: its position in pixels; `rank`: number of the worker, -1 for a
+    store; `sketched`: whether only some of its arrows are drawn, because another worker's show the rest.
+    """
 
     name: str
     x: float
@@ -85,8 +93,8 @@ class Lane:
 
 @dataclass(frozen=True)
 class Arrow:
-    """Bytes or a message from lane to lane. `size`: of one, a name in SIZES; `count`: how many, a name in `Figures.counts`; `by`: the step
-    that moves them.
+    """An arrow in the picture of a round: bytes or a message that move from lane to lane. `row`: vertical position; `size`: what one item
+    is, a key of SIZES; `count`: how many items, a key of `Figures.counts`; `by`: step that moves them.
     """
 
     row: float
@@ -100,7 +108,9 @@ class Arrow:
 
 @dataclass(frozen=True)
 class Bar:
-    """Time that passes on a lane: work, or a wait for others. `stages`: whose simulated seconds are shown; `rows`: height."""
+    """A bar on a lane in the picture of a round: time spent on work, or on a wait. `row`: vertical position; `rows`: height in rows; `by`:
+    step that it belongs to; `stages`: stages whose simulated seconds are written on it; `wait`: whether it is a wait.
+    """
 
     row: float
     lane: str
@@ -114,7 +124,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Round:
-    """One round in time, from top to bottom."""
+    """The layout of the picture of one round. Time runs from top to bottom; `rows`: number of rows."""
 
     rows: float
     lanes: tuple[Lane, ...]
@@ -124,9 +134,10 @@ class Round:
 
 @dataclass(frozen=True)
 class Card:
-    """Picture of an architecture on the overview.
+    """The layout of an architecture's small picture on the overview.
 
-    `icons`: kind and place; `lines`, `messages`: from icon to icon; `sums`: icons that average, with `sign` beside them.
+    `icons`: (kind, x, y) of each icon; `lines`, `messages`: pairs of icon numbers that a line or a dashed line connects; `averages`:
+    sentence on who averages; `sums`: numbers of the icons that average, which get the text `sign`.
     """
 
     icons: tuple[tuple[Kind, float, float], ...]
@@ -139,7 +150,9 @@ class Card:
 
 @dataclass(frozen=True)
 class Layout:
-    """All pictures of one architecture. `finding`: title of the structure; `timing`: title of the round."""
+    """The layouts of all pictures of one architecture. `name`: name of its example in config/; `finding`: title of the structure picture;
+    `timing`: title of the picture of a round.
+    """
 
     name: str
     title: str
@@ -155,7 +168,9 @@ DATABASE_X, BROKER_X, BUCKET_X = 458.0, 594.0, 728.0
 
 
 def _place_stores(database: str = "", broker: bool = False) -> tuple[Store, ...]:
-    """Return the stores of a structure in their places. `database`: note under the tensor database, if there is one."""
+    """Return the stores of a structure picture at their usual positions: always the bucket, others if asked for. `database`: text under the
+    tensor database, "" for no database; `broker`: whether there is a broker.
+    """
     return (
         *([Store("database", DATABASE_X, database)] if database else []),
         *([Store("broker", BROKER_X, "Amazon MQ, shared")] if broker else []),
@@ -164,12 +179,14 @@ def _place_stores(database: str = "", broker: bool = False) -> tuple[Store, ...]
 
 
 def _place_workers(kind: Kind) -> tuple[tuple[Kind, float, float], ...]:
-    """Return the icons of four workers in a row, at the top of a card."""
+    """Return (kind, x, y) of four worker icons in a row at the top of a card."""
     return tuple((kind, x, 8) for x in (20, 76, 132, 188))
 
 
 def _for_both(of_first: Drawn) -> tuple[Drawn, Drawn]:
-    """Return an arrow or bar of the first worker, and the same of the second: `worker 1` instead of `worker 0` in every name and text."""
+    """Return an arrow or bar of the first worker or peer and its copy for the second one, in which every " 0" in names and
+    texts is " 1".
+    """
     texts = {name: value.replace(" 0", " 1") for name, value in vars(of_first).items() if isinstance(value, str)}
     return of_first, replace(of_first, **texts)
 
@@ -263,7 +280,7 @@ _LONG = ("initialise", "train", "collect")
 
 
 def _lay_out_lambdaml(note: str) -> Structure:
-    """Return the structure that AllReduce and ScatterReduce share. `note`: of the worker's function."""
+    """Return the layout of the structure picture that AllReduce and ScatterReduce share. `note`: text under the worker's function."""
     return Structure(
         352,
         (
@@ -396,7 +413,7 @@ ALL_REDUCE = Layout(
 
 
 def _lay_out_chunks() -> Round:
-    """Return ScatterReduce's round: four workers around the database, each with a chunk of its own."""
+    """Return the layout of ScatterReduce's round: four workers around the database, each of which averages one chunk."""
     ranks, near, far = range(4), (1, 2), (0, 3)
     names = [f"worker {rank}" for rank in ranks]
     arrows = [Arrow(0, "bucket", "worker 0", "minibatch", "minibatch", "train")]

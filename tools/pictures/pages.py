@@ -25,13 +25,13 @@ BEGIN, END = "<!-- figures: make pictures writes them -->\n", "<!-- end of figur
 
 
 def fill_in(text: str, of: Figures) -> str:
-    """Return a text with its names of figures replaced."""
+    """Return a text with its placeholders `{workers}`, `{others}`, `{minibatches}` and `{hosts}` replaced by the example's numbers."""
     hosts = database_hosts(of.experiment, of.architecture)
     return text.format(workers=of.workers, others=of.workers - 1, minibatches=of.minibatches, hosts=hosts)
 
 
 def describe_example(of: Figures) -> str:
-    """Return a sentence about the example whose figures are drawn."""
+    """Return a sentence about the example behind the figures: file, model, size, number of workers and minibatches of a round."""
     model, size = of.experiment.training.model, display.bytes_(of.size("model"))
     round_ = "an epoch" if of.minibatches > 1 else "a minibatch"
     each = f"{round_} of {of.minibatches} minibatches" if of.minibatches > 1 else "one minibatch"
@@ -42,7 +42,9 @@ def describe_example(of: Figures) -> str:
 
 
 def find_wires(layout: Layout, of: Figures) -> set[tuple[str, str]]:
-    """Return the pairs (step or program, store) that the structure connects, from what steps and programs declare."""
+    """Return the pairs (name of a step or program, kind of store) that a structure picture connects, as the steps and programs declare the
+    stores they use.
+    """
     uses: dict[str, set[str]] = {step.name: {*step.uses} for step in steps(of.architecture)}
     if program := of.architecture.program:
         uses[program.step] = {"objects", *(["bus"] if program.uses_bus else [])}
@@ -56,7 +58,7 @@ def find_wires(layout: Layout, of: Figures) -> set[tuple[str, str]]:
 
 
 def draw_structure(layout: Layout) -> Drawing:
-    """Draw the structure: boxes in frames on the left, stores on the right, a dot for each pair that is connected."""
+    """Draw an architecture's structure picture: boxes in frames on the left, stores on the right, a dot for each store that a box uses."""
     of, plan = load_figures(layout.name), layout.structure
     drawing = Drawing(WIDTH, plan.height, layout.finding)
     drawing.text(20, 30, layout.finding, size=15.5, style="bold")
@@ -93,7 +95,7 @@ def draw_structure(layout: Layout) -> Drawing:
 
 
 def _draw_box(drawing: Drawing, box: Box, of: Figures) -> None:
-    """Draw a function, or a program; several behind one another if there is one per worker."""
+    """Draw the box of a function or program. A program has a stack of boxes, because there is one per worker."""
     if box.kind != "function":
         for shift in (8, 4):
             drawing.rect(BOX_X + shift, box.y - shift, BOX_WIDTH - shift, BOX_HEIGHT, "box")
@@ -105,7 +107,9 @@ def _draw_box(drawing: Drawing, box: Box, of: Figures) -> None:
 
 
 def _draw_store(drawing: Drawing, store: Store, layout: Layout, of: Figures) -> None:
-    """Draw a store at the head of its line, with the bytes that pass through it in a round."""
+    """Draw a store above its line, with the bytes that pass through it in a round; several behind one another if there are several
+    databases.
+    """
     left = store.x - STORE_WIDTH / 2
     many = store.kind == "database" and database_hosts(of.experiment, of.architecture) > 1
     for shift in (8, 4) if many else ():
@@ -125,12 +129,12 @@ def _draw_store(drawing: Drawing, store: Store, layout: Layout, of: Figures) -> 
 
 
 def count_arrow_bytes(arrow: Arrow, of: Figures) -> int:
-    """Return all bytes that an arrow stands for."""
+    """Return the bytes of all items together that an arrow represents."""
     return of.size(arrow.size) * of.counts[arrow.count]
 
 
 def draw_round(layout: Layout) -> Drawing:
-    """Draw one round, from top to bottom: a lane per participant, bars for work and waits, arrows for bytes."""
+    """Draw the picture of one round, from top to bottom: a lane per participant, bars for work and waits, arrows for bytes and messages."""
     of, plan = load_figures(layout.name), layout.round
     bottom = FIRST_ROW + (plan.rows + 1) * PITCH
     stages = {stage for bar in plan.bars for stage in bar.stages}
@@ -152,7 +156,7 @@ def draw_round(layout: Layout) -> Drawing:
 
 
 def _draw_bar(drawing: Drawing, bar: Bar, lane: Lane, of: Figures) -> None:
-    """Draw work or a wait on a lane, with its simulated seconds."""
+    """Draw a bar for work or a wait on a lane, with its simulated seconds if it has stages."""
     top, height = FIRST_ROW + bar.row * PITCH - 17, bar.rows * PITCH - 8
     left = lane.x - bar.width / 2
     drawing.rect(left, top, bar.width, height, "wait" if bar.wait else "box", radius=4)
@@ -169,7 +173,7 @@ def _draw_bar(drawing: Drawing, bar: Bar, lane: Lane, of: Figures) -> None:
 
 
 def _draw_arrow(drawing: Drawing, arrow: Arrow, lanes: dict[str, Lane], of: Figures) -> None:
-    """Draw an arrow with its text above and its bytes below."""
+    """Draw an arrow with its text above and its bytes below; dashed if it is a message without bytes. `lanes`: lanes by name."""
     start, end, y = lanes[arrow.source].x, lanes[arrow.target].x, FIRST_ROW + arrow.row * PITCH
     ahead = 4 if end > start else -4
     count, size = of.counts[arrow.count], of.size(arrow.size)
@@ -187,7 +191,9 @@ CARD_WIDTH, CARD_HEIGHT = 248, 178
 
 
 def draw_card(layout: Layout) -> Drawing:
-    """Draw the small picture of an architecture: workers above, what they exchange through below."""
+    """Draw the small picture of an architecture for the overview: workers above, stores and other services below, then bytes
+    and dollars.
+    """
     of, plan = load_figures(layout.name), layout.card
     drawing = Drawing(CARD_WIDTH, CARD_HEIGHT, layout.title)
     drawing.rect(1, 1, CARD_WIDTH - 2, CARD_HEIGHT - 2, "box")
@@ -211,13 +217,13 @@ def draw_card(layout: Layout) -> Drawing:
 
 
 def count_moved_bytes(of: Figures) -> int:
-    """Return the bytes that worker 0 and its functions read and write in a round."""
+    """Return the bytes that worker 0 with its functions reads and writes in the drawn round."""
     parts = [part for (step, rank), part in of.round.items() if rank == 0 and step != "supervise"]
     return sum(sum(part.bytes_in.values()) + sum(part.bytes_out.values()) for part in parts)
 
 
 def draw_overview() -> Drawing:
-    """Draw all architectures on one screen."""
+    """Draw the overview: the cards of all architectures, and a legend."""
     drawing = Drawing(WIDTH, 640, "Seven architectures: who averages, and through what")
     drawing.text(14, 30, drawing.title, size=16, style="bold")
     places = [(14 + 262 * (number % 3), 48 + 190 * (number // 3)) for number in range(9)]
@@ -247,7 +253,7 @@ def draw_overview() -> Drawing:
 
 
 def draw_pictures() -> dict[str, Drawing]:
-    """Return all pictures by file name."""
+    """Return all pictures by name of their file."""
     found = {"overview.svg": draw_overview()}
     for layout in LAYOUTS:
         found |= {
@@ -259,7 +265,7 @@ def draw_pictures() -> dict[str, Drawing]:
 
 
 def render_pictures() -> dict[str, str]:
-    """Return the text of all pictures by file name."""
+    """Return the SVG text of all pictures by name of their file."""
     return {name: drawing.svg() for name, drawing in draw_pictures().items()}
 
 
@@ -267,7 +273,7 @@ def render_pictures() -> dict[str, str]:
 
 
 def render_pages() -> dict[str, str]:
-    """Return the text of every page, with the figures of today in its part for them."""
+    """Return the text of each existing page of docs/architectures by file name, with its section of figures computed anew."""
     found = {}
     for layout in LAYOUTS:
         path = FOLDER / f"{layout.name}.md"
@@ -279,7 +285,9 @@ def render_pages() -> dict[str, str]:
 
 
 def _list_figures(layout: Layout) -> Iterator[str]:
-    """Yield the lines of a page's figures: those of the example, then the papers' rows."""
+    """Yield the lines of a page's section of figures: a table of the example's projected figures, and a table of the papers' rows about the
+    architecture.
+    """
     of = load_figures(layout.name)
     estimate = of.estimate
     yield ""
