@@ -48,7 +48,7 @@ def fit(
 def gpus(
     folder: Annotated[Path, typer.Argument(help="The folder of the measured GPU steps.")],
 ) -> None:
-    """Fit the factors of GPU steps to the measurements in a folder, judge them, and write config/calibration/gpus.yaml."""
+    """Fit the factors of GPU steps to the measurements in a folder, write config/calibration/gpus.yaml, and show the errors of the fits."""
     from lab import gpu_steps  # torch comes with it
 
     gpu_steps.write_factors(gpu_steps.fit(folder))
@@ -63,7 +63,7 @@ def gpus(
 
 @app.command()
 def judge() -> None:
-    """Show the projections' errors on the papers' rows and on measured cells that no fit has seen."""
+    """Show the projections' errors on all rows of the papers, and on measured experiments that no fit has used."""
     rows = [
         [
             each.row.source,

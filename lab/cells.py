@@ -50,7 +50,10 @@ KEPT_ASIDE = tuple(
 
 @dataclass(frozen=True, kw_only=True)
 class ProjectedCell:
-    """The projected warm round of a cell. `impossible`: why AWS would not run it; the figures then mean nothing."""
+    """The projection of one warm round of a measured experiment (`MeasuredCell`): p5, p50 and p95 of each figure. `slowest_s`: seconds of
+    the slowest function; `round_s`: seconds of the whole round; `usd_1000`: dollars of a thousand rounds; `impossible`: why AWS would not
+    run it, "" if it would; otherwise the figures mean nothing; `outside`: what lies beyond the measured range.
+    """
 
     slowest_s: Band  # the slowest function
     round_s: Band  # level after level, each as long as its slowest function
@@ -61,7 +64,9 @@ class ProjectedCell:
 
 @cache
 def project_cell(cell: MeasuredCell, calibration_name: str = AWS.name) -> ProjectedCell:
-    """Return the projection of a cell. `calibration_name`: name of `AWS`, or of the assumptions before anything was measured."""
+    """Return the projection of a measured experiment over DRAWS random rounds. `calibration_name`: name of the calibration to use, that of
+    `AWS` or of `ASSUMED`.
+    """
     calibration = {each.name: each for each in (AWS, ASSUMED)}[calibration_name]
     slowest, whole, dollars = [], [], []
     for draw in list_draws(SEED, DRAWS):
@@ -83,8 +88,8 @@ def project_cell(cell: MeasuredCell, calibration_name: str = AWS.name) -> Projec
 
 
 def draw_levels_s(cell: MeasuredCell, calibration: Calibration, *, seed: int) -> list[list[float]]:
-    """Return the seconds of each function of one simulated round of `cell`, by level. A function creates its client, reads one vector after
-    another, adds, divides and writes. `calibration`: speeds of AWS; `seed`: of the random draws.
+    """Simulate one round of an experiment and return the seconds of each function, as one list per level. A function creates its client,
+    reads one vector after another, adds them, divides and writes. `calibration`: speeds of AWS; `seed`: seed of the random factors.
     """
     objects = calibration.client(calibration.objects, memory_mb=cell.memory_mb, in_vpc=False)
     client_s, size = calibration.client_cpu_s / min(1.0, vcpus(cell.memory_mb)), cell.object_bytes
@@ -104,8 +109,8 @@ def draw_levels_s(cell: MeasuredCell, calibration: Calibration, *, seed: int) ->
 
 
 def _explain_impossible(cell: MeasuredCell, slowest_s: float) -> str:
-    """Return why AWS would not run the cell, '' if it would: an accumulator and the incoming vector must fit into memory, and a function
-    may last 15 minutes.
+    """Return why AWS would not run the experiment: two vectors (sum and incoming one) do not fit into memory, or the slowest function
+    exceeds 15 minutes. "" if it would run. `slowest_s`: seconds of the slowest function.
     """
     needed_mb = RUNTIME_MB + 2 * cell.object_bytes / MIB
     if needed_mb > cell.memory_mb:
@@ -115,12 +120,14 @@ def _explain_impossible(cell: MeasuredCell, slowest_s: float) -> str:
 
 @cache
 def _load_prices() -> prices.Prices:
-    """Return the prices of AWS, read once."""
+    """Return the prices of AWS; read from the file once."""
     return prices.load()
 
 
 def price_round(cell: MeasuredCell, seconds: Sequence[float]) -> float:
-    """Return the bill of a round in dollars: x86, by the millisecond, with all requests. `seconds`: of each function."""
+    """Return the dollars that AWS bills for one round: x86 functions by the millisecond, and all requests. `seconds`: seconds of each
+    function.
+    """
     listed = _load_prices()
     gb_s = sum(gb_seconds(ceil(1_000 * each), memory_mb=cell.memory_mb) for each in seconds)
     reads = sum(sum(level) for _, level in cell.levels)
@@ -136,7 +143,9 @@ def price_round(cell: MeasuredCell, seconds: Sequence[float]) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class JudgedCell:
-    """One figure of a cell that no fit has seen: the median over its warm rounds, and the projections of it."""
+    """One figure of a held-out experiment, measured beside projected. `figure`: SLOWEST, ROUND or DOLLARS; `measured`: median over its warm
+    rounds; `projected`: p5, p50 and p95 with the present calibration; `before`: p50 with the assumptions before anything was measured.
+    """
 
     cell: MeasuredCell
     figure: str  # SLOWEST, ROUND or DOLLARS
@@ -146,12 +155,12 @@ class JudgedCell:
 
     @property
     def error(self) -> float:
-        """Relative error of the projected median."""
+        """Relative error of the projected median, as a positive number."""
         return abs(self.projected.p50 / self.measured - 1)
 
     @property
     def error_before(self) -> float:
-        """Relative error of the projection before anything was measured."""
+        """Relative error of the projection from before anything was measured, as a positive number."""
         return abs(self.before / self.measured - 1)
 
     @property
@@ -161,12 +170,12 @@ class JudgedCell:
 
     @property
     def score(self) -> float:
-        """Interval score of the projected band."""
+        """Interval score of the projected p5 and p95 (see `compute_interval_score`); lower is better."""
         return compute_interval_score(self.measured, self.projected.p5, self.projected.p95)
 
     @property
     def score_constant(self) -> float:
-        """Interval score of a band of constant width around the projected median."""
+        """Interval score of the baseline: the range from the projected median divided by CONSTANT to the median times CONSTANT."""
         return compute_interval_score(self.measured, self.projected.p50 / CONSTANT, self.projected.p50 * CONSTANT)
 
 
@@ -180,7 +189,9 @@ def compute_interval_score(measured: float, low: float, high: float) -> float:
 
 @cache
 def judge_cells() -> tuple[JudgedCell, ...]:
-    """Return the judged figures of every held-out cell, in the order of its rule."""
+    """Return all figures of every held-out experiment, measured beside projected, sorted by size of the gradient, design and number of
+    aggregators.
+    """
     cells: dict[MeasuredCell, list[Round]] = {}
     for each in load_rounds():
         if not each.cold and is_cell_held_out(each.cell.key):
@@ -203,7 +214,7 @@ def judge_cells() -> tuple[JudgedCell, ...]:
 
 
 def _add_levels(measured: Round) -> float:
-    """Return the seconds of a measured round: its levels run one after another, each as long as its slowest function."""
+    """Return the seconds of a measured round: the sum over its levels of the slowest function's seconds."""
     by_level: dict[str, float] = {}
     for each in measured.functions:
         by_level[each.level] = max(by_level.get(each.level, 0.0), each.total_s or inf)
@@ -211,14 +222,14 @@ def _add_levels(measured: Round) -> float:
 
 
 def _build_judged(cell: MeasuredCell, figure: str, measured: float, now: Band, before: Band) -> JudgedCell:
-    """Return the judged figure of a cell. `figure`: SLOWEST, ROUND or DOLLARS; `now`, `before`: its projections with and
-    without measurements.
+    """Return one figure of an experiment, measured beside projected. `figure`: SLOWEST, ROUND or DOLLARS; `now`, `before`: its projections
+    with the present calibration and with the earlier assumptions.
     """
     return JudgedCell(cell=cell, figure=figure, measured=measured, projected=now, before=before.p50)
 
 
 def name_cell(cell: MeasuredCell) -> str:
-    """Return the cell's name in the tables."""
+    """Return the experiment's name in the tables, such as `vgg16 / shards, 4 x 835 MB`."""
     return f"{cell.gradient} / {NAMES[cell.design]}, {cell.aggregators} x {cell.memory_mb:,} MB"
 
 
@@ -246,7 +257,9 @@ def tabulate_held_out() -> list[list[str]]:
 
 
 def tabulate_aside() -> list[list[str]]:
-    """Return the rows of the table of cells that no fit needs and others judge: p50 (p5 to p95)."""
+    """Return the rows of the table of experiments whose measured results others keep: whether they are possible, and projected figures as
+    p50 (p5 to p95). The columns are those of ASIDE_HEAD.
+    """
 
     def format_band(found: Band) -> str:
         """Return a band as text: p50 (p5 to p95), three digits each."""
@@ -262,7 +275,9 @@ def tabulate_aside() -> list[list[str]]:
 
 
 def write_headline() -> str:
-    """Return a sentence with the median, p90 and worst error over the held-out cells."""
+    """Return a sentence about the held-out experiments: spread of the errors, now and before anything was measured, and how many measured
+    figures the projected ranges contain.
+    """
     of = judge_cells()
     errors, before = [each.error for each in of], [each.error_before for each in of]
     scores = [sum(getattr(each, which) for each in of) / len(of) for which in ("score", "score_constant")]

@@ -31,8 +31,8 @@ MEASURED_ON = "python3.10"  # the nearest to those functions' Python 3.8 of whic
 
 
 def fit_clocks(folder: Path) -> FoundAndLeft:
-    """Fit the figures of the services' clocks to the rows of the files in `folder`. Return two lists: the fitted figures, and the residuals
-    of the rows. Raises DataError if rows are missing or cannot be read.
+    """Fit the figures of the services' own delays to the rows of the files in `folder`. Return (fitted figures, residuals of the rows).
+    Raises DataError if rows are missing or cannot be read.
     """
     tasks, maps, inits, latencies, hosts = (clock_rows.load_rows(name, folder) for name in clock_rows.FILES)
     try:
@@ -49,7 +49,9 @@ def fit_clocks(folder: Path) -> FoundAndLeft:
 
 
 def _fit_tasks(rows: Sequence[ClockRow]) -> tuple[dict[str, float], FoundAndLeft]:
-    """Return the seconds between tasks by year; and the figures, with what each byte of the state adds, and their residuals."""
+    """Fit the time from the end of one task to the start of the next. Return (its seconds by year, (fitted figures, residuals)); the
+    figures include the seconds per byte of state.
+    """
     said, level_s, found, left = (
         f"{SERVICES}/{clock_rows.TASKS}",
         dict[str, float](),
@@ -82,12 +84,14 @@ def _fit_tasks(rows: Sequence[ClockRow]) -> tuple[dict[str, float], FoundAndLeft
 
 
 def _read_state_bytes(row: ClockRow) -> int:
-    """Return the bytes of the state; 0 for rows that do not say it, whose states were nearly empty."""
+    """Return the bytes of the state in a row of tasks; 0 if the row does not give them, because those states were nearly empty."""
     return int(row.read_column("payload_bytes") or 0)
 
 
 def _fit_maps(rows: Sequence[ClockRow], level_s: float) -> FoundAndLeft:
-    """Fit the start of a Map's branches to warm rows. They are of 2023; their starts match those of the later level, `level_s`."""
+    """Fit the interval between the starts of a Map's branches to warm rows, and return (fitted figures, residuals). `level_s`: fitted
+    seconds from task to task, with which the start of the first branch is compared.
+    """
     began = [(each, int(each.read_column("branches")) - 1) for each in _group_rows(rows, "cold_share")[WARM]]
     branch_s = exp(fmean(log(each.seconds[f"{STARTS}p50"] / count) for each, count in began))
     left = [_build_residual("a Map's branches", each, branch_s * count, f"{STARTS}p50") for each, count in began]
@@ -97,7 +101,9 @@ def _fit_maps(rows: Sequence[ClockRow], level_s: float) -> FoundAndLeft:
 
 
 def _fit_sandboxes(tasks: Sequence[ClockRow], maps: Sequence[ClockRow], before_s: float, init_s: float) -> FoundAndLeft:
-    """Fit what a cold start takes beyond a warm one, without INIT: for the later level by Maps, for the earlier one by tasks."""
+    """Fit the time that a cold start takes beyond a warm one and INIT, for two years of the service, and its spread. Return (fitted
+    figures, residuals). `before_s`: fitted seconds from task to task in the earlier year; `init_s`: seconds of INIT.
+    """
     by_share = _group_rows(maps, "cold_share")
     warm_maps = by_share.pop(WARM)
     now_s = _average_seconds(warm_maps, FIRST)
@@ -126,7 +132,7 @@ def _fit_sandboxes(tasks: Sequence[ClockRow], maps: Sequence[ClockRow], before_s
 
 
 def _prefix_year(year: str) -> str:
-    """Return the prefix of a figure of an earlier year, such as `year_2022.`; "" for the current level."""
+    """Return the prefix for the name of an earlier year's figure, such as `year_2022.`; "" for the current year."""
     return "" if year == NOW else f"year_{year}."
 
 
@@ -134,8 +140,8 @@ def _prefix_year(year: str) -> str:
 
 
 def _fit_inits(rows: Sequence[ClockRow]) -> FoundAndLeft:
-    """Fit INIT of Python functions without dependencies, whatever their memory. Only ARM rows are fitted, because the project's
-    functions are ARM.
+    """Fit INIT of Python functions without dependencies, by kind of package and runtime, to rows on ARM of any memory. Return (fitted
+    figures, residuals).
     """
     found, left = list[FittedFigure](), list[FitResidual]()
     for package in ("zip", "image"):
@@ -151,7 +157,9 @@ def _fit_inits(rows: Sequence[ClockRow]) -> FoundAndLeft:
 
 
 def _fit_latencies(rows: Sequence[ClockRow]) -> FoundAndLeft:
-    """Fit the latencies of Redis by zone and of a direct invocation to measured round trips. Return the figures and the residuals."""
+    """Fit the latencies of Redis in the same and in another zone, and of a function invoked directly, to measured round trips. Return
+    (fitted figures, residuals).
+    """
     found, left = list[FittedFigure](), list[FitResidual]()
     said, by_what = f"{SERVICES}/{clock_rows.LATENCIES}", _group_rows(rows, "what")
     trips = sorted(
@@ -179,7 +187,9 @@ def _fit_latencies(rows: Sequence[ClockRow]) -> FoundAndLeft:
 
 
 def _fit_hosts(rows: Sequence[ClockRow]) -> FoundAndLeft:
-    """Fit the spread between hosts to functions with a whole vCPU: one thread takes equally long at any memory, so hosts alone differ."""
+    """Fit the spread of computing speed between hosts. Return (fitted figure, residuals). Only functions with at least one vCPU count:
+    their one thread takes equally long at any memory, so differences come from the hosts.
+    """
     whole, off, left = (
         [each for each in rows if int(each.read_column("memory_mb")) >= VCPU_MB],
         list[float](),
@@ -197,7 +207,9 @@ def _fit_hosts(rows: Sequence[ClockRow]) -> FoundAndLeft:
 
 
 def _group_rows(rows: Iterable[ClockRow], *columns: str, **told: str) -> dict[str, list[ClockRow]]:
-    """Return the rows whose columns have the values `told`, grouped by their values in the columns named by `columns`."""
+    """Return the rows whose columns have the values in `told`, grouped by the values (joined by spaces) of the columns named
+    in `columns`.
+    """
     found: dict[str, list[ClockRow]] = {}
     for each in rows:
         if all(each.read_column(name) == value for name, value in told.items()):
@@ -206,18 +218,18 @@ def _group_rows(rows: Iterable[ClockRow], *columns: str, **told: str) -> dict[st
 
 
 def _average_seconds(rows: Sequence[ClockRow], series: str = "") -> float:
-    """Return the geometric mean of the rows' median seconds. `series`: prefix of the columns."""
+    """Return the geometric mean of the rows' median seconds. `series`: prefix of the name of the column with the median."""
     return exp(fmean(log(each.seconds[f"{series}p50"]) for each in rows))
 
 
 def _estimate_sigma(rows: Sequence[ClockRow]) -> float:
-    """Return the standard deviation of the logarithms within a row, from p5 and p95, averaged over the rows."""
+    """Return the standard deviation of the logarithm of the seconds within a row, estimated from p5 and p95 and averaged over the rows."""
     return sqrt(fmean((log(each.seconds["p95"] / each.seconds["p5"]) / (2 * P95)) ** 2 for each in rows))
 
 
 def _build_residual(part: str, row: ClockRow, fitted_s: float, column: str = "p50") -> FitResidual:
-    """Return the residual of a row: measured and fitted seconds. `part`: what the row measured; `column`: the percentile that
-    is compared.
+    """Return the measured seconds of a row beside the fitted ones. `part`: what the row measured; `column`: name of the column with the
+    measured seconds.
     """
     functions = int(next((row.told[name] for name in ("gaps", "executions", "n") if name in row.told), 1))
     file, _, line = row.where.partition(": ")

@@ -21,8 +21,9 @@ P95 = 1.645  # standard deviations
 
 
 class ClockSeries(NamedTuple):
-    """A series of figures of a row, smallest first. `least_s`, `most_s`: range of its `middle` outside of which its unit is doubted; in
-    seconds of a whole vCPU if it `computes`. `rows`: the rows that have it, by the beginning of their first column.
+    """Format of a group of columns in a file of percentiles. `columns`: their names, smallest percentile first; `middle`: column that is
+    checked against the plausible range `least_s` to `most_s`, because the unit might differ; `seconds`: seconds per unit of the file;
+    `rows`: regular expression for the first column of the rows that have these columns; `computes`: whether the range is for a whole vCPU.
     """
 
     columns: tuple[str, ...]
@@ -36,14 +37,16 @@ class ClockSeries(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class ClockRow:
-    """One row of a file of percentiles. `told`: text columns (what was measured) by name; `seconds`: the figures by column."""
+    """One row of a file of percentiles. `where`: file and line, for errors; `told`: text columns by name; `seconds`: percentiles in seconds
+    by name of the column.
+    """
 
     where: str
     told: Mapping[str, str]
     seconds: Mapping[str, float]
 
     def read_column(self, column: str) -> str:
-        """Return the text in a column of the row. Raises DataError if the file has no such column."""
+        """Return the text in a text column of this row. Raises DataError if the file has no such column."""
         if column not in self.told:
             raise DataError(f"{self.where}: {column} is missing")
         return self.told[column]
@@ -82,7 +85,9 @@ TOLD: Mapping[str, tuple[str, str]] = {  # what a column may say, and in words
 
 
 def load_rows(name: str, folder: Path = FOLDER) -> tuple[ClockRow, ...]:
-    """Return the rows of the file `name`, one of FILES. Raises DataError by file and row."""
+    """Return the rows of the file `name` (one of FILES) below `folder`. Raises DataError, naming file and line, if the file cannot be read
+    or a row is malformed or implausible.
+    """
     try:
         text = (folder / SERVICES / name).read_text(encoding="utf-8")
         # One file names the first percentile of a series in full, and those after it by their number alone.
@@ -107,8 +112,8 @@ def load_rows(name: str, folder: Path = FOLDER) -> tuple[ClockRow, ...]:
 
 
 def _parse_series(row: Mapping[str, str], series: ClockSeries, where: str) -> dict[str, float]:
-    """Return the seconds of a row by column. Raises DataError if a figure is missing, if percentiles do not grow, or if the middle one is
-    implausible. `where`: file and row, for the error.
+    """Return the seconds of one group of columns in a row, by column. Raises DataError if a figure is missing, if percentiles decrease, or
+    if the middle one is implausible. `where`: file and line, for the error.
     """
     seconds = dict[str, float]()
     for name in series.columns:

@@ -15,7 +15,9 @@ CLASSES = 1_000
 def _build_conv(
     inputs: int, outputs: int, kernel: int | tuple[int, int], stride: int = 1, *, same: bool = True, norm: bool = True
 ) -> nn.Module:
-    """Build a 2D convolution followed by normalization (unless `norm` is False) and ReLU. `same`: pad so that stride 1 keeps the size."""
+    """Build a 2D convolution with ReLU, and with batch normalization between them unless `norm` is False. `kernel`: its size in pixels,
+    (height, width) if not square; `same`: pad so that the size stays the same with stride 1.
+    """
     sides = (kernel, kernel) if isinstance(kernel, int) else kernel
     padding = (sides[0] // 2, sides[1] // 2) if same else (0, 0)
     conv = nn.Conv2d(inputs, outputs, sides, stride, padding, bias=not norm)
@@ -23,7 +25,7 @@ def _build_conv(
 
 
 class Branches(nn.Module):
-    """Modules that run side by side on the same input; their channels are concatenated."""
+    """A module that applies several modules to the same input and concatenates their outputs along the channels."""
 
     def __init__(self, *branches: nn.Module) -> None:
         super().__init__()
@@ -35,7 +37,9 @@ class Branches(nn.Module):
 
 
 class Sum(nn.Module):
-    """A body whose output, times `scale`, is added to its input or to the input's projection."""
+    """A residual block: the output of `body`, times `scale`, is added to the input, or to `shortcut` of the input if there is one; then
+    ReLU if `relu` is set.
+    """
 
     def __init__(
         self, body: nn.Module, shortcut: nn.Module | None = None, scale: float = 1.0, relu: bool = True
@@ -44,7 +48,7 @@ class Sum(nn.Module):
         self.body, self.shortcut, self.scale, self.relu = body, shortcut, scale, relu
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return the scaled output of the body plus the input (or the projection of it), after ReLU if `relu` is set."""
+        """Return the scaled output of the body plus the input or its shortcut, after ReLU if `relu` is set."""
         found = self.body(inputs)
         found = (found if self.scale == 1 else found * self.scale) + (
             inputs if self.shortcut is None else self.shortcut(inputs)
@@ -53,7 +57,9 @@ class Sum(nn.Module):
 
 
 def _append_head(features: nn.Module, image: int, *head: int, channels: int = 3) -> nn.Module:
-    """Return the features, flattened, followed by fully connected layers. `image`: pixels a side; `head`: units of each layer."""
+    """Return a network of `features`, flattened, followed by fully connected layers with ReLU between them. `image`: height and width of
+    the input in pixels; `head`: number of outputs of each layer; `channels`: of the input.
+    """
     with torch.device("meta"):
         width = features(torch.empty(1, channels, image, image)).numel()
     layers = list[nn.Module]()
@@ -64,7 +70,9 @@ def _append_head(features: nn.Module, image: int, *head: int, channels: int = 3)
 
 
 def vgg(*groups: int, norm: bool = False) -> Callable[[int], nn.Module]:
-    """Return a builder of VGG networks for images of so many pixels a side. `groups`: convolutions in each group."""
+    """Return a function that builds a VGG network for square images with a given side in pixels. `groups`: number of convolutions in each
+    of the five groups; `norm`: whether batch normalization follows each convolution.
+    """
 
     def make(image: int) -> nn.Module:
         """Build the network for images of `image` pixels a side."""
@@ -80,7 +88,7 @@ def vgg(*groups: int, norm: bool = False) -> Callable[[int], nn.Module]:
 
 
 def _build_preactivation(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Module:
-    """Return normalization and activation before a convolution, as in the second ResNet paper."""
+    """Build batch normalization and ReLU followed by a convolution, as in the second ResNet paper."""
     return nn.Sequential(nn.BatchNorm2d(inputs), nn.ReLU(), nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2))
 
 
@@ -105,8 +113,9 @@ def _build_bottleneck_block(inputs: int, width: int, stride: int) -> nn.Module:
 def resnet(
     block: Callable[[int, int, int], nn.Module], counts: Sequence[int], grows: int
 ) -> Callable[[int], nn.Module]:
-    """Return a builder of networks of the second ResNet paper. `block`: (inputs, width, stride) -> block; `counts`: number of blocks in
-    each stage; `grows`: output channels per width.
+    """Return a function that builds a network of the second ResNet paper for square images with a given side in pixels. `block`: function
+    that builds a block from (input channels, width, stride); `counts`: number of blocks in each stage; `grows`: output channels divided by
+    width.
     """
 
     def make(image: int) -> nn.Module:
@@ -124,8 +133,9 @@ def resnet(
 
 
 def resnet_v1(counts: Sequence[int], *, bottleneck: bool = True, widen: int = 1) -> Callable[[int], nn.Module]:
-    """Return a builder of networks of the first ResNet paper, with normalization after each convolution. `counts`: number of blocks in each
-    stage; `bottleneck`: use blocks of three convolutions, not two; `widen`: factor on the middle of a bottleneck.
+    """Return a function that builds a network of the first ResNet paper, which normalizes after each convolution, for square images with a
+    given side in pixels. `counts`: number of blocks in each stage; `bottleneck`: use blocks of three convolutions instead of two; `widen`:
+    factor on the inner width of a bottleneck.
     """
 
     def make(image: int) -> nn.Module:
@@ -192,14 +202,14 @@ def mobilenet_v2(image: int) -> nn.Module:
 
 
 class _Attention(nn.Module):
-    """Self-attention with several heads over a sequence of tokens."""
+    """Self-attention with several heads over a sequence of tokens. `width`: number of values per token."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.heads, self.into, self.out = heads, nn.Linear(width, 3 * width), nn.Linear(width, width)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return the attended tokens; shape (batch, tokens, width) in and out."""
+        """Return the tokens after self-attention. Input and output have the shape (batch, tokens, width)."""
         batch, tokens, width = inputs.shape
         parts = self.into(inputs).reshape(batch, tokens, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
         queries, keys, values = parts.unbind(0)
@@ -209,7 +219,9 @@ class _Attention(nn.Module):
 
 
 class VisionTransformer(nn.Module):
-    """A vision transformer: patches of 16 pixels a side, a class token, and blocks with normalization first."""
+    """A vision transformer for square images of `image` pixels a side: patches of 16 x 16 pixels, a class token, and `depth` blocks that
+    normalize first. `width`: number of values per token.
+    """
 
     def __init__(self, image: int, width: int, depth: int, heads: int) -> None:
         super().__init__()
@@ -226,7 +238,7 @@ class VisionTransformer(nn.Module):
         self.blocks, self.head = nn.Sequential(*blocks, nn.LayerNorm(width)), nn.Linear(width, CLASSES)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return the classes' scores, (batch, classes), from the final class token."""
+        """Return the scores of the classes, of shape (batch, classes)."""
         patches = self.patches(images).flatten(2).transpose(1, 2)
         found = torch.cat([self.token.expand(len(images), -1, -1), patches], dim=1) + self.places
         classes: Tensor = self.head(self.blocks(found)[:, 0])
@@ -234,12 +246,16 @@ class VisionTransformer(nn.Module):
 
 
 def vit(width: int, heads: int) -> Callable[[int], nn.Module]:
-    """Return a builder of vision transformers of 12 blocks."""
+    """Return a function that builds a vision transformer of 12 blocks for square images with a given side in pixels. `width`: number of
+    values per token.
+    """
     return lambda image: VisionTransformer(image, width, 12, heads)
 
 
 def resnet_small(image: int) -> nn.Module:
-    """Build a small ResNet whose filters after the first layer have one pixel."""
+    """Build a small ResNet for images of `image` pixels a side, in which all filters after the first layer are 1 x 1. (`image` does not
+    affect it.)
+    """
     layers, inputs = [_build_conv(3, 64, 7, 2), nn.MaxPool2d(3, 2, 1)], 64
     for width in (64, 128):
         for stride in (2, 1):
@@ -257,7 +273,7 @@ def resnet_small(image: int) -> nn.Module:
 
 
 def alexnet(image: int) -> nn.Module:
-    """Build an AlexNet that is wider than the paper's, with stride 1."""
+    """Build an AlexNet for images of `image` pixels a side, wider than that of the paper and with stride 1."""
     layers = list[nn.Module]()
     for inputs, outputs, kernel, pooled in (
         (3, 96, 11, True),
@@ -310,7 +326,7 @@ def cifar10_cnn(image: int) -> nn.Module:
 
 
 def _build_stem() -> list[nn.Module]:
-    """Return the first layers of the Inception networks: five convolutions and two poolings, 192 output channels."""
+    """Return the first layers of the Inception networks as a list: five convolutions and two poolings, with 192 output channels."""
     return [
         _build_conv(3, 32, 3, 2, same=False),
         _build_conv(32, 32, 3, same=False),
@@ -323,7 +339,7 @@ def _build_stem() -> list[nn.Module]:
 
 
 def _build_pooling(inputs: int, outputs: int) -> nn.Module:
-    """Build a 3x3 average pooling followed by a 1x1 convolution."""
+    """Build a 3x3 average pooling followed by a 1x1 convolution to `outputs` channels."""
     return nn.Sequential(nn.AvgPool2d(3, 1, 1), _build_conv(inputs, outputs, 1))
 
 
@@ -331,7 +347,7 @@ def inception_v3(image: int) -> nn.Module:
     """Build an Inception v3 for images of `image` pixels a side."""
 
     def a(inputs: int, pool: int) -> nn.Module:
-        """Build a block with 5x5 and two 3x3 convolutions. `pool`: output channels of the pooling branch."""
+        """Build an Inception block with 1x1, 5x5 and two 3x3 convolutions. `pool`: output channels of the pooling branch."""
         return Branches(
             _build_conv(inputs, 64, 1),
             nn.Sequential(_build_conv(inputs, 48, 1), _build_conv(48, 64, 5)),
@@ -340,7 +356,7 @@ def inception_v3(image: int) -> nn.Module:
         )
 
     def b(width: int) -> nn.Module:
-        """Build a block with convolutions of 1x7 and 7x1. `width`: their channels."""
+        """Build an Inception block with convolutions of 1x7 and 7x1. `width`: number of inner channels."""
         return Branches(
             _build_conv(768, 192, 1),
             nn.Sequential(
@@ -357,7 +373,7 @@ def inception_v3(image: int) -> nn.Module:
         )
 
     def c(inputs: int) -> nn.Module:
-        """Build the widest block, whose branches split into 1x3 and 3x1 convolutions."""
+        """Build the widest Inception block, whose branches split into 1x3 and 3x1 convolutions."""
         split = Branches(_build_conv(384, 384, (1, 3)), _build_conv(384, 384, (3, 1)))
         other = Branches(_build_conv(384, 384, (1, 3)), _build_conv(384, 384, (3, 1)))
         return Branches(
@@ -405,7 +421,9 @@ def inception_resnet_v2(image: int) -> nn.Module:
     """Build an Inception-ResNet v2 for images of `image` pixels a side."""
 
     def block(inputs: int, scale: float, *branches: nn.Module, width: int) -> nn.Module:
-        """Build a residual block with `inputs` channels from branches. `scale`: output factor; `width`: their channels together."""
+        """Build a residual block with `inputs` input and output channels from parallel branches. `scale`: factor on their result; `width`:
+        number of the branches' output channels in all.
+        """
         return Sum(nn.Sequential(Branches(*branches), nn.Conv2d(width, inputs, 1)), None, scale)
 
     def a() -> nn.Module:

@@ -45,7 +45,9 @@ TESLA_SHEETS = "NVIDIA's data sheets"
 
 @dataclass(frozen=True)
 class Sheet:
-    """A card's data sheet: bandwidth, and peaks in operations a second of fp32 and of half precision with sums in fp32."""
+    """Data sheet of a GPU card. `instances`: families of EC2 instances that have it; `gb_s`: memory bandwidth in GB per second; `fp32`,
+    `half`: peak operations per second in fp32 and in half precision; `bf16`: whether it has bf16.
+    """
 
     instances: tuple[str, ...]
     gb_s: float
@@ -69,7 +71,9 @@ SHEETS = {
 
 @dataclass(frozen=True)
 class MeasuredStep:
-    """One measured step: of which model, what it asks for, and how long it took."""
+    """One measured training step. `counts`: operations, bytes and multiply-accumulates of the model's step; `samples`: minibatch size;
+    `seconds`: how long it took.
+    """
 
     model: str
     counts: StepCounts
@@ -80,8 +84,8 @@ class MeasuredStep:
 
 @cache
 def count_model_step(models: str, name: str, image: int) -> tuple[StepCounts, int]:
-    """Return the counts of a step of one of our builds of a measured model, and its number of parameters. `models`: `profet` or `timm`;
-    `name`: the model's name there; `image`: pixels a side.
+    """Return (counts of a training step, number of parameters) for our own build of a measured model. `models`: "profet" or "timm"; `name`:
+    the model's name there; `image`: height and width of the input in pixels.
     """
     with torch.device("meta"):
         module = {"profet": MODELS, "timm": TIMM}[models][name](image).train()
@@ -90,7 +94,7 @@ def count_model_step(models: str, name: str, image: int) -> tuple[StepCounts, in
 
 
 def load_profet_steps(folder: Path, card: str) -> list[MeasuredStep]:
-    """Return the steps that profet measured on a card."""
+    """Return the training steps in fp32 that profet measured on a card. `card`: a key of PROFET."""
     found = []
     for row in _read_rows(folder / "profet_2021_ec2_gpu_train_ms.csv"):
         if row[PROFET[card]]:
@@ -102,7 +106,7 @@ def load_profet_steps(folder: Path, card: str) -> list[MeasuredStep]:
 
 
 def load_timm_steps(folder: Path) -> list[MeasuredStep]:
-    """Return timm's steps in mixed precision, of the models that are built here."""
+    """Return the training steps in mixed precision that timm measured, for the models of TIMM."""
     found = []
     for row in _read_rows(folder / "benchmark-train-amp-nchw-pt112-cu113-rtx3090.csv"):
         if row["model"] in TIMM:
@@ -113,13 +117,15 @@ def load_timm_steps(folder: Path) -> list[MeasuredStep]:
 
 
 def _read_rows(path: Path) -> list[dict[str, str]]:
-    """Return the rows of a CSV file by column."""
+    """Return the rows of a CSV file, each as text by column."""
     with path.open(encoding="utf-8") as file:
         return list(csv.DictReader(file))
 
 
 def name_family(model: str) -> str:
-    """Return the family of a model: models that resemble each other so much that a fit must see none of them to be judged by one."""
+    """Return the family of a model, such as "vgg". Models of one family are so similar that none of them may be used in a fit that is
+    judged by another.
+    """
     for begins in ("VGG", "vgg", "ResNet", "resnet", "wide_resnet", "Inception", "inception", "vit"):
         if model.startswith(begins):
             return begins.lower().removeprefix("wide_")
@@ -129,8 +135,8 @@ def name_family(model: str) -> str:
 def fit_steps(
     steps: Sequence[MeasuredStep], sheet: Sheet, *, half: bool = False, fixed: Mapping[str, float]
 ) -> StepFactors:
-    """Return the factors with the least logarithmic errors on the measured steps; outliers count less. `sheet`: the GPU's data sheet;
-    `half`: half precision; `fixed`: factors that are known already.
+    """Fit a card's factors to measured steps by least squares of logarithms, with less weight on outliers, and return them. `sheet`: the
+    card's data sheet; `half`: whether the steps are in half precision; `fixed`: factors that are not fitted.
     """
     terms = np.array([_compute_terms(each, sheet, half=half) for each in steps])
     measured = np.log([each.seconds for each in steps])
@@ -138,7 +144,7 @@ def fit_steps(
     start = np.array([fixed.get(name, value) for name, value in zip(TERMS, START, strict=True)])
 
     def fill_factors(logs: Any) -> Any:
-        """Return all factors, with the free ones set from their logarithms."""
+        """Return all factors in the order of TERMS: the fitted ones from their logarithms `logs`, the fixed ones as given."""
         found = start.copy()
         found[free] = np.exp(logs)
         return found
@@ -150,8 +156,9 @@ def fit_steps(
 
 
 def _compute_terms(step: MeasuredStep, sheet: Sheet, *, half: bool) -> list[float]:
-    """Return the terms of a step's time, one for each factor: constant, operations, bytes of convolutions and of matrices, and seconds of
-    multiply-accumulates at the card's peak. `half`: half precision.
+    """Return the terms of a step's time in the order of TERMS, by which the factors are multiplied: constant, operations, seconds of the
+    bytes of convolutions and of matrix products, and seconds of multiply-accumulates at the card's peak. `half`: whether the step is in
+    half precision.
     """
     counts, samples = step.counts, step.samples
     convolution, matrix = counts.of_sample_convolution + counts.of_sample_depthwise, counts.of_sample_matrix
@@ -166,8 +173,9 @@ def _compute_terms(step: MeasuredStep, sheet: Sheet, *, half: bool) -> list[floa
 def cross_validate(
     steps: Sequence[MeasuredStep], sheet: Sheet, *, half: bool, fixed: Mapping[str, float]
 ) -> dict[str, list[float]]:
-    """Return the logarithms of projected over measured seconds of `steps` by family of models, each by a fit that has seen no model of the
-    family. `sheet`: the GPU's data sheet; `half`: half precision; `fixed`: factors that are known already.
+    """Return, by family of models, the logarithms of projected divided by measured seconds, one per step. Each family is projected by a fit
+    to all other families. `sheet`: the card's data sheet; `half`: whether the steps are in half precision; `fixed`: factors that are not
+    fitted.
     """
     found: dict[str, list[float]] = {}
     for name in sorted({name_family(each.model) for each in steps}):
@@ -183,7 +191,9 @@ def cross_validate(
 
 
 def fit_products(folder: Path, card: str) -> tuple[float, float, float]:
-    """Return what NeuSight's fully connected layers tell of a card: factors on bytes and on multiply-accumulates, and the error's sigma."""
+    """Fit a card's factors to NeuSight's fully connected layers. Return (factor on bytes, factor on multiply-accumulates, sigma of the
+    error's logarithm). `card`: a key of NEUSIGHT.
+    """
     sheet, rows = SHEETS[card], _read_rows(folder / f"neusight_linear_{NEUSIGHT[card]}_ms.csv")
     batch, m, n, k = (np.array([float(row[name]) for row in rows]) for name in "BMNK")
     bytes_s = 4 * (batch * m * k + k * n + batch * m * n) / (sheet.gb_s * 1e9)
@@ -196,19 +206,19 @@ def fit_products(folder: Path, card: str) -> tuple[float, float, float]:
 
 
 def _flatten(by_family: Mapping[str, Sequence[float]]) -> list[float]:
-    """Return the logarithms of all families in one list."""
+    """Return the values of all families in one list."""
     return [each for logs in by_family.values() for each in logs]
 
 
 def compute_error_factor(logs: Sequence[float], share: float) -> float:
-    """Return the quantile at `share` of how many times too long or too short the projections are. `logs`: logarithms of projected over
-    measured.
+    """Return the quantile `share` of the projections' errors as a factor: 1.5 means too long or too short by 1.5 times. `logs`: logarithms
+    of projected divided by measured.
     """
     return float(np.exp(np.quantile(np.abs(logs), share)))
 
 
 def fit(folder: Path) -> dict[str, Any]:
-    """Return what config/calibration/gpus.yaml holds, fitted to the measurements in a folder."""
+    """Fit the factors of all cards to the measurements in a folder, and return the content of config/calibration/gpus.yaml."""
     products = {card: fit_products(folder, card) for card in NEUSIGHT}
     middle = {"matrix_bytes": float(np.mean([each[0] for each in products.values()])), "matrix": products["A100"][1]}
     amp_sheet = Sheet((), 936, 35.6e12, 71e12)
@@ -263,7 +273,7 @@ TF32 = 0.4  # of the fp32 peak's time: PyTorch convolves in TF32 on these cards,
 
 
 def _load_printed_steps(card: str) -> list[MeasuredStep]:
-    """Return the steps of a card whose rates were printed elsewhere."""
+    """Return the steps of a card for which PRINTED has a published rate of images per second."""
     found = []
     for name, rate in PRINTED[card].items():
         counts, parameters = count_model_step("timm", name, SIDE)
@@ -274,8 +284,8 @@ def _load_printed_steps(card: str) -> list[MeasuredStep]:
 def _describe_card(
     card: str, fp32: StepFactors, amp: StepFactors, sigmas: Mapping[str, float], basis: str
 ) -> dict[str, Any]:
-    """Return a card's entry in config/calibration/gpus.yaml: its data sheet, factors by precision, errors and source. `fp32`, `amp`: fitted
-    factors; `basis`: what they were fitted to.
+    """Return a card's entry of config/calibration/gpus.yaml: its data sheet, factors by precision, sigmas and source. `fp32`, `amp`: fitted
+    factors in fp32 and in mixed precision; `basis`: what they were fitted to.
     """
     sheet = SHEETS[card]
     macs_s, factors = {"fp32": sheet.fp32 / 2}, {"fp32": _round_factors(asdict(fp32))}
@@ -307,7 +317,9 @@ HEAD = ["card", "family", "steps", "median factor", "p90", "projected / measured
 
 
 def judge_cards(folder: Path) -> list[list[str]]:
-    """Return one row for each card and family of models: errors of fits that have seen no model of the family."""
+    """Return one table row for each card and family of models, with the errors of fits to all other families. The columns are those of
+    HEAD.
+    """
     products, rows = {card: fit_products(folder, card) for card in NEUSIGHT}, []
     for card in PROFET:
         known = products.get(card, products["T4"])
@@ -326,8 +338,8 @@ def judge_cards(folder: Path) -> list[list[str]]:
 
 
 def _tabulate_errors(card: str, found: Mapping[str, Sequence[float]]) -> list[list[str]]:
-    """Return one row for each family of models and one for all: number of steps, median and p90 error, median ratio. `found`: logarithms of
-    projected over measured.
+    """Return one table row for each family of models and one for all: number of steps, median and p90 of the error factor, median ratio of
+    projected to measured. `found`: logarithms of projected divided by measured, by family.
     """
     every = _flatten(found)
     return [
@@ -347,7 +359,9 @@ PRINTED_HEAD = ["card", "model", "printed, images/s", "projected", "seen by the 
 
 
 def tabulate_printed(cards: Mapping[str, GpuCard]) -> list[list[str]]:
-    """Return the rows of images a second that were printed elsewhere beside projected ones. `cards`: fitted cards by name."""
+    """Return table rows of published rates in images per second beside projected ones, with the columns of PRINTED_HEAD. `cards`: fitted
+    cards by name.
+    """
     rows = []
     for card in PRINTED:
         for step in _load_printed_steps(card):
@@ -365,7 +379,7 @@ def tabulate_printed(cards: Mapping[str, GpuCard]) -> list[list[str]]:
 
 
 def write_factors(found: Mapping[str, Any], path: Path = GPUS) -> None:
-    """Write the fitted factors as YAML."""
+    """Write the result of `fit` to `path` as YAML."""
     text = yaml.dump(dict(found), Dumper=_WithoutAliases, sort_keys=False, width=140)
     head = (
         "# Written by `python -m lab gpus FOLDER`, not by hand: lab/gpu_steps.py says from what. Peaks and bandwidths: "
@@ -376,8 +390,8 @@ def write_factors(found: Mapping[str, Any], path: Path = GPUS) -> None:
 
 
 class _WithoutAliases(yaml.SafeDumper):
-    """A YAML dumper that writes equal mappings again, instead of references."""
+    """A YAML dumper that writes a repeated mapping out in full instead of a reference to its first occurrence."""
 
     def ignore_aliases(self, data: Any) -> bool:
-        """Return True: no value becomes a reference."""
+        """Return True, so that no value is written as a reference."""
         return True

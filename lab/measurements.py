@@ -37,7 +37,9 @@ LATENCIES = ("min_ms", "p5_ms", "p25_ms", "median_ms", "p75_ms", "p90_ms", "p95_
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredCell:
-    """One way to aggregate the gradients of `clients`, as config/held-out.yaml numbers them."""
+    """One measured experiment: a way to aggregate the gradients of `clients` clients in Lambda functions. `gradient`: name of the model;
+    `gradient_mib`: size of a gradient in MiB; `design`: grads_sharding, lambda_fl or lifl; `aggregators`: number of functions.
+    """
 
     gradient: str
     gradient_mib: float
@@ -48,18 +50,20 @@ class MeasuredCell:
 
     @property
     def key(self) -> tuple[str, str, int, int]:
-        """The key of the cell in config/held-out.yaml: gradient, design, aggregators and memory in MB."""
+        """The key of the experiment in config/held-out.yaml: (gradient, design, aggregators, memory in MB)."""
         return (self.gradient, self.design, self.aggregators, self.memory_mb)
 
     @property
     def object_bytes(self) -> float:
-        """Size in bytes of each vector read and written: a shard, or the whole gradient."""
+        """Size in bytes of each vector that is read or written: a shard, or the whole gradient."""
         parts = self.aggregators if self.design == "grads_sharding" else 1
         return self.gradient_mib * MIB / parts
 
     @property
     def levels(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
-        """The levels, each of which waits for the one before: (name, how many vectors each of its functions reads)."""
+        """The levels of functions, each of which waits for the one before, as (name, number of vectors that each of its
+        functions reads).
+        """
         match self.design:
             case "grads_sharding":
                 reads = [(self.clients,) * self.aggregators]
@@ -71,7 +75,9 @@ class MeasuredCell:
 
 
 def _count_tree_reads(clients: int, *, groups: Sequence[int]) -> list[tuple[int, ...]]:
-    """Return, by level of a tree, how many vectors each function reads: groups of the level below, filled in order; then one root."""
+    """Return, for each level of a tree of functions, how many vectors each function reads: groups of results of the level below, filled in
+    order; at the end one root. `groups`: size of the groups at each level below the root.
+    """
     levels, below = list[tuple[int, ...]](), clients
     for size in (*groups, clients):
         levels.append(tuple(min(size, below - start) for start in range(0, below, size)))
@@ -81,7 +87,9 @@ def _count_tree_reads(clients: int, *, groups: Sequence[int]) -> list[tuple[int,
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredAggregator:
-    """One function of one round, in seconds; None if the file has no figure."""
+    """Measured seconds of one function in one round: reading, computing, writing and in all; None if the file has no figure. `reads`:
+    number of vectors that it read.
+    """
 
     level: str
     reads: int
@@ -93,7 +101,7 @@ class MeasuredAggregator:
 
 @dataclass(frozen=True, kw_only=True)
 class Round:
-    """One aggregation of a measured cell. In a cold round its functions had to be started."""
+    """One measured round of an experiment. `file`: name of the file; `cold`: whether its functions had to be started."""
 
     cell: MeasuredCell
     file: str
@@ -103,7 +111,7 @@ class Round:
 
 @dataclass(frozen=True, kw_only=True)
 class Latency:
-    """Measured seconds of requests for 1 KB to one store in one series."""
+    """Measured seconds of requests for 1 KB to one store, in one series of measurements. `operation`: "read" or "write"."""
 
     store: str
     operation: str
@@ -114,7 +122,9 @@ class Latency:
 
 @dataclass(frozen=True, kw_only=True)
 class Throughput:
-    """The bytes that one function moved, by interval."""
+    """Measured bytes that one function moved in each interval of `interval_s` seconds. `direction`: "upload" or "download"; `vpc`: whether
+    the function was in a VPC.
+    """
 
     vpc: bool
     direction: str
@@ -123,7 +133,7 @@ class Throughput:
 
 
 def load_rounds(folder: Path = FOLDER) -> tuple[Round, ...]:
-    """Return every round of every session. Raises DataError by file and row."""
+    """Return every measured round of all files. Raises DataError, naming file and row, if a row is missing, malformed or implausible."""
     found = [each for name in SESSIONS for each in _read_session(folder / AGGREGATION / name)]
     return (*found, *_read_designs(folder / AGGREGATION / DESIGNS))
 
@@ -132,7 +142,7 @@ def load_rounds(folder: Path = FOLDER) -> tuple[Round, ...]:
 
 
 def _read_session(path: Path) -> Iterable[Round]:
-    """Yield the rounds in a session's file. Raises DataError."""
+    """Yield the rounds in the file of one session. Raises DataError if a row is missing, malformed or implausible."""
     plain, file = _read_json(path), path.name
     size = "gradient_mb" if "gradient_mb" in plain else "gradient_size_mb"
     shards = int(_read_positive(plain, "num_shards", file))
@@ -160,7 +170,9 @@ def _read_session(path: Path) -> Iterable[Round]:
 
 
 def _read_designs(path: Path) -> Iterable[Round]:
-    """Yield the rounds in a file that compares designs, by gradient and design. Raises DataError."""
+    """Yield the rounds in a file that compares designs, gradient by gradient. Raises DataError if a design or row is missing, malformed or
+    implausible.
+    """
     plain, file = _read_json(path), path.name
     if not plain:
         raise DataError(f"{file}: no rows; expected a gradient with the rows of {', '.join(MOVED)}")
@@ -174,14 +186,16 @@ def _read_designs(path: Path) -> Iterable[Round]:
 
 
 def _require_mapping(plain: Any, where: str) -> Mapping[str, Any]:
-    """Return `plain` if it is a JSON object. Raises DataError, which names `where`, otherwise."""
+    """Return `plain` if it is a JSON object; otherwise raise DataError. `where`: its position, for the error."""
     if not isinstance(plain, Mapping):
         raise DataError(f"{where}: {plain!r} is not allowed; expected an object")
     return plain
 
 
 def _read_design(where: str, file: str, gradient: str, design: str, plain: Mapping[str, Any]) -> Iterable[Round]:
-    """Yield the rounds of one design of aggregation for one gradient. Raises DataError."""
+    """Yield the rounds of one design for one gradient. `where`: position in the file, for errors; `plain`: the design's part of the file.
+    Raises DataError if a row is missing, malformed or implausible.
+    """
     if design not in MOVED:
         raise DataError(f"{where}: the design is unknown; expected one of {', '.join(MOVED)}")
     aggregators = int(_read_positive(plain, "num_lambda_invocations", where))
@@ -228,8 +242,9 @@ def _build_aggregator(
     *,
     reads: int | None = None,
 ) -> MeasuredAggregator:
-    """Return function `number` of a round from the columns `timed`. Raises DataError if its throughput is implausible, because the units
-    may then be others. `reads`: vectors that it reads, all clients' by default.
+    """Return the measured seconds of function `number` of a round. `timed`: seconds of all functions by part ("read", "compute", ...);
+    `reads`: number of vectors that it reads, by default one per client. Raises DataError if its throughput is implausible, because the file
+    may then use other units.
     """
     reads = cell.clients if reads is None else reads
     seconds = {part: series[number] for part, series in timed.items()}
@@ -258,8 +273,8 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _require_rows(plain: Mapping[str, Any], key: str, where: str, *, warm: int) -> Sequence[Mapping[str, Any]]:
-    """Return the rows below `key`. Raises DataError if they are missing, if the number of warm rows is not `warm`, or if a repetition is
-    missing.
+    """Return the list of rows below `key`. Raises DataError if it is missing, if the number of rows that are not cold differs from `warm`,
+    or if a repetition is missing. `where`: position in the file, for errors.
     """
     listed = plain.get(key)
     if not isinstance(listed, list) or not listed:
@@ -275,21 +290,25 @@ def _require_rows(plain: Mapping[str, Any], key: str, where: str, *, warm: int) 
 
 
 def _is_cold(row: Any, where: str) -> bool:
-    """Return whether a row is of a cold round. Raises DataError if it does not say."""
+    """Return whether a row's round was cold. Raises DataError if the row does not say."""
     if not isinstance(row, Mapping) or not isinstance(row.get("cold_start"), bool):
         raise DataError(f"{where}: cold_start is missing; expected true or false")
     return bool(row["cold_start"])
 
 
 def _read_positive(row: Mapping[str, Any], key: str, where: str) -> float:
-    """Return the number above 0 below `key`. Raises DataError if it is missing or is none."""
+    """Return the number below `key`. Raises DataError if it is missing, or not a finite number above 0. `where`: position in the file, for
+    errors.
+    """
     if key not in row:
         raise DataError(f"{where}: {key} is missing{suggest_column(row, key)}")
     return parse_positive(row[key], f"{where}: {key}")
 
 
 def _read_seconds(row: Mapping[str, Any], key: str, where: str, count: int, units: float) -> list[float]:
-    """Return the seconds of `count` functions from the list below `key`. `units`: how many units of the file make a second."""
+    """Return the seconds of `count` functions from the list (or single number) below `key`. `units`: units of the file per second, such as
+    1,000. Raises DataError if figures are missing or not above 0.
+    """
     if key not in row:
         raise DataError(f"{where}: {key} is missing{suggest_column(row, key)}")
     listed = row[key] if isinstance(row[key], list) else [row[key]]
@@ -299,14 +318,14 @@ def _read_seconds(row: Mapping[str, Any], key: str, where: str, count: int, unit
 
 
 def suggest_column(row: Mapping[str, Any], key: str) -> str:
-    """Return a hint at a column of `row` with the same name in other units, '' if there is none."""
+    """Return a hint for an error message if `row` has a column named like `key` but with another unit; "" if it has none."""
     stem = key.rsplit("_", 1)[0]
     near = [name for name in row if name.rsplit("_", 1)[0] == stem]
     return f"; {near[0]} is there: other units?" if near else ""
 
 
 def parse_positive(value: Any, where: str) -> float:
-    """Return `value` as a number. Raises DataError unless it is finite and above 0."""
+    """Return `value` as a number. Raises DataError unless it is finite and above 0. `where`: position in the file, for the error."""
     try:
         number = float(value)
     except (TypeError, ValueError):
@@ -320,7 +339,9 @@ def parse_positive(value: Any, where: str) -> float:
 
 
 def load_latencies(folder: Path = FOLDER) -> tuple[Latency, ...]:
-    """Return the latencies of 1 KB objects. Raises DataError by file and row."""
+    """Return the measured latencies of requests for 1 KB objects. Raises DataError, naming file and row, if one is missing, malformed or
+    implausible.
+    """
     path, found = folder / SKYRISE / "storage-latency.csv", []
     for where, row in _read_table(path, ("file", "store", "operation", "object_kb", "mean_ms", *LATENCIES)):
         figures = {name: parse_positive(row[name], f"{where}: {name}") for name in ("object_kb", "mean_ms", *LATENCIES)}
@@ -354,8 +375,8 @@ def load_latencies(folder: Path = FOLDER) -> tuple[Latency, ...]:
 
 
 def load_throughputs(folder: Path = FOLDER, *, interval_ms: float = 20, least_s: float = 5) -> tuple[Throughput, ...]:
-    """Return the throughputs of single functions in the files below `folder`, at intervals of `interval_ms`, in series of at least
-    `least_s` seconds. Raises DataError by file and row.
+    """Return the measured throughputs of single functions (not of several at once), in series with intervals of `interval_ms` milliseconds
+    and at least `least_s` seconds. Raises DataError, naming file and row, if one is malformed or implausible.
     """
     path, found, series = folder / SKYRISE / "lambda-network-throughput.csv", [], "aggregated_mbps_by_interval"
     for where, row in _read_table(path, ("file", "vpc", "concurrent", "interval_ms", "direction", series)):
@@ -384,12 +405,16 @@ def load_throughputs(folder: Path = FOLDER, *, interval_ms: float = 20, least_s:
 
 
 def _parse_not_negative(value: str, where: str) -> float:
-    """Return `value` as a number of at least 0: an interval without data is no fault, because tokens come in portions."""
+    """Return `value` as a number of at least 0. An interval without data is valid, because AWS refills its token bucket in portions.
+    `where`: position in the file, for errors.
+    """
     return 0.0 if value in ("0", "0.0") else parse_positive(value, where)
 
 
 def _read_table(path: Path, needed: Sequence[str]) -> Iterable[tuple[str, dict[str, str]]]:
-    """Yield place (file and line) and columns of each row of a CSV file. Raises DataError if a `needed` column is missing."""
+    """Yield (file and line, text by column) for each row of a CSV file. Raises DataError if there is no row, or if a column of `needed` is
+    missing.
+    """
     try:
         lines = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
     except OSError as problem:

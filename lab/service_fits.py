@@ -43,7 +43,9 @@ HEAD = """\
 
 @dataclass(frozen=True)
 class TimedFunctions:
-    """The functions of one level in one session, with the seconds of one timed part of each."""
+    """The measured seconds of one part (such as reading) of all functions of one level in one session. `reads`: vectors that each function
+    reads; `seconds`: one value per function.
+    """
 
     cell: MeasuredCell
     file: str
@@ -53,7 +55,7 @@ class TimedFunctions:
 
     @property
     def share(self) -> float:
-        """Share of a vCPU that the functions have, at most 1."""
+        """Part of one vCPU that each function has by its memory, at most 1."""
         return min(1.0, vcpus(self.cell.memory_mb))
 
     @property
@@ -63,18 +65,20 @@ class TimedFunctions:
 
     @property
     def mean_s(self) -> float:
-        """Geometric mean of the seconds, because errors are factors."""
+        """Geometric mean of the seconds, because errors are multiplicative."""
         return exp(fmean(log(each) for each in self.seconds))
 
     @property
     def spread(self) -> float:
-        """Standard deviation of the logarithms."""
+        """Standard deviation of the seconds' logarithms."""
         middle = log(self.mean_s)
         return sqrt(sum((log(each) - middle) ** 2 for each in self.seconds) / max(1, len(self.seconds) - 1))
 
 
 def fit(folder: Path = FOLDER, out: Path = figures.FITTED) -> dict[str, Any]:
-    """Read the measurements in `folder`, write the calibration to `out`, and return it. Raises DataError by file and row."""
+    """Fit the calibration to the measurements in `folder`, write it to the file `out`, and return its content. Raises DataError, naming
+    file and row, if measurements are missing or malformed.
+    """
     found = fit_services(folder)
     text = yaml.safe_dump(found, sort_keys=False, width=200, default_flow_style=None)
     write_atomically(out, (HEAD + text).encode())  # every projection reads it
@@ -82,7 +86,9 @@ def fit(folder: Path = FOLDER, out: Path = figures.FITTED) -> dict[str, Any]:
 
 
 def fit_services(folder: Path = FOLDER) -> dict[str, Any]:
-    """Return the calibration's figures and residuals, as they are written."""
+    """Fit all services to the measurements in `folder`, except held-out ones, and return the content of fitted.yaml: figures, measured
+    ranges, caveats and residuals.
+    """
     kept = [each for each in measurements.load_rounds(folder) if not each.cold and not is_cell_held_out(each.cell.key)]
     latencies = [*_fit_latencies(measurements.load_latencies(folder))]
     networks = [*_fit_network(measurements.load_throughputs(folder))]
@@ -113,7 +119,9 @@ def fit_services(folder: Path = FOLDER) -> dict[str, Any]:
 def _group_functions(
     rounds: Sequence[Round], part: Callable[[MeasuredAggregator], float | None]
 ) -> list[TimedFunctions]:
-    """Return the warm functions whose `part` was timed, grouped by session, level and number of vectors."""
+    """Return the functions of `rounds` grouped by experiment, session, level and number of vectors. `part`: function that returns the
+    seconds of one part; functions for which it returns None are left out.
+    """
     groups: dict[tuple[MeasuredCell, str, str, int], list[float]] = {}
     for each in rounds:
         for function in each.functions:
@@ -123,7 +131,7 @@ def _group_functions(
 
 
 def _fit_latencies(rows: Iterable[measurements.Latency]) -> Iterable[FittedFigure]:
-    """Yield latency and spread of each store and operation. Raises DataError if one has no row."""
+    """Yield the fitted latency, and its spread, of each store and operation. Raises DataError if there is no measurement of one."""
     source = f"{SKYRISE}/storage-latency.csv, all rows of "
     listed = list(rows)
     for store, figure in STORES.items():
@@ -141,7 +149,9 @@ def _fit_latencies(rows: Iterable[measurements.Latency]) -> Iterable[FittedFigur
 
 
 def _fit_network(rows: Sequence[measurements.Throughput]) -> Iterable[FittedFigure]:
-    """Yield the figures of a token bucket: what the first second moves beyond the floor, and the floor from then on."""
+    """Yield the fitted token buckets of functions' networks, inside and outside a VPC: the sustained rate (floor), and the bytes that the
+    first second moves beyond it (burst).
+    """
     for vpc, name in ((False, "network"), (True, "vpc_network")):
         bursts, floors = [], []
         for each in rows:
@@ -156,14 +166,16 @@ def _fit_network(rows: Sequence[measurements.Throughput]) -> Iterable[FittedFigu
 
 
 def _name_files(seen: Iterable[TimedFunctions]) -> str:
-    """Return the source of a figure: the files of the functions."""
+    """Return the source of a fitted figure as text: the names of the files whose functions were used."""
     return f"{AGGREGATION}/: {', '.join(sorted({each.file for each in seen}))}, warm rows"
 
 
 def _fit_reading(
     seen: Sequence[TimedFunctions], known: dict[str, float]
 ) -> tuple[list[FittedFigure], list[FitResidual]]:
-    """Fit `slowdown` and the client's set-up by least squares of logarithms; the rest of a session is its factor."""
+    """Fit the slowdown of transfers, the client's set-up time and their spreads to the seconds of reading. Return (fitted figures,
+    residuals). `known`: figures fitted before, by name.
+    """
     connection = figures.load_figures()["objects"]["client_bytes_s"]
     network = TokenBucket(burst_bytes=known["network.burst_bytes"], floor_bytes_s=known["network.floor_bytes_s"])
     latency_s = known["objects.latency_s"]
@@ -204,7 +216,9 @@ def _fit_reading(
 
 
 def _project_transfer_s(bytes_: float, connection: float, network: TokenBucket) -> float:
-    """Return the projected seconds of a transfer of `bytes_`. `connection`: bytes a second of one client; `network`: the function's."""
+    """Return the projected seconds to read `bytes_` bytes. `connection`: bytes per second of one connection; `network`: limit of the
+    function's network.
+    """
     seen = Service(latency_s=0.0, client_bytes_s=connection).for_client(
         burst_bytes=network.burst_bytes, floor_bytes_s=network.floor_bytes_s
     )
@@ -214,7 +228,9 @@ def _project_transfer_s(bytes_: float, connection: float, network: TokenBucket) 
 def _fit_writing(
     seen: Sequence[TimedFunctions], known: dict[str, float]
 ) -> tuple[list[FittedFigure], list[FitResidual]]:
-    """Fit the processor time for each byte that a function writes; return the figure and the residuals. `known`: figures fitted so far."""
+    """Fit the processor seconds per byte that a function writes. Return (fitted figure, residuals). `known`: figures fitted before, by
+    name.
+    """
     latency_s = known["objects.write_latency_s"]
     each_s = [log((one.mean_s - latency_s) * one.share / one.cell.object_bytes) for one in seen]
     cpu_s_byte = exp(fmean(each_s))
@@ -224,7 +240,9 @@ def _fit_writing(
 
 
 def _fit_arithmetic(seen: Sequence[TimedFunctions]) -> tuple[list[FittedFigure], list[FitResidual]]:
-    """Fit the rate at a whole vCPU, and the power of the share of a vCPU, by a straight line of logarithms."""
+    """Fit the speed of vector arithmetic on a whole vCPU, and the exponent by which it falls with a part of a vCPU. Return (fitted figures,
+    residuals).
+    """
     through = [(each.reads + 1) * each.cell.object_bytes for each in seen]
     rates = np.log([bytes_ / each.mean_s for bytes_, each in zip(through, seen, strict=True)])
     lines = np.stack([np.ones(len(seen)), np.log([each.share for each in seen])], axis=1)
@@ -238,7 +256,7 @@ def _fit_arithmetic(seen: Sequence[TimedFunctions]) -> tuple[list[FittedFigure],
 
 
 def _build_residuals(part: str, seen: Sequence[TimedFunctions], fitted_s: Iterable[float]) -> list[FitResidual]:
-    """Return the residual of each group of functions: measured and fitted seconds. `part`: what was timed."""
+    """Return the measured mean seconds of each group of functions beside the fitted ones. `part`: what was timed."""
     return [
         FitResidual(part, each.file, each.level, len(each.seconds), each.mean_s, float(projected))
         for each, projected in zip(seen, fitted_s, strict=True)

@@ -11,8 +11,8 @@ LEVEL = 9
 
 
 def write(folder: Path, target: Path) -> None:
-    """Write all files below `folder` to the zip `target`, sorted, without times, owners or modes of this machine. `target` appears whole
-    or not at all.
+    """Write all files below `folder` to the ZIP file `target`, so that equal files always give equal bytes: sorted, without this machine's
+    times, owners and modes. The target is replaced only when it is complete.
     """
     part = target.with_suffix(".part")
     with zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED, compresslevel=LEVEL) as archive:
@@ -26,7 +26,7 @@ def write(folder: Path, target: Path) -> None:
 
 
 def compressor() -> str:
-    """Return the compressor's version and level, on which the bytes of a zip depend besides its files."""
+    """Return version and level of the compressor as text, because the bytes of a ZIP file depend on them."""
     return f"zlib {zlib.ZLIB_RUNTIME_VERSION}, level {LEVEL}"
 
 
@@ -37,6 +37,6 @@ def sha256(path: Path) -> str:
 
 
 def sum_unzipped_bytes(path: Path) -> int:
-    """Return the bytes that the zip's files take once unpacked, which is what Lambda limits."""
+    """Return the total size in bytes of a ZIP file's contents after unpacking, which AWS Lambda limits."""
     with zipfile.ZipFile(path) as archive:
         return sum(entry.file_size for entry in archive.infolist())

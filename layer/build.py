@@ -19,7 +19,9 @@ HERE = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Built:
-    """The description of a zip, which lies beside it as JSON. `made_of`: a hash of everything it depends on except the machine."""
+    """The description of a built ZIP file, which is stored beside it as JSON. `made_of`: hash of everything it was made from, except the
+    machine; `python`, `compressor`: versions that made it.
+    """
 
     made_of: str
     sha256: str
@@ -29,8 +31,9 @@ class Built:
 
 
 def build(layer: Layer, folder: Path, *, python: bytecode.Interpreter | None = None) -> Built:
-    """Build `folder`/layer-<name>.zip and its description, unless they exist and are up to date. `python`: compiles; by default one is
-    searched for. Raises CrossoverError.
+    """Return the description of `folder`/layer-<name>.zip; build the ZIP file first unless it exists and is up to date. `python`:
+    interpreter that compiles, by default one that is found or downloaded. Raises CrossoverError if the layer cannot be built or does not
+    fit Lambda.
     """
     folder = folder.resolve()
     target, description = folder / f"layer-{layer.name}.zip", folder / f"layer-{layer.name}.json"
@@ -66,7 +69,7 @@ def build(layer: Layer, folder: Path, *, python: bytecode.Interpreter | None = N
 
 
 def load_cached(layer: Layer, folder: Path) -> Built | None:
-    """Return the description in `folder` if zip and description are up to date and whole, else None."""
+    """Return the description of the layer's ZIP file in `folder`; None if the file is missing, damaged, or not up to date."""
     target, description = folder / f"layer-{layer.name}.zip", folder / f"layer-{layer.name}.json"
     if not (target.exists() and description.exists()):
         return None
@@ -78,7 +81,9 @@ def load_cached(layer: Layer, folder: Path) -> Built | None:
 
 
 def made_of(layer: Layer) -> str:
-    """Return a hash of requirements, the keep list, the stubs and this package's code."""
+    """Return a hash of everything that a layer is made from: its requirements, the list of kept files, the stubs and this
+    package's code.
+    """
     digest = hashlib.sha256(repr(layer).encode())
     for path in sorted([*HERE.glob("*.py"), *HERE.glob("*.txt"), *HERE.rglob("stubs/**/*.py")]):
         digest.update(path.relative_to(HERE).as_posix().encode() + b"\0" + path.read_bytes())
@@ -86,7 +91,7 @@ def made_of(layer: Layer) -> str:
 
 
 def _unpack(wheel: Path, into: Path) -> None:
-    """Write the files of a wheel that the layer keeps into the folder `into`; compiled ones are stripped."""
+    """Write those files of a wheel that the layer keeps into the folder `into`. Native libraries are stripped of symbols."""
     kept = {}
     for path, data in wheels.members(wheel):
         if pruning.keeps(path):
@@ -98,7 +103,7 @@ def _unpack(wheel: Path, into: Path) -> None:
 
 
 def _write_all(files: dict[str, bytes], into: Path) -> None:
-    """Write files by relative path into the folder `into`."""
+    """Write files (contents by relative path) into the folder `into`."""
     for path, data in files.items():
         target = into / path
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -112,7 +117,7 @@ def _create_folder(folder: Path) -> Path:
 
 
 def main() -> int:
-    """Build both layers and check their size. Return the exit status."""
+    """Build both layers that are not up to date, check that they fit Lambda's size limit, and return the exit status."""
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "build"
     try:
         for layer in layers():

@@ -21,13 +21,15 @@ TAG = f"cpython-{PYTHON.replace('.', '')}"
 
 @dataclass(frozen=True)
 class Interpreter:
-    """A Python 3.13 that runs on this machine."""
+    """A Python 3.13 that runs on this machine. `command`: the command that starts it; `variables`: environment variables that it needs."""
 
     command: Sequence[str]
     variables: dict[str, str] = field(default_factory=dict)
 
     def run(self, *arguments: str, **more: str) -> str:
-        """Run the interpreter and return its standard output. `more`: further environment variables. Raises CalledProcessError."""
+        """Run the interpreter with `arguments` and return its standard output. `more`: further environment variables. Raises
+        CalledProcessError if it fails.
+        """
         environment = {**os.environ, **self.variables, "PYTHONHASHSEED": "0", "PYTHONNOUSERSITE": "1", **more}
         environment.pop("PYTHONPATH", None)
         ended = subprocess.run(
@@ -42,12 +44,14 @@ class Interpreter:
 
     @property
     def version(self) -> str:
-        """Version of the interpreter, such as 3.13.1. Asks the interpreter each time."""
+        """Version of the interpreter, such as 3.13.1. Starts the interpreter at each access."""
         return self.run("-c", "import platform; print(platform.python_version())").strip()
 
 
 def interpreter(folder: Path) -> Interpreter:
-    """Return this process's Python, one on the PATH, or Debian's, unpacked below `folder`. Raises MissingTool that says what to install."""
+    """Find a Python 3.13: this process's, or one on the PATH, or else Debian's, downloaded and unpacked below `folder`. Raises MissingTool,
+    which says what to install, if there is none.
+    """
     if sys.version_info[:2] == tuple(int(part) for part in PYTHON.split(".")):
         return Interpreter([sys.executable])
     found = shutil.which(f"python{PYTHON}")
@@ -63,8 +67,8 @@ def interpreter(folder: Path) -> Interpreter:
 
 
 def _answers(python: Interpreter) -> bool:
-    """Return whether the interpreter runs and has the right version. A name on the PATH is not enough: version managers put programs
-    there that only say how to install the real one.
+    """Return whether the interpreter can be started and has the right version. Version managers put programs on the PATH that only say how
+    to install the real one.
     """
     try:
         return python.version.startswith(f"{PYTHON}.")
@@ -73,7 +77,7 @@ def _answers(python: Interpreter) -> bool:
 
 
 def _debians(folder: Path) -> Interpreter:
-    """Return Debian's Python of the layer's version, unpacked below `folder`."""
+    """Download Debian's Python 3.13, unless it is below `folder` already, and return it."""
     kind = debian.architecture()
     root = debian.fetch_packages(folder / f"python-{kind}", debian.PYTHON_PACKAGES, architecture=kind)
     command = debian.command(root, root / "usr" / "bin" / f"python{PYTHON}")
@@ -81,7 +85,9 @@ def _debians(folder: Path) -> Interpreter:
 
 
 def compile_tree(python: Interpreter, folder: Path, *, sourceless: bool) -> None:
-    """Compile `folder`/python as if it were at /opt/python. `sourceless`: delete the sources, except those that are read at import."""
+    """Compile the Python files in `folder`/python to byte code that says /opt/python as their place. `sourceless`: afterwards delete the
+    sources, except files whose source is read when they are imported.
+    """
     options = ["-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", "-s", str(folder), "-p", "/opt"]
     python.run(*options, *(["-b"] if sourceless else []), str(folder / "python"))
     if not sourceless:

@@ -29,12 +29,14 @@ RUNTIME_LIBRARIES = frozenset(
 
 
 class Unfit(CrossoverError):
-    """The error for a layer that would not work on Lambda; nothing was written."""
+    """The error for a layer that would not work on Lambda."""
 
 
 @dataclass(frozen=True)
 class Demands:
-    """The requirements of a layer's native files on the runtime."""
+    """What a layer's native files need from the runtime. `glibc`, `glibcxx`: highest version needed, such as (2, 28); `libraries`: names of
+    libraries that are not in the layer.
+    """
 
     glibc: tuple[int, ...]
     glibcxx: tuple[int, ...]
@@ -42,7 +44,9 @@ class Demands:
 
 
 def check_size(archives: Iterable[Path], *, function_bytes: int = FUNCTION_BYTES) -> int:
-    """Return the bytes left of Lambda's limit beside these layers and a function. Raises Unfit if none is left."""
+    """Return how many bytes of Lambda's size limit are left beside these layers and a function of `function_bytes` bytes. Raises Unfit if
+    they exceed it.
+    """
     sizes = {path.name: sum_unzipped_bytes(path) for path in archives}
     left = LIMIT_BYTES - function_bytes - sum(sizes.values())
     if left < 0:
@@ -53,7 +57,7 @@ def check_size(archives: Iterable[Path], *, function_bytes: int = FUNCTION_BYTES
 
 
 def native(archive: Path) -> Iterator[tuple[str, bytes]]:
-    """Yield names and contents of the ELF files in a layer."""
+    """Yield (path, content) of each native (ELF) file in a layer's ZIP file."""
     with zipfile.ZipFile(archive) as opened:
         for entry in opened.infolist():
             with opened.open(entry) as file:
@@ -63,8 +67,8 @@ def native(archive: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def check_native(archive: Path) -> Demands:
-    """Return what the layer's native files require of the runtime. Raises Unfit for another processor, an unaligned segment, a version
-    or a library that Lambda's runtime lacks.
+    """Return what the layer's native files need from the runtime. Raises Unfit if a file is for another processor or has an unaligned
+    segment, or if they need a version or library that Lambda's runtime does not have.
     """
     versions, wanted, own = set[str](), dict[str, str](), set[str]()
     for name, data in native(archive):
@@ -92,5 +96,5 @@ def check_native(archive: Path) -> Demands:
 
 
 def _dots(version: tuple[int, ...]) -> str:
-    """Return a version as text, its parts joined by dots."""
+    """Return a version as text, such as "2.28" for (2, 28)."""
     return ".".join(str(part) for part in version)

@@ -18,8 +18,8 @@ TYPING_EXTENSIONS = "typing-extensions==4.15.0"
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer. `requirements`: as pip takes them, with their hashes. `sourceless`: whether it holds only compiled files, because both
-    would not fit.
+    """The contents of one layer. `requirements`: as pip expects them, with hashes; `sourceless`: whether it contains byte code without
+    sources, because both would not fit.
     """
 
     name: str
@@ -28,7 +28,7 @@ class Layer:
 
 
 def layers() -> tuple[Layer, Layer]:
-    """Return the two layers: `dataplane` for every function, `torch` for those that compute."""
+    """Return the two layers: `dataplane` for every function, and `torch` for functions that compute."""
     dataplane = ("pika", "safetensors", "annotated-types", "tenacity")
     return (
         Layer("dataplane", tuple(lock.add_hashes(pin_version(name)) for name in dataplane), sourceless=True),
@@ -38,7 +38,7 @@ def layers() -> tuple[Layer, Layer]:
 
 
 def pin_version(name: str) -> str:
-    """Return `name==version` as in requirements.txt. Raises LookupError if the name is not in it."""
+    """Return `name==version` with the version that requirements.txt pins. Raises LookupError if the name is not in that file."""
     for line in (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines():
         found = re.match(rf"{re.escape(name)}==\S+", line)
         if found:

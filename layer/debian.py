@@ -28,15 +28,15 @@ _KINDS = {  # of machines: Debian's name, and where below /usr its dynamic loade
 
 
 def architecture() -> str:
-    """Return Debian's name of this machine's processor. Raises MissingTool if none is known."""
+    """Return Debian's name for this machine's processor, such as "amd64". Raises MissingTool if the processor is not supported."""
     if platform.machine() not in _KINDS:
         raise MissingTool(f"Debian's packages: none are known for {platform.machine()}")
     return _KINDS[platform.machine()][0]
 
 
 def command(root: Path, program: Path) -> list[str]:
-    """Return the command that starts `program` of the unpacked `root` with its own loader and libraries, whatever C library this machine
-    has.
+    """Return the command line that starts `program` of an unpacked system (`root`) with that system's own loader and libraries, regardless
+    of this machine's C library.
     """
     usr = root / "usr"
     libraries = usr / "lib" / f"{platform.machine()}-linux-gnu"
@@ -44,12 +44,12 @@ def command(root: Path, program: Path) -> list[str]:
 
 
 def fetch_packages(folder: Path, packages: Sequence[str], *, architecture: str) -> Path:
-    """Return `folder` with the files of these packages, fetched at the first call. Raises MissingTool if Debian's archive is not
-    available.
+    """Download Debian packages and unpack them into `folder`, unless it exists already, and return `folder`. Nothing is installed. Raises
+    MissingTool if a program or Debian's archive is not available.
     """
 
     def fetch(work: Path) -> Path:
-        """Download the packages, unpack them below `work` and return the folder."""
+        """Download the packages and unpack them below the folder `work`; return the folder with their files."""
         _ask(work, "deb", "download", packages, architecture=architecture)
         for package in sorted(work.glob("*.deb")):
             subprocess.run(
@@ -64,12 +64,12 @@ def fetch_packages(folder: Path, packages: Sequence[str], *, architecture: str) 
 
 
 def source(folder: Path, package: str) -> Path:
-    """Return `folder` with the source from which Debian builds a package, fetched at the first call. Raises MissingTool if it is not
-    available.
+    """Download and unpack the source of a Debian package into `folder`, unless it exists already, and return `folder`. Raises MissingTool
+    if a program or Debian's archive is not available.
     """
 
     def fetch(work: Path) -> Path:
-        """Download and unpack the source package below `work` and return the folder."""
+        """Download and unpack the source package below the folder `work`; return the folder of the source."""
         _ask(work, "deb-src", "source", [package], architecture=architecture())
         return next(path for path in work.glob(f"{package}-*") if path.is_dir())
 
@@ -77,8 +77,8 @@ def source(folder: Path, package: str) -> Path:
 
 
 def _fetch_once(folder: Path, fetch: Callable[[Path], Path], *, needs: Sequence[str]) -> Path:
-    """Return `folder`, fetched first if it is missing. `fetch(work)`: returns a new folder below `work`; `needs`: programs. Raises
-    MissingTool.
+    """Return `folder`; if it does not exist, create it first by `fetch`, atomically. `fetch`: downloads into a given temporary folder and
+    returns the folder to keep; `needs`: names of the programs that it uses. Raises MissingTool if one is missing or if it fails.
     """
     if folder.is_dir():
         return folder
@@ -97,7 +97,9 @@ def _fetch_once(folder: Path, fetch: Callable[[Path], Path], *, needs: Sequence[
 
 
 def _ask(work: Path, kind: str, command: str, packages: Sequence[str], *, architecture: str) -> None:
-    """Fetch packages into `work` by apt-get. `kind`: deb or deb-src; `command`: of apt-get."""
+    """Download packages into the folder `work` with apt-get, without touching this machine's apt. `kind`: deb or deb-src; `command`:
+    apt-get's command, download or source. Raises CalledProcessError.
+    """
     for each in ("state/lists/partial", "cache/archives/partial", "parts", "root"):
         (work / each).mkdir(parents=True)
     (work / "status").touch()
@@ -124,7 +126,7 @@ def _ask(work: Path, kind: str, command: str, packages: Sequence[str], *, archit
 
 
 def _archive() -> str:
-    """Return the address of Debian's archive, as this machine's apt knows it. Raises MissingTool if it knows none."""
+    """Return the URL of Debian's archive that this machine's apt uses. Raises MissingTool if it has none."""
     asked = ["apt-get", "indextargets", "--format", "$(ORIGIN) $(LABEL) $(REPO_URI)", "Created-By: Packages"]
     listed = subprocess.run(asked, check=True, capture_output=True, text=True, encoding="utf-8").stdout
     found = [line.split()[2] for line in listed.splitlines() if line.startswith("Debian Debian ")]

@@ -16,12 +16,14 @@ PAGE = 0x10000  # the largest page of Linux on ARM
 
 
 class Malformed(ValueError):
-    """The error for data that are not an ELF file that the loader would map."""
+    """The error for data that are not an ELF file which the loader would map."""
 
 
 @dataclass(frozen=True)
 class Segment:
-    """One entry of the program header; sizes and positions in bytes."""
+    """One entry of an ELF program header. `kind`: its type, such as LOAD; `in_file`, `in_memory`: its size in bytes there; `offset`: its
+    position in the file.
+    """
 
     kind: int
     flags: int
@@ -34,7 +36,7 @@ class Segment:
 
     @property
     def end(self) -> int:
-        """Position in the file of the first byte behind the segment."""
+        """Position in the file just after the segment."""
         return self.offset + self.in_file
 
 
@@ -44,19 +46,19 @@ def is_elf(data: bytes) -> bool:
 
 
 def machine(data: bytes) -> int:
-    """Return the number of the processor that the file is for."""
+    """Return the ELF number of the processor that the file is for, such as AARCH64."""
     return int(HEADER.unpack_from(data)[2])
 
 
 def segments(data: bytes) -> list[Segment]:
-    """Return the entries of the program header."""
+    """Return all entries of the file's program header."""
     header = HEADER.unpack_from(data)
     start, size, count = header[5], header[9], header[10]
     return [Segment(*SEGMENT.unpack_from(data, start + index * size)) for index in range(count)]
 
 
 def check_alignment(data: bytes) -> None:
-    """Raise Malformed unless every loaded segment keeps offset = address modulo its alignment: the loader maps whole pages."""
+    """Raise Malformed if a loaded segment's offset and address differ modulo its alignment, because the loader maps whole pages."""
     for segment in segments(data):
         if segment.kind == LOAD and (segment.offset - segment.address) % (segment.alignment or 1):
             raise Malformed(
@@ -65,10 +67,10 @@ def check_alignment(data: bytes) -> None:
 
 
 def strip(data: bytes) -> bytes:
-    """Return an ELF file with the same image in memory in fewer bytes: without symbol tables, debug information and section headers.
+    """Return a smaller ELF file that loads to the same image in memory: without symbol tables, debug information and section headers.
 
-    Loaded segments stay byte for byte. One that lies behind the symbols (patchelf puts it there) moves down by whole pages, so that its
-    alignment holds; `strip` of binutils has corrupted such files.
+    The bytes of loaded segments do not change. A segment that lies behind the symbols (patchelf puts it there) is moved down by whole
+    pages, so that its alignment stays valid; `strip` of binutils has corrupted such files.
     """
     found = segments(data)
     moved = _moves(found)
@@ -89,7 +91,7 @@ def strip(data: bytes) -> bytes:
 
 
 def _moves(found: list[Segment]) -> dict[Segment, int]:
-    """Return by how many bytes each loaded segment moves towards the start of the file."""
+    """Return by how many bytes, a multiple of the page size, each loaded segment is moved towards the start of the file."""
     moves, end = dict[Segment, int](), 0
     for segment in sorted((s for s in found if s.kind == LOAD), key=lambda s: s.offset):
         gap = max(0, segment.offset - end)
@@ -99,18 +101,20 @@ def _moves(found: list[Segment]) -> dict[Segment, int]:
 
 
 def _shift(segment: Segment, moves: dict[Segment, int]) -> int:
-    """Return by how many bytes a segment moves: as the loaded segment that contains it. Segments without bytes (the stack's flags) stay."""
+    """Return by how many bytes a segment is moved: as many as the loaded segment that contains it. Segments outside of all loaded ones are
+    not moved. `moves`: result of `_moves`.
+    """
     return next((by for load, by in moves.items() if load.offset <= segment.offset and segment.end <= load.end), 0)
 
 
 def list_needed_libraries(data: bytes) -> set[str]:
-    """Return the names of the libraries that the loader looks for."""
+    """Return the names of the libraries that the loader would load with this ELF file."""
     strings, entries = _dynamic(data)
     return {_text(strings, value) for tag, value in entries if tag == NEEDED}
 
 
 def versions(data: bytes) -> set[str]:
-    """Return the symbol versions that other libraries must offer: GLIBC_2.28, GLIBCXX_3.4.22, ..."""
+    """Return the symbol versions that an ELF file needs from other libraries, such as GLIBC_2.28 and GLIBCXX_3.4.22."""
     strings, entries = _dynamic(data)
     tags = dict(entries)
     if VERNEED not in tags:
@@ -128,13 +132,15 @@ def versions(data: bytes) -> set[str]:
 
 
 def newest(versions: set[str], family: str) -> tuple[int, ...]:
-    """Return the highest version of `family` (GLIBC, GLIBCXX), for example (2, 28); () if there is none."""
+    """Return the highest of the symbol versions in `versions` that belongs to `family` ("GLIBC" or "GLIBCXX"), such as (2, 28); () if there
+    is none.
+    """
     numbers = [re.fullmatch(rf"{family}_([\d.]+)", version) for version in versions]
     return max((tuple(int(part) for part in match[1].split(".")) for match in numbers if match), default=())
 
 
 def _dynamic(data: bytes) -> tuple[bytes, list[tuple[int, int]]]:
-    """Return the string table and the entries of the dynamic section; empty if the file has none."""
+    """Return (string table, entries as (tag, value)) of an ELF file's dynamic section; both empty if it has none."""
     for segment in segments(data):
         if segment.kind == DYNAMIC:
             entries = list(struct.iter_unpack("<QQ", data[segment.offset : segment.end]))
@@ -145,7 +151,7 @@ def _dynamic(data: bytes) -> tuple[bytes, list[tuple[int, int]]]:
 
 
 def _offset(data: bytes, address: int) -> int:
-    """Return the offset in the file of a virtual address. Raises Malformed if no segment holds it."""
+    """Return the position in the file of a virtual address. Raises Malformed if no loaded segment contains the address."""
     for segment in segments(data):
         if segment.kind == LOAD and segment.address <= address < segment.address + segment.in_file:
             return segment.offset + address - segment.address
@@ -153,5 +159,5 @@ def _offset(data: bytes, address: int) -> int:
 
 
 def _text(strings: bytes, at: int) -> str:
-    """Return the zero-terminated string at the offset `at`."""
+    """Return the zero-terminated string at position `at` of a string table."""
     return strings[at : strings.index(b"\0", at)].decode()

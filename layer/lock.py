@@ -11,16 +11,18 @@ INDEX = "https://download.pytorch.org/whl/cpu"  # builds without CUDA; on ARM th
 
 
 class NoWheels(CrossoverError):
-    """The error if pip could not fetch what a layer or a lock is made of, or the files differ from the locked ones."""
+    """The error if pip cannot download a wheel that a layer or a lock file needs, or if its hash is not the locked one."""
 
 
 def lines(file: str) -> list[str]:
-    """Return the requirements of layer/locked/`file`.txt as pip takes them, each with its hashes, and pip's options in it."""
+    """Return the lines of layer/locked/`file`.txt without comments: requirements with hashes, and pip's options."""
     return [line for line in (LOCKED / f"{file}.txt").read_text(encoding="utf-8").splitlines() if line[:1] != "#"]
 
 
 def add_hashes(requirement: str) -> str:
-    """Return `name==version` with the hashes that are locked for it. Raises LookupError if there are none."""
+    """Return the requirement `name==version` followed by the hashes that are locked for it, as pip expects them. Raises LookupError if
+    there are none.
+    """
     for line in (*lines("packages"), *lines("torch")):
         if line.split(" ")[0] == requirement:
             return " ".join(word for word in line.split() if word == requirement or word.startswith("--hash="))
@@ -28,7 +30,7 @@ def add_hashes(requirement: str) -> str:
 
 
 def platform(python: str, machine: str) -> list[str]:
-    """Return pip's options for wheels of a Python version and a processor, whatever Python runs pip."""
+    """Return pip's options to select wheels for a Python version and a processor, regardless of the Python that runs pip."""
     words = ["--only-binary=:all:", "--implementation", "cp", "--python-version", python]
     words += [word for abi in (f"cp{python.replace('.', '')}", "abi3", "none") for word in ("--abi", abi)]
     # Amazon Linux 2023 has glibc 2.34, Debian 13 and Ubuntu 24.04 have later ones.

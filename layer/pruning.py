@@ -36,7 +36,7 @@ WHOLE_PACKAGES = tuple(
 
 
 def keeps(path: str) -> bool:
-    """Return whether the layer carries this file of a wheel."""
+    """Return whether the layer includes this file of a wheel. `path`: path inside the wheel."""
     if ".dist-info/" in path:
         return bool(METADATA.fullmatch(path))
     if ".data/" in path or (fnmatch(path, PROGRAMS) and path != WANTED_PROGRAM):
@@ -50,15 +50,17 @@ def keeps(path: str) -> bool:
 
 
 def load_traced_paths() -> frozenset[str]:
-    """Return the paths of the Python files that PyTorch loads when it is imported and trains a model."""
+    """Return the recorded paths, inside the wheel, of the Python files that PyTorch loads when it is imported and trains a model."""
     return frozenset((HERE / f"torch-{TORCH}.txt").read_text(encoding="utf-8").split())
 
 
 def stubs() -> dict[str, bytes]:
-    """Return the project's files that replace some of PyTorch's, by path."""
+    """Return the project's files that replace files of PyTorch, as contents by path inside the wheel."""
     return {str(path.relative_to(STUBS)): path.read_bytes() for path in sorted(STUBS.rglob("*.py"))}
 
 
 def reads_its_source(source: bytes) -> bool:
-    """Return whether PyTorch reads this file's text at import (`inspect.getsource`), so that byte code alone does not suffice."""
+    """Return whether PyTorch reads the source text of this file when it is imported, so that byte code alone does not suffice. `source`:
+    the file's content.
+    """
     return b"install_config_module(" in source or b"_overload" in source

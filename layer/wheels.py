@@ -14,8 +14,8 @@ from layer.lock import NoWheels, platform
 
 
 def fetch(requirements: Sequence[str], folder: Path) -> list[Path]:
-    """Fetch one wheel per requirement into `folder` and return their sorted paths. Wheels that exist already are kept; if a requirement
-    names hashes, only a wheel with one of them. Raises NoWheels.
+    """Download one wheel per requirement into `folder`, except those that it has, and return the wheels' paths, sorted. If a requirement
+    has hashes, only a wheel with one of them is accepted. Raises NoWheels if pip fails.
     """
     folder.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
@@ -33,7 +33,9 @@ def fetch(requirements: Sequence[str], folder: Path) -> list[Path]:
 
 
 def _present(requirement: str, folder: Path) -> Path | None:
-    """Return the wheel of a requirement (name==version with hashes) in a folder, or None. A wheel with another hash is deleted."""
+    """Return the wheel in `folder` for a requirement (`name==version`, with or without hashes); None if there is none. A wheel with another
+    hash is deleted.
+    """
     name, version = requirement.split(" ")[0].split("==")
     hashes = re.findall(r"--hash=sha256:(\w+)", requirement)
     for found in sorted(folder.glob(f"{name.replace('-', '_')}-{version}-*.whl")):
@@ -44,7 +46,7 @@ def _present(requirement: str, folder: Path) -> Path | None:
 
 
 def members(wheel: Path) -> Iterator[tuple[str, bytes]]:
-    """Yield paths and contents of a wheel's files, with one content in memory at a time."""
+    """Yield (path, content) of each file in a wheel, sorted by path. Only one content is in memory at a time."""
     with zipfile.ZipFile(wheel) as archive:
         for entry in sorted(archive.infolist(), key=lambda entry: entry.filename):
             if not entry.is_dir():

@@ -6,5 +6,5 @@ from typing import Any
 
 
 def _disable_dynamo(fn: Callable[..., Any] | None = None, recursive: bool = True) -> Any:
-    """Return the function itself, also if it is used as a decorator with arguments."""
+    """Return the function unchanged; without one, return a decorator that does so. `recursive`: not used."""
     return functools.partial(_disable_dynamo, recursive=recursive) if fn is None else fn

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def disable(fn: Callable[..., Any] | None = None, *arguments: Any, **options: Any) -> Any:
-    """Return the function itself, or a decorator that returns it."""
+    """Return the function unchanged; without one, return a decorator that does so."""
     return fn if fn is not None else lambda inner: inner
 
 
@@ -15,13 +15,14 @@ allow_in_graph = disallow_in_graph = forbid_in_graph = nonstrict_trace = disable
 
 
 def graph_break(*arguments: Any, **options: Any) -> None:
-    """Do nothing: there is no graph to break, nor to mark."""
+    """Do nothing, because there is no graph to break or mark."""
 
 
 mark_static = mark_dynamic = maybe_mark_dynamic = mark_static_address = reset = graph_break
 
 
 def is_compiling() -> bool:
+    """Return False, because nothing is ever compiled."""
     return False
 
 
@@ -30,6 +31,7 @@ is_dynamo_supported = is_compiling
 
 @contextlib.contextmanager
 def _nothing(*arguments: Any, **options: Any) -> Iterator[None]:
+    """Do nothing when the context is entered and left."""
     yield
 
 
@@ -39,4 +41,5 @@ compiled_autograd = SimpleNamespace(
 
 
 def optimize(*arguments: Any, **options: Any) -> Any:
+    """Raise RuntimeError, because the Lambda layer contains no compiler."""
     raise RuntimeError("torch.compile: the Lambda layer carries no compiler; call the model as it is")
