@@ -40,7 +40,7 @@ GRIDS: dict[str, tuple[str, tuple[str, ...]]] = {
 
 
 def load_grid_question(name: str) -> tuple[Question, list[Candidate]]:
-    """Return a grid's question, and all candidates that are feasible."""
+    """Return the question of a grid, and all of its candidates that are feasible. `name`: a key of GRIDS."""
     file, changes = GRIDS[name]
     question, sizes, _ = subject.build_question(load(CONFIG / f"{file}.yaml", changes))
     every = candidates.list_candidates(
@@ -49,9 +49,10 @@ def load_grid_question(name: str) -> tuple[Question, list[Candidate]]:
     return question, [each for each in every if not find_problem(each, sizes, ON_HAND)[1]]
 
 
-def off_by(found: dict[Candidate, Estimate], whole: dict[Candidate, Estimate]) -> float:
-    """Return by what share a cell of the grid is better, at most, in dollars and time together, than each one that the search has
-    simulated.
+def compute_distance_from_best(found: dict[Candidate, Estimate], whole: dict[Candidate, Estimate]) -> float:
+    """Return how far the search's result is from the best, as a share: 0.02 means that every candidate of the grid is at most 2 % better,
+    in both seconds and dollars, than some candidate that the search has simulated. `found`: estimates that the search made; `whole`:
+    estimates of all candidates.
     """
     worst = 0.0
     for other in whole.values():
@@ -61,7 +62,7 @@ def off_by(found: dict[Candidate, Estimate], whole: dict[Candidate, Estimate]) -
 
 
 def measure_grid(name: str) -> list[Figure]:
-    """Search a grid, simulate all of it, and return the figures that compare the two."""
+    """Search the candidates of a grid, then simulate all of them, and return figures that compare the two. `name`: a key of GRIDS."""
     question, everything = load_grid_question(name)
     began_s = time.process_time()
     step = max(1, len(everything) // CELLS)
@@ -81,7 +82,7 @@ def measure_grid(name: str) -> list[Figure]:
             by = max(by, bound.seconds / simulated.seconds - 1, bound.usd / simulated.usd - 1)
     return [
         Figure(f"{name}: cells", float(len(grid)), "", ">= 500"),
-        Figure(f"{name}: best off by", off_by(found, whole), "", "<= 0.02"),
+        Figure(f"{name}: best off by", compute_distance_from_best(found, whole), "", "<= 0.02"),
         Figure(f"{name}: bounds above the simulation", float(above), "", "<= 0"),
         Figure(f"{name}: above by at most", by, ""),
         Figure(f"{name}: simulated by the search", float(len(found)), ""),
@@ -89,10 +90,9 @@ def measure_grid(name: str) -> list[Figure]:
     ]
 
 
-def serverless() -> list[Figure]:
-    """Compare the papers' AllReduce, as its file says, with the advice for functions alone whose p95 is not above that file's median time.
-
-    The advice is for the same updates, and for the local steps of the runs that come with the project and reach REACHED.
+def measure_serverless() -> list[Figure]:
+    """Return figures on what advice that allows only functions saves, compared with AllReduce as the project's own file sets it, in no more
+    time. One advice keeps the updates; the other may use the local steps of recorded runs that reach REACHED.
     """
     asked = load(CONFIG / "all-reduce-cifar10.yaml")
     question, sizes, _ = subject.build_question(asked)
@@ -122,7 +122,9 @@ def serverless() -> list[Figure]:
 
 
 def _report_savings(name: str, found: Advice, shipped: Estimate, goal: str) -> list[Figure]:
-    """Return the figures of one advice, and print its winner. `shipped`: the estimate for the project's own file."""
+    """Print the winner of one advice and return its figures. `name`: name of the advice; `shipped`: estimate for the project's own file;
+    `goal`: for the share of the dollars that is saved.
+    """
     winner = found.winner
     print(f"{name}: {winner.candidate.words}: {winner.words}; in time: {found.met}")
     return [
@@ -133,7 +135,9 @@ def _report_savings(name: str, found: Advice, shipped: Estimate, goal: str) -> l
 
 
 def measure_search(name: str = "mobilenet", *, every: int = 1) -> list[Figure]:
-    """Search all candidates of a grid's experiment, or each `every`th, and return the figures."""
+    """Search all candidates of a grid's experiment, or every `every`-th, and return the number of candidates and the seconds of the search.
+    `name`: a key of GRIDS.
+    """
     question, everything = load_grid_question(name)
     everything = everything[::every]
     began_s, spent_s = time.perf_counter(), time.process_time()
@@ -152,7 +156,7 @@ def measure_search(name: str = "mobilenet", *, every: int = 1) -> list[Figure]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the parts that the arguments ask for and write the figures after each."""
+    """Run the parts that the arguments select, and write all figures so far after each part."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     alone = parser.add_mutually_exclusive_group()
     alone.add_argument(
@@ -164,12 +168,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parts: list[Callable[[], list[Figure]]] = [
         measure_search,
         *(partial(measure_grid, name) for name in GRIDS),
-        serverless,
+        measure_serverless,
     ]
     if given.grid:
         parts = [partial(measure_grid, given.grid)]
     elif given.quick or given.serverless:
-        parts = [partial(measure_search, "digits", every=400) if given.quick else serverless]
+        parts = [partial(measure_search, "digits", every=400) if given.quick else measure_serverless]
     figures = list[Figure]()
     for part in parts:
         figures += part()

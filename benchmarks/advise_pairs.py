@@ -34,7 +34,9 @@ ASKED: dict[str, Any] = {
 
 
 def draw_question(number: int) -> dict[str, Any]:
-    """Return the random question of that number."""
+    """Return the random question with that number: an example's file name, changed settings, deadline in seconds, budget in dollars and
+    allowed services, by name. The same number gives the same question.
+    """
     rng = random.Random(f"advice {number}")
     file = rng.choice(("all-reduce-cifar10", "spirt-cifar10", "all-reduce-s3", "spirt", "mlless-cifar10", "single"))
     changes = [
@@ -55,7 +57,10 @@ def draw_question(number: int) -> dict[str, Any]:
 
 
 def answer_question(asked: Mapping[str, Any], every: int) -> dict[str, Any]:
-    """Answer a question with the code of the checkout in which this process runs. `every`: search only each so-manieth candidate."""
+    """Answer a question with the code of the checkout in which this process runs. Return the answer (words, seconds and dollars of the
+    winner and of the Pareto front), the processor seconds, and the number of simulated candidates. `asked`: as `draw_question` returns it;
+    `every`: consider only every `every`-th candidate.
+    """
     from crossover.advice import advice, candidates
     from crossover.advice import question as subject
     from crossover.advice.question import ON_HAND, Constraints
@@ -74,8 +79,8 @@ def answer_question(asked: Mapping[str, Any], every: int) -> dict[str, Any]:
 
 
 def answer_in_checkout(folder: Path, asked: Mapping[str, Any], every: int) -> dict[str, Any]:
-    """Call `answer_question` with `asked` and `every` in a process of its own, with the code of `folder`. If it fails, the answer is the
-    last line of its error.
+    """Run `answer_question` in a new process with the code of the checkout `folder`, and return its result. If the process fails, the
+    answer is the last line of its error.
     """
     environment = {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{Path(__file__).parents[1]}"}
     command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(folder)!r}); sys.argv = ['']\n" + CODE]
@@ -100,7 +105,7 @@ print(json.dumps(pairs.answer_question(asked, every)))
 
 
 def is_same_answer(one: Sequence[Any], other: Sequence[Any]) -> bool:
-    """Return whether two answers are equal, or have as many entries with figures within SLACK."""
+    """Return whether two answers are equal, or have equally many entries whose seconds and dollars all differ by at most SLACK."""
     if one == other or len(one) != len(other) or not all(isinstance(each, list) for each in (*one, *other)):
         return one == other
     figures = [pair for mine, its in zip(one, other, strict=True) for pair in zip(mine[1:], its[1:], strict=True)]
@@ -108,7 +113,9 @@ def is_same_answer(one: Sequence[Any], other: Sequence[Any]) -> bool:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Ask drawn questions in both checkouts and write how much faster this one answers, and whether the answers are equal."""
+    """Let this checkout and another one answer the same questions in turns. Write how many times faster this one is, and how many answers
+    are the same.
+    """
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     here = Path(__file__).parents[1]
     parser.add_argument("--before", type=Path, default=here, help="another checkout; else this one beside itself")

@@ -54,7 +54,7 @@ def transformer(classes, input_shape):
 
 
 def write_table(path: Path, rows: int) -> None:
-    """Write a CSV of random numbers, with classes in the last column."""
+    """Write a CSV file with `rows` rows of random numbers, and one of two classes in the last column."""
     drawn = random.Random(1)
     with path.open("w", encoding="utf-8") as file:
         print(*(f"f{n}" for n in range(COLUMNS)), "label", sep=",", file=file)
@@ -63,7 +63,9 @@ def write_table(path: Path, rows: int) -> None:
 
 
 def measure_answer(name: str, folder: Path, arguments: Sequence[str]) -> list[Figure]:
-    """Ask one question in a process of its own, and return the figures until its answer. `folder`: where the process runs."""
+    """Run `crossover advise` with `arguments` in a new process, and return its processor seconds, wall seconds and peak memory. `name`: of
+    the question, for the figures; `folder`: working directory, which gets the output as answer.txt. Raises SystemExit if the command fails.
+    """
     began_s = perf_counter()
     command = [sys.executable, "-m", "crossover.cli", "advise", *arguments]
     environment = {**os.environ, "PYTHONPATH": str(CONFIG.parent)}
@@ -81,7 +83,7 @@ def measure_answer(name: str, folder: Path, arguments: Sequence[str]) -> list[Fi
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Ask the three questions one after another, and write the figures after each."""
+    """Let `crossover advise` answer the three questions one after another, and write all figures so far after each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a small table on instances alone: to see that it runs")
     quick = parser.parse_args(arguments).quick

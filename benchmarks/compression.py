@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from benchmarks import step
-from benchmarks.filter import medians_s
+from benchmarks.filter import measure_medians_s
 from benchmarks.report import Figure, write
 from crossover.algorithms import buffers, contributions
 from crossover.experiment import Exchange, Experiment, Training
@@ -30,40 +30,45 @@ CODECS = {
 Work = dict[str, tuple[Callable[[], object], Callable[[], object]]]
 
 
-def work(gradient: Tensor, shapes: list[torch.Size]) -> Work:
-    """Return (preparation, timed function) by name; the preparation is not timed."""
+def build_work(gradient: Tensor, shapes: list[torch.Size]) -> Work:
+    """Return what is to be timed: for each codec its encoding and its decoding, by name, each as (preparation, timed function).
+    Preparations are not timed. `shapes`: shapes of the model's parameters, in the order of `gradient`.
+    """
     found: Work = {}
     parameters = sum(shape.numel() for shape in shapes)
     for name, (exchange, _) in CODECS.items():
         experiment = Experiment(name="compression", architecture="all-reduce", exchange=exchange)
         own = contributions.build_encoder(experiment, worker=0, shapes=shapes, parameters=parameters)
         if isinstance(own, contributions.TwoExchanges):
-            found |= _two_exchanges(name, own, gradient)
+            found |= _build_two_exchange_work(name, own, gradient)
         else:
             assert isinstance(own, contributions.OneExchange)
-            found |= _one_exchange(name, own, gradient)
+            found |= _build_one_exchange_work(name, own, gradient)
     return found
 
 
-def _one_exchange(name: str, own: contributions.OneExchange, gradient: Tensor) -> Work:
-    """Return the work of a codec with one exchange per round."""
+def _build_one_exchange_work(name: str, own: contributions.OneExchange, gradient: Tensor) -> Work:
+    """Return what is to be timed for a codec with one exchange per round: by name, (preparation, timed function)."""
     contribution, out = own.begin(gradient, round=0), torch.empty_like(gradient)
     (body,) = contribution.bodies.values()
     data = buffers.view(body)
 
     def encode() -> None:
+        """Encode the gradient for the next round."""
         own.begin(gradient, round=1)
 
     def decode() -> None:
+        """Decode one worker's contribution into `out`."""
         contribution.read(data, out=out, first=0, what=name)
 
-    return {f"{name}: encoding": (lambda: own.proceed(gradient), encode), f"{name}: decoding": (_nothing, decode)}
+    return {f"{name}: encoding": (lambda: own.proceed(gradient), encode), f"{name}: decoding": (_do_nothing, decode)}
 
 
-def _two_exchanges(name: str, own: contributions.TwoExchanges, gradient: Tensor) -> Work:
-    """Return the work of a codec with two exchanges per round."""
+def _build_two_exchange_work(name: str, own: contributions.TwoExchanges, gradient: Tensor) -> Work:
+    """Return what is to be timed for a codec with two exchanges per round: by name, (preparation, timed function)."""
 
     def encode() -> Tensor:
+        """Encode the gradient for both exchanges of a round, and return the values of the second contribution."""
         following = own.proceed(own.begin(gradient, round=1).values)
         assert isinstance(following, contributions.Contribution)
         return following.values
@@ -71,24 +76,25 @@ def _two_exchanges(name: str, own: contributions.TwoExchanges, gradient: Tensor)
     mean = torch.empty(0)
 
     def before() -> None:
+        """Set `mean`, the input of decoding, to a freshly encoded contribution."""
         nonlocal mean
         mean = encode()
 
-    return {f"{name}: encoding": (_nothing, encode), f"{name}: decoding": (before, lambda: own.proceed(mean))}
+    return {f"{name}: encoding": (_do_nothing, encode), f"{name}: decoding": (before, lambda: own.proceed(mean))}
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     """Do nothing: the preparation of work that needs none."""
 
 
 def main() -> None:
-    """Measure each codec beside a training step and write the figures."""
+    """Time encoding and decoding with each codec beside a training step of MobileNet, and write the figures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--quick", action="store_true", help="batch 8, few rounds: to see that it runs")
     quick: bool = parser.parse_args().quick
     torch.set_num_threads(1)
     batch, rounds = (8, 2) if quick else (512, 7)
-    compute = step.learner(batch, precision="fp32")
+    compute = step.make_learner_step(batch, precision="fp32")
     shapes = [
         parameter.shape for parameter in build_skeleton(Training(model="mobilenet"), 10, (3, 32, 32)).parameters()
     ]
@@ -96,7 +102,7 @@ def main() -> None:
     gradient = torch.randn(
         sum(shape.numel() for shape in shapes) + statistics, generator=torch.Generator().manual_seed(1)
     )
-    found = medians_s({"step": (_nothing, compute), **work(gradient, shapes)}, rounds=rounds)
+    found = measure_medians_s({"step": (_do_nothing, compute), **build_work(gradient, shapes)}, rounds=rounds)
     figures = [Figure(f"a step of MobileNet, batch {batch}", found["step"], "s")]
     for name, (_, goal) in CODECS.items():
         for what in ("encoding", "decoding"):

@@ -20,8 +20,10 @@ _COMPUTING = ("compute", "evaluate")
 _WORKERS = 4
 
 
-def noise(experiment: Any) -> Any:
-    """Return a data set (`package.module:loader`) of as many random images as the experiment's limit asks for, and a few to validate on."""
+def load_noise(experiment: Any) -> Any:
+    """Return a data set of random images of CIFAR-10's shape: as many for training as the experiment's `data.limit`, and 1,024 for
+    validation. A loader in the form `package.module:loader`.
+    """
     import torch
 
     from crossover.learning.datasets import Samples
@@ -29,6 +31,7 @@ def noise(experiment: Any) -> Any:
     random = torch.Generator().manual_seed(1)
 
     def drawn(count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return `count` random images with random labels."""
         images = torch.randint(0, 256, (count, 3, 32, 32), dtype=torch.uint8, generator=random)
         return images, torch.randint(0, 10, (count,), generator=random)
 
@@ -36,21 +39,23 @@ def noise(experiment: Any) -> Any:
 
 
 def measure(*, batch: int, minibatches: int) -> list[Figure]:
-    """Run two epochs of `minibatches` per worker on the local cloud, and take the figures of the second."""
+    """Run two epochs of SPIRT on the local cloud, and return figures of the second: its seconds compared with the computing in it, and peak
+    memory. `batch`: minibatch size; `minibatches`: number per worker and epoch.
+    """
     from crossover import validation
     from crossover.running import run_local
 
     settings = [
         "training.epochs=2",
         f"training.batch_size={batch}",
-        "data.dataset=benchmarks.epoch:noise",
+        "data.dataset=benchmarks.epoch:load_noise",
         f"data.limit={_WORKERS * batch * minibatches}",
     ]
     config = Path(__file__).parents[1] / "config" / "spirt-cifar10.yaml"
     experiment = validation.load(config, settings)
     with tempfile.TemporaryDirectory(prefix="crossover-") as folder, Watch() as memory:
         records = run_local(experiment, Path(folder), lambda progress: None).records
-    wall_s, computing_s = epoch_seconds(records, epoch=2)
+    wall_s, computing_s = sum_epoch_seconds(records, epoch=2)
     cores = os.cpu_count() or 1
     about = f"SPIRT, {_WORKERS} workers x {minibatches} minibatches of {batch} on {cores} cores"
     return [
@@ -62,8 +67,10 @@ def measure(*, batch: int, minibatches: int) -> list[Figure]:
     ]
 
 
-def epoch_seconds(records: Sequence[Mapping[str, Any]], *, epoch: int) -> tuple[float, float]:
-    """Return (seconds from the epoch's first invocation to the end of its last one, seconds of computing in it)."""
+def sum_epoch_seconds(records: Sequence[Mapping[str, Any]], *, epoch: int) -> tuple[float, float]:
+    """Return (seconds from the start of the epoch's first invocation to the end of its last one, seconds of gradients and evaluations in
+    it, added up over all workers). `records`: records of the run; `epoch`: number of the epoch.
+    """
     own = [record for record in records if record["epoch"] == epoch]
     began = min(record["started_at"] for record in own)
     ended = max(record["started_at"] + record["slot_wait_s"] + record["wall_s"] for record in own)
@@ -72,7 +79,7 @@ def epoch_seconds(records: Sequence[Mapping[str, Any]], *, epoch: int) -> tuple[
 
 
 def main() -> None:
-    """Measure an epoch as the arguments say and write the figures."""
+    """Measure an epoch with the sizes that the arguments give, and write the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batch", type=int, default=512)
     parser.add_argument("--minibatches", type=int, default=6, help="per worker")

@@ -54,7 +54,9 @@ GOALS = {
 
 @dataclass(frozen=True)
 class Setting:
-    """A group of processes and the size of its vectors."""
+    """A group of processes and the size of their vectors. `label`: the size in words; `rounds`: number of timed rounds; `with_goal`:
+    whether the figures have goals.
+    """
 
     workers: int
     elements: int
@@ -65,7 +67,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Channel:
-    """Name and address of a store that carries the vectors. `url`: of Redis, or of an S3 endpoint."""
+    """A store through which vectors are exchanged. `url`: address of Redis or of an S3 endpoint."""
 
     name: str
     url: str
@@ -77,24 +79,24 @@ class Channel:
 
 
 class OneStore(MemoryClients):
-    """Clients of a context that needs a tensor store alone."""
+    """Clients for a context that uses only a tensor store: every worker gets the store with which this was created."""
 
     def __init__(self, store: TensorStore) -> None:
         super().__init__(workers=1)
         self._store = store
 
     def tensors(self, experiment: Experiment, worker: int, traffic: Traffic) -> TensorStore:
-        """Return the one store for every worker of `experiment`, counting into `traffic` if it can."""
+        """Return the store, whichever the worker; it counts what it moves into `traffic` if it can."""
         with_traffic = getattr(self._store, "with_traffic", None)
         return with_traffic(traffic) if with_traffic else self._store
 
     def hold_slot(self) -> AbstractContextManager[float]:
-        """Return a context that waits for nothing."""
+        """Return a context manager that does nothing: there is no limit of concurrent workers."""
         return nullcontext(0.0)
 
 
 def connect_store(channel: Channel, traffic: Traffic) -> TensorStore:
-    """Return a store that is connected to the channel."""
+    """Return a tensor store connected to the channel, which counts what it moves into `traffic`."""
     if channel.is_s3:
         from crossover.data.s3 import S3ObjectStore
 
@@ -116,8 +118,8 @@ def _s3_client(address: str) -> Any:
     )
 
 
-def context(channel: Channel, setting: Setting) -> tuple[Context, Traffic]:
-    """Return a context whose tensor store is the channel, and the counts of what that store moves."""
+def build_context(channel: Channel, setting: Setting) -> tuple[Context, Traffic]:
+    """Return a workflow context whose tensor store is the channel, and the traffic object that counts what the store moves."""
     traffic = Traffic()
     storage = Storage(channel="s3" if channel.is_s3 else "redis")
     experiment = Experiment(
@@ -133,7 +135,7 @@ def context(channel: Channel, setting: Setting) -> tuple[Context, Traffic]:
     return ctx, traffic if channel.is_s3 else ctx.traffic["tensor_store"]
 
 
-def process(
+def run_worker(
     rank: int,
     setting: Setting,
     channels: list[Channel],
@@ -141,21 +143,22 @@ def process(
     start: Barrier,
     results: "multiprocessing.Queue[Any]",
 ) -> None:
-    """Run one worker: every way to exchange in turns, `rounds` times after one to warm up. Puts its rank, the seconds of each round and the
-    traffic of one round into `results`.
+    """Run one worker in this process: make one exchange of each kind in turns, once to warm up and then `setting.rounds` times, and check
+    the results. Puts (rank, seconds of each round by kind, bytes sent and received in the last round by kind) into `results`. `start`:
+    barrier at which all workers start together; `folder`: where they meet.
     """
     torch.set_num_threads(1)
     own = torch.randn(setting.elements, generator=torch.Generator().manual_seed(rank))
     out, mixed = torch.empty_like(own), torch.empty_like(own)
     meeting = f"file://{folder / 'gloo'}"
     distributed.init_process_group("gloo", init_method=meeting, rank=rank, world_size=setting.workers)
-    ways: dict[str, Callable[[int], Callable[[], None]]] = {"gloo": lambda round: lambda: _gloo(own, mixed)}
+    ways: dict[str, Callable[[int], Callable[[], None]]] = {"gloo": lambda round: lambda: _average_by_gloo(own, mixed)}
     traffics: dict[str, Traffic] = {}
-    contexts = {channel.name: context(channel, setting) for channel in channels}
+    contexts = {channel.name: build_context(channel, setting) for channel in channels}
     for channel in channels:
         for name, exchange in EXCHANGES.items():
             ctx, traffics[f"{name}, {channel.name}"] = contexts[channel.name]
-            ways[f"{name}, {channel.name}"] = _way(ctx, exchange, rank, setting, own, out)
+            ways[f"{name}, {channel.name}"] = _make_preparation(ctx, exchange, rank, setting, own, out)
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     moved: dict[str, tuple[int, int]] = {}
     round = 0
@@ -178,7 +181,7 @@ def process(
             if name == "gloo":
                 continue
             if turn == 0:
-                _check(out, mixed, setting)
+                _check_mean(out, mixed, setting)
             ctx, _ = contexts[name.partition(", ")[2]]
             exchange = EXCHANGES[name.partition(", ")[0]]
             ctx.tensors[0].delete(*keys_of(ctx.keys, exchange, round, rank, setting.workers))
@@ -186,21 +189,23 @@ def process(
     results.put((rank, seconds, moved))
 
 
-def _gloo(own: Tensor, mixed: Tensor) -> None:
-    """Average the vectors of all processes by gloo."""
+def _average_by_gloo(own: Tensor, mixed: Tensor) -> None:
+    """Set `mixed` to the mean of all processes' vectors `own`, by gloo's all_reduce."""
     mixed.copy_(own)
     distributed.all_reduce(mixed)
     mixed.div_(distributed.get_world_size())
 
 
-def _way(
+def _make_preparation(
     ctx: Context, exchange: GroupExchange, rank: int, setting: Setting, own: Tensor, out: Tensor
 ) -> Callable[[int], Callable[[], None]]:
-    """Return a function that prepares a round and returns its exchange."""
+    """Return a function that takes a round's number, prepares one exchange, and returns a function that makes the exchange. `own`: the
+    worker's vector; `out`: gets the mean.
+    """
     waits = Waits(ctx, f"worker {rank}", 0, lambda round: False)
 
     def prepare(round: int) -> Callable[[], None]:
-        """Return a call that makes one exchange, with the group of this round made beforehand."""
+        """Create the group of workers for this round, and return a function that makes the exchange."""
         peers = Group(ctx, waits, rank, round, [64] * setting.workers, VectorKind.GRADIENT)
         return lambda: exchange.exchange(peers, own, out)
 
@@ -208,28 +213,30 @@ def _way(
 
 
 def _count_moved_bytes(traffic: Traffic | None) -> tuple[int, int]:
-    """Return the bytes (out, in) so far; zeros without a store."""
+    """Return (bytes sent, bytes received) so far; (0, 0) if there is no store."""
     return (traffic.as_record()["bytes_out"], traffic.as_record()["bytes_in"]) if traffic else (0, 0)
 
 
-def _check(out: Tensor, mixed: Tensor, setting: Setting) -> None:
-    """Raise AssertionError if the mean differs from torch.distributed's by more than rounding."""
+def _check_mean(out: Tensor, mixed: Tensor, setting: Setting) -> None:
+    """Raise AssertionError if the mean `out` differs from `mixed`, that of torch.distributed, by more than rounding errors."""
     if float((out - mixed).abs().max()) > 1e-6 * setting.workers:
         raise AssertionError("an exchange's mean differs from torch.distributed's")
 
 
 def measure(setting: Setting, channels: list[Channel], folder: Path) -> list[Figure]:
-    """Run one group of processes and return its figures."""
+    """Run one group of processes over all channels, and return the figures: milliseconds of each kind of exchange, their ratio to gloo, and
+    bytes beyond the expected number. `folder`: empty folder for the group.
+    """
     many = multiprocessing.get_context("fork")  # after the imports, before any torch operation: memory stays shared
     start, results = many.Barrier(setting.workers), many.Queue()
     group = [
-        many.Process(target=process, args=(rank, setting, channels, folder, start, results), daemon=True)
+        many.Process(target=run_worker, args=(rank, setting, channels, folder, start, results), daemon=True)
         for rank in range(setting.workers)
     ]
     for each in group:
         each.start()
     try:
-        found = sorted((_result(results, group) for _ in group), key=lambda result: int(result[0]))
+        found = sorted((_wait_for_result(results, group) for _ in group), key=lambda result: int(result[0]))
     finally:
         for each in group:
             each.join(timeout=10)
@@ -249,13 +256,13 @@ def measure(setting: Setting, channels: list[Channel], folder: Path) -> list[Fig
         figures.append(Figure(f"{name}, {where}", median * 1_000, "ms"))
         figures.append(Figure(f"{name} / gloo, {where}", median / medians["gloo"], "x", goal))
         headers = HEADER_BYTES if "S3" in channel else 0
-        worst = max(_excess(exchange, rank, moved[name], setting, headers) for rank, _, moved in found)
+        worst = max(_count_excess_bytes(exchange, rank, moved[name], setting, headers) for rank, _, moved in found)
         figures.append(Figure(f"{name}: bytes beside the closed form, {where}", worst, "bytes", "<= 0"))
     return figures
 
 
-def _result(results: "multiprocessing.Queue[Any]", group: Sequence[BaseProcess]) -> Any:
-    """Return the next result. Raises RuntimeError as soon as a process has failed."""
+def _wait_for_result(results: "multiprocessing.Queue[Any]", group: Sequence[BaseProcess]) -> Any:
+    """Wait for the next result of a process, and return it. Raises RuntimeError if a process of the group has failed."""
     while True:
         failed = [each.exitcode for each in group if each.exitcode]
         if failed:
@@ -264,8 +271,11 @@ def _result(results: "multiprocessing.Queue[Any]", group: Sequence[BaseProcess])
             return results.get(timeout=1)
 
 
-def _excess(exchange: str, rank: int, moved: tuple[int, int], setting: Setting, header_bytes: int) -> int:
-    """Return how many bytes were sent or received beyond the closed form, or short of it. In S3 every vector has a header."""
+def _count_excess_bytes(exchange: str, rank: int, moved: tuple[int, int], setting: Setting, header_bytes: int) -> int:
+    """Return by how many bytes the traffic of a worker differs from the expected number, sent and received together. `exchange`:
+    "AllReduce" or "ScatterReduce"; `moved`: (bytes sent, bytes received); `header_bytes`: bytes of header that the store adds to each
+    vector.
+    """
     size, others = 4 * setting.elements, setting.workers - 1
     if exchange == "AllReduce":
         puts, gets = (2, others) if rank == 0 else (1, 1)
@@ -278,7 +288,7 @@ def _excess(exchange: str, rank: int, moved: tuple[int, int], setting: Setting, 
 
 
 def main() -> None:
-    """Measure every exchange over every channel and write the figures."""
+    """Measure every kind of exchange over every channel, and write the figures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--quick", action="store_true", help="a small vector, few rounds: to see that it runs")
     quick: bool = parser.parse_args().quick
@@ -293,7 +303,7 @@ def main() -> None:
         module = ROOT / "redis_module" / "build" / "tensors.so"
         with (
             RedisServer(folder / "redis", module=module, settings={"appendonly": "no"}) as server,
-            s3(folder) as endpoint,
+            LocalS3(folder) as endpoint,
         ):
             channels = [
                 Channel("Redis TCP", server.url),
@@ -308,8 +318,8 @@ def main() -> None:
     write("exchange", figures)
 
 
-class s3:
-    """Context manager that runs moto's S3 in a process of its own, with one bucket, and yields its address."""
+class LocalS3:
+    """A context manager that runs moto's S3 server in a process of its own, with one bucket, and returns its address."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

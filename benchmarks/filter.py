@@ -16,9 +16,11 @@ from benchmarks.report import Figure, write
 from crossover.algorithms import compression, significance
 
 
-def medians_s(work: dict[str, tuple[Callable[[], object], Callable[[], object]]], *, rounds: int) -> dict[str, float]:
-    """Return the median seconds of each timed function, taken in turns after one round to warm up. `work`: (preparation, timed function) by
-    name; preparations are not timed.
+def measure_medians_s(
+    work: dict[str, tuple[Callable[[], object], Callable[[], object]]], *, rounds: int
+) -> dict[str, float]:
+    """Return the median seconds of each timed function, by name. All are called in turns, `rounds` times after one round to warm up.
+    `work`: by name, (preparation, timed function); preparations are called before each, untimed.
     """
     seconds: dict[str, list[float]] = {name: [] for name in work}
     for turn in range(rounds + 1):
@@ -32,8 +34,10 @@ def medians_s(work: dict[str, tuple[Callable[[], object], Callable[[], object]]]
     return {name: statistics.median(values) for name, values in seconds.items()}
 
 
-def figures(label: str, elements: int, *, rounds: int) -> list[Figure]:
-    """Return the figures for a vector of `elements` elements. `label`: its size in words; `rounds`: number of timed repetitions."""
+def measure_filter(label: str, elements: int, *, rounds: int) -> list[Figure]:
+    """Time MLLess's filter and a memory copy on a vector of `elements` elements, and return the figures. `label`: the size in words;
+    `rounds`: number of timed repetitions.
+    """
     random = torch.Generator().manual_seed(1)
     shared, accumulated = torch.randn(elements, generator=random), 0.1 * torch.randn(elements, generator=random)
     residual, copy = accumulated.clone(), torch.empty(elements)
@@ -41,18 +45,19 @@ def figures(label: str, elements: int, *, rounds: int) -> list[Figure]:
     thresholds = {sent: float(ratios.kthvalue(round(elements * (1 - sent))).values) for sent in (0.05, 0.01)}
 
     def renew() -> None:
-        """Set the residual back to its value before the filter."""
+        """Restore the residual to its value before the filter."""
         residual.copy_(accumulated)
 
-    def taken(threshold: float) -> tuple[torch.Tensor, torch.Tensor]:
+    def take(threshold: float) -> tuple[torch.Tensor, torch.Tensor]:
+        """Run the filter with this threshold; return what it takes from the residual."""
         return significance.take_significant(residual, shared, threshold=threshold, step=0)
 
-    update = compression.encode(*taken(thresholds[0.05]), elements=elements)
-    found = medians_s(
+    update = compression.encode(*take(thresholds[0.05]), elements=elements)
+    found = measure_medians_s(
         {
             "copy": (renew, lambda: copy.copy_(shared)),
-            "5 %": (renew, lambda: taken(thresholds[0.05])),
-            "1 %": (renew, lambda: taken(thresholds[0.01])),
+            "5 %": (renew, lambda: take(thresholds[0.05])),
+            "1 %": (renew, lambda: take(thresholds[0.01])),
             "norm": (renew, lambda: significance.is_significant(residual, shared, threshold=1.0, step=0)),
             "add": (renew, lambda: compression.add_to(copy, update)),
         },
@@ -82,7 +87,10 @@ def main() -> None:
     quick: bool = parser.parse_args().quick
     torch.set_num_threads(1)
     sizes = {"0.4 M": 400_000} if quick else {"3.2 M": 3_217_226, "11.17 M": 11_173_962}
-    write("filter", [each for label, size in sizes.items() for each in figures(label, size, rounds=3 if quick else 15)])
+    write(
+        "filter",
+        [each for label, size in sizes.items() for each in measure_filter(label, size, rounds=3 if quick else 15)],
+    )
 
 
 if __name__ == "__main__":

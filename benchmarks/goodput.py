@@ -44,12 +44,14 @@ KINDS = {  # what can die; an all-reduce has no broker, peers have no functions
 
 
 class Enough(Exception):
-    """Exception: the minutes are over."""
+    """Raised to stop the run because the measuring time is over."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault of the run. `pause_s`: seconds that the retry policy or the absence costs at least, on average."""
+    """A fault injected into the run. `at_s`: monotonic time in seconds; `kind`: "environment", "program" or "broker"; `pause_s`: seconds of
+    pause that it causes at least, on average.
+    """
 
     at_s: float
     kind: str
@@ -58,22 +60,26 @@ class Fault:
 
 @dataclass
 class Run:
-    """The times at which epochs were committed (monotonic seconds), with the model's accuracy, and the faults."""
+    """What was observed of a run. `samples`: training samples of an epoch; `commits`: (monotonic seconds, accuracy) of each committed
+    epoch; `faults`: faults so far.
+    """
 
     samples: int = 0  # of an epoch
     commits: list[tuple[float, float]] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
 
     def rate(self, every_s: float, *, struck: bool) -> float:
-        """Return the committed samples per second in the stretches of `every_s` seconds that began with a fault (`struck`), or in those
-        that followed them.
+        """Return the committed samples per second in the intervals of `every_s` seconds that start with a fault (if `struck`), or in the
+        undisturbed intervals that follow them.
         """
         since = [fault.at_s + (0.0 if struck else every_s) for fault in self.faults]
         committed = sum(a < at_s <= a + every_s for a in since for at_s, _ in self.commits)
         return self.samples * committed / (every_s * len(since))
 
     def recoveries_s(self, usual_s: float) -> list[float]:
-        """Return for each fault how many seconds longer than usual the longest epoch took that the fault can have delayed."""
+        """Return for each fault by how many seconds the longest epoch that it can have delayed exceeded a usual one. `usual_s`: seconds of
+        a usual epoch.
+        """
         gaps = [(before, after) for (before, _), (after, _) in zip(self.commits, self.commits[1:], strict=False)]
         found = []
         for fault in self.faults:
@@ -83,20 +89,20 @@ class Run:
         return found
 
     def usual_s(self) -> float:
-        """Return the median seconds of an epoch."""
+        """Return the median of the seconds between two committed epochs."""
         return statistics.median(b - a for (a, _), (b, _) in zip(self.commits, self.commits[1:], strict=False))
 
 
 def load_experiment(architecture: str, *, epochs: int) -> "Experiment":
-    """Return the project's own experiment of an architecture."""
+    """Return the project's example experiment of an architecture, with `epochs` epochs."""
     from crossover import validation
 
     return validation.load(CONFIG / f"{architecture.replace('_', '-')}.yaml", [f"training.epochs={epochs}"])
 
 
 def measure(architecture: str, *, minutes: float, every_s: float, seed: int) -> Run:
-    """Run one experiment of an architecture with `minutes` of time disturbed by faults and as much without, in stretches of `every_s`
-    seconds in turn. `seed`: of the drawn faults.
+    """Run an architecture's example on the local cloud, and return what was observed. Intervals of `every_s` seconds alternate: one that
+    starts with a fault, one without; each kind takes `minutes` minutes in all. `seed`: seed that draws the faults' victims.
     """
     from crossover.local import servers
     from crossover.local.cloud import LocalCloud
@@ -106,7 +112,7 @@ def measure(architecture: str, *, minutes: float, every_s: float, seed: int) -> 
     found, over, begun = Run(), threading.Event(), threading.Event()
 
     def record_epoch(progress: "Progress") -> None:
-        """Record an epoch. Raises Enough if the minutes are over."""
+        """Record the commit of an epoch. Raises Enough if the measuring time is over."""
         found.commits.append((time.monotonic(), progress.val_metric))
         begun.set()
         if found.faults and time.monotonic() - found.faults[0].at_s > 2 * 60 * minutes:
@@ -116,8 +122,8 @@ def measure(architecture: str, *, minutes: float, every_s: float, seed: int) -> 
     with servers.temporary_folder() as folder, TemporaryDirectory(prefix="crossover-") as out:
         with LocalCloud(folder / "cloud") as cloud:
             cloud.deploy(synthesize_assembly(experiment, folder / "assembly"))
-            hand = Hand(cloud, experiment, found, random.Random(seed))
-            thread = threading.Thread(target=hand.work, args=(begun, over, every_s, round(60 * minutes / every_s)))
+            injector = FaultInjector(cloud, experiment, found, random.Random(seed))
+            thread = threading.Thread(target=injector.work, args=(begun, over, every_s, round(60 * minutes / every_s)))
             thread.start()
             try:
                 check = partial(cloud.check, Path(out) / "server.log")
@@ -128,12 +134,14 @@ def measure(architecture: str, *, minutes: float, every_s: float, seed: int) -> 
                 over.set()
                 begun.set()
                 thread.join()
-            found.samples = hand.samples()
+            found.samples = injector.samples()
     return found
 
 
-class Hand:
-    """Source of the faults: each kind in turn."""
+class FaultInjector:
+    """An injector of faults into a run on the local cloud, which causes the kinds of faults in turn. `run`: gets each fault; `rng`: draws
+    the victims.
+    """
 
     def __init__(self, cloud: "LocalCloud", experiment: "Experiment", run: Run, rng: random.Random) -> None:
         self._cloud, self._experiment, self._run, self._rng = cloud, experiment, run, rng
@@ -144,7 +152,7 @@ class Hand:
         }
 
     def samples(self) -> int:
-        """Return the training samples of an epoch, over all workers."""
+        """Return the number of training samples in an epoch, of all workers, from the manifest in the run's bucket."""
         from crossover.running.monitor import Deployed
 
         s3, bucket = self._cloud.client("s3"), Deployed.load(self._experiment, self._cloud.session()).bucket
@@ -153,8 +161,8 @@ class Hand:
         return int(json.loads(s3.get_object(Bucket=bucket, Key=key)["Body"].read())["train_samples"])
 
     def work(self, begun: threading.Event, over: threading.Event, every_s: float, faults: int) -> None:
-        """Cause faults until there are `faults` of them or the run is `over`; every second stretch of `every_s` seconds has none. `begun`:
-        set at the first commit.
+        """Cause a fault at the start of every other interval of `every_s` seconds, until there were `faults` faults or `over` is set.
+        `begun`: event that is set when the first epoch is committed; waits for it first.
         """
         begun.wait()
         next_s = time.monotonic() + every_s
@@ -167,7 +175,9 @@ class Hand:
             print(f"{self._experiment.architecture}: {kind} after {len(self._run.commits)} epochs", flush=True)
 
     def _kill_an_environment(self, over: threading.Event) -> float:
-        """Kill a function's busy environment, and return the mean pause of the retry policy in seconds."""
+        """Kill a random busy environment of a function, as soon as one is busy or `over` is set. Return the mean pause before the retry, in
+        seconds.
+        """
         from crossover.workflow.state_machines import RETRY
         from tests.local.victims import kill_random
 
@@ -176,7 +186,7 @@ class Hand:
         return float(RETRY[0]["IntervalSeconds"]) / 2  # full jitter: anything from 0 to the interval
 
     def _kill_a_program(self, over: threading.Event) -> float:
-        """Kill a program, and return 0: it is started again at once."""
+        """Kill a random program of the run. Return 0.0 seconds of pause, because the local cloud restarts it at once."""
         from crossover.running.monitor import Deployed
         from tests.local.victims import programs
 
@@ -185,17 +195,16 @@ class Hand:
         return 0.0  # started again as soon as it is noticed; on AWS five seconds later
 
     def _restart_the_broker(self, over: threading.Event) -> float:
-        """Restart the broker, and return the seconds of its absence."""
+        """Restart the message broker. Return the seconds for which it was absent."""
         began_s, mq = time.monotonic(), self._cloud.client("mq")
         for broker in mq.list_brokers()["BrokerSummaries"]:
             mq.reboot_broker(BrokerId=broker["BrokerId"])
         return time.monotonic() - began_s
 
 
-def figures(architecture: str, run: Run, *, every_s: float) -> list[Figure]:
-    """Return the figures of a run in which faults were injected: goodput relative to undisturbed, its bound, samples a second, seconds
-    of recovery and of an epoch, accuracy. `architecture`: a key of `AIMS`; `every_s`: seconds after each fault that count as disturbed; as
-    many after them count as undisturbed.
+def list_figures(architecture: str, run: Run, *, every_s: float) -> list[Figure]:
+    """Return the figures of a run with faults: goodput relative to undisturbed intervals and its bound, samples per second, seconds of an
+    epoch and of recovery, accuracy. `architecture`: a key of AIMS; `every_s`: length of an interval in seconds.
     """
     kinds = ", ".join(sorted({fault.kind for fault in run.faults}))
     about = f"{architecture}, {len(run.faults)} faults ({kinds}), {every_s:.0f} s from each, and as long without"
@@ -211,12 +220,14 @@ def figures(architecture: str, run: Run, *, every_s: float) -> list[Figure]:
         Figure("  recovery, median", statistics.median(recoveries), "s"),
         Figure("  recovery, longest", max(recoveries), "s"),
         Figure(f"  accuracy after {len(run.commits)} epochs", run.commits[-1][1], ""),
-        Figure("  accuracy of the reference after as many", undisturbed_accuracy(architecture, len(run.commits)), ""),
+        Figure(
+            "  accuracy of the reference after as many", train_reference_accuracy(architecture, len(run.commits)), ""
+        ),
     ]
 
 
-def undisturbed_accuracy(architecture: str, epochs: int) -> float:
-    """Return the accuracy of the reference, trained for `epochs` epochs without faults."""
+def train_reference_accuracy(architecture: str, epochs: int) -> float:
+    """Train the reference implementation of an architecture's example without faults, and return its accuracy after `epochs` epochs."""
     from crossover.learning.datasets import load
     from crossover.learning.reference import train_reference
 
@@ -225,7 +236,7 @@ def undisturbed_accuracy(architecture: str, epochs: int) -> float:
 
 
 def main() -> None:
-    """Train each architecture with and without faults and write the figures after each."""
+    """Measure each chosen architecture under faults, and write all figures so far after each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=15.0, help="that begin with a fault; as many do not")
     parser.add_argument("--every", type=float, default=60.0, help="seconds of one such stretch")
@@ -238,7 +249,7 @@ def main() -> None:
     told = []
     for architecture in asked.only:
         run = measure(architecture, minutes=asked.minutes, every_s=asked.every, seed=asked.seed)
-        told += figures(architecture, run, every_s=asked.every)
+        told += list_figures(architecture, run, every_s=asked.every)
         write("goodput", told)  # so far
 
 

@@ -29,7 +29,9 @@ AFFINE: dict[str, Any] = {"scale": [1 / 255] * 3, "shift": [0.0] * 3}
 
 
 def main() -> int:
-    """Measure a worker and a plain loop on the GPU, write the figures and return the exit status. Without a GPU nothing is measured."""
+    """Measure a GPU worker and a plain training loop in turns, write the figures, and return the exit status. Without a GPU nothing is
+    measured.
+    """
     options = argparse.ArgumentParser()
     options.add_argument("--batch", type=int, default=512)
     options.add_argument("--seconds", type=float, default=10.0)
@@ -44,9 +46,9 @@ def main() -> int:
         return 0
     figures = []
     for model in MODELS:
-        batches = _batches(given.batch)
-        steps = {"worker": _worker(model, given.batch, batches), "plain": _plain(model, batches)}
-        measured = _alternating(steps, given.batch, given.seconds)
+        batches = _draw_batches(given.batch)
+        steps = {"worker": _make_worker_step(model, given.batch, batches), "plain": _make_plain_step(model, batches)}
+        measured = _measure_alternating(steps, given.batch, given.seconds)
         figures += [Figure(f"{model}, {name}", statistics.median(each), "img/s") for name, each in measured.items()]
         ratios = [ours / plain for ours, plain in zip(measured["worker"], measured["plain"], strict=True)]
         figures.append(Figure(f"{model}, worker / plain", statistics.median(ratios), "x", GOAL))
@@ -54,8 +56,8 @@ def main() -> int:
     return 0
 
 
-def _batches(count: int) -> list[Batch]:
-    """Return four random batches of `count` images."""
+def _draw_batches(count: int) -> list[Batch]:
+    """Return four batches of `count` random images each."""
     random = torch.Generator().manual_seed(1)
     return [
         Batch(
@@ -67,8 +69,10 @@ def _batches(count: int) -> list[Batch]:
     ]
 
 
-def _worker(model: str, count: int, batches: list[Batch]) -> Callable[[int], None]:
-    """Return a step of the project's GPU worker, which takes the step's number."""
+def _make_worker_step(model: str, count: int, batches: list[Batch]) -> Callable[[int], None]:
+    """Return a function that runs one step of the project's GPU worker, given the step's number. `count`: images in a batch; `batches`:
+    used in turn.
+    """
     from crossover.learning.device import NATIVE_BF16, DeviceLearner
 
     half: Literal["bf16", "fp16"] = "bf16" if torch.cuda.get_device_capability() >= NATIVE_BF16 else "fp16"
@@ -80,7 +84,7 @@ def _worker(model: str, count: int, batches: list[Batch]) -> Callable[[int], Non
     ahead = [learner.on_device(batches[0], epoch=1)]
 
     def step(number: int) -> None:
-        """Compute one gradient by the learner, with the next batch on its way to the device."""
+        """Compute one gradient with the learner, while the next batch is copied to the device."""
         batch = ahead.pop()
         ahead.append(learner.on_device(batches[(number + 1) % len(batches)], epoch=1))
         learner.compute_gradient(batch, epoch=1, round=number, worker=0, minibatch=0)
@@ -88,12 +92,12 @@ def _worker(model: str, count: int, batches: list[Batch]) -> Callable[[int], Non
     return step
 
 
-def _plain(model: str, batches: list[Batch]) -> Callable[[int], None]:
-    """Return a step of the plain loop, which takes the step's number."""
+def _make_plain_step(model: str, batches: list[Batch]) -> Callable[[int], None]:
+    """Return a function that runs one step of a plain training loop, given the step's number. `batches`: used in turn."""
     network = zoo.find_factory(model)(CLASSES, SHAPE).cuda().train()
 
     def step(number: int) -> None:
-        """Compute one gradient by a plain loop and wait for the device."""
+        """Copy a batch to the GPU, compute one gradient by plain PyTorch, and wait until it is finished."""
         batch = batches[number % len(batches)]
         images = batch.inputs.cuda().float() / 255
         network.zero_grad()
@@ -103,9 +107,9 @@ def _plain(model: str, batches: list[Batch]) -> Callable[[int], None]:
     return step
 
 
-def _alternating(steps: dict[str, Callable[[int], None]], count: int, seconds: float) -> dict[str, list[float]]:
-    """Measure images per second in slices that take turns, so that a changing clock rate affects all steps alike. `count`: images of a
-    step; `seconds`: for each of `steps`, about half of it.
+def _measure_alternating(steps: dict[str, Callable[[int], None]], count: int, seconds: float) -> dict[str, list[float]]:
+    """Return the measured images per second of each step function, one value per slice of time. Slices alternate, so that a changing clock
+    rate affects all alike. `count`: images per step; `seconds`: about twice the time that each function gets in all.
     """
     for step in steps.values():
         for number in range(5):

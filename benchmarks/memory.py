@@ -18,8 +18,8 @@ _EVERY_S = 0.25
 
 
 class Watch:
-    """Context manager that samples the memory of the process tree until it exits. Then `peak_mb` and `processes` hold the peak and the
-    number of processes at that moment.
+    """A context manager that samples the memory of this process and all its descendants. After it has exited, `peak_mb` is the peak in MB,
+    and `processes` the number of processes at that moment.
 
     A process that was once seen as a descendant is counted even after its parent has ended.
     """
@@ -42,7 +42,7 @@ class Watch:
         self._thread.join()
 
     def _watch(self) -> None:
-        """Sample until the context exits."""
+        """Sample the memory every _EVERY_S seconds until the context exits."""
         own = psutil.Process()
         while not self._over.wait(_EVERY_S):
             self._seen |= {process.pid: process for process in [own, *own.children(recursive=True)]}
@@ -52,7 +52,7 @@ class Watch:
                 self.peak_mb, self.processes = total_mb, len(sizes)
 
     def _pss(self, process: psutil.Process) -> int:
-        """Return the process's proportional set size in bytes; 0 if it has ended, and it is no longer watched then."""
+        """Return a process's memory in bytes (proportional set size). If it has ended, return 0 and stop watching it."""
         with contextlib.suppress(psutil.Error, OSError):
             return int(process.memory_full_info().pss)
         self._seen.pop(process.pid, None)
@@ -60,7 +60,7 @@ class Watch:
 
 
 def measure_imports(count: int) -> Watch:
-    """Measure `count` processes that import PyTorch and wait until all of them have done so."""
+    """Start `count` processes that import PyTorch, and return the memory watch over them and this process, after it has ended."""
     command = [sys.executable, "-c", "import torch; print(flush=True); input()"]
     with Watch() as watch, contextlib.ExitStack() as running:
         started = [
@@ -77,7 +77,7 @@ def measure_imports(count: int) -> Watch:
 
 
 def main() -> None:
-    """Measure the memory of processes that import PyTorch and write the figures."""
+    """Measure the memory of one and of four processes that import PyTorch, and write the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one process alone")
     figures = []

@@ -22,7 +22,9 @@ _HOLDS: dict[str, Callable[[float, float], bool]] = {
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A measured value. `goal`: a comparison such as "<= 1.4", or None. A missed goal is still written to the file."""
+    """A measured value of a benchmark. `goal`: a comparison such as "<= 1.4", or None. A value that misses its goal is reported like all
+    others.
+    """
 
     name: str
     value: float
@@ -31,7 +33,7 @@ class Figure:
 
     @property
     def holds(self) -> bool | None:
-        """True if the goal is met; None without a goal."""
+        """True if the goal is met, False if not; None if there is no goal."""
         if self.goal is None:
             return None
         comparison, _, bound = self.goal.partition(" ")
@@ -39,24 +41,28 @@ class Figure:
 
 
 def write(name: str, figures: Sequence[Figure], *, out: Path = OUT) -> Path:
-    """Write `figures` into the file `out`/<name>.json, print one line per figure, and return the file."""
+    """Write `figures`, with the command and the machine, to the file `out`/<name>.json, print one line per figure, and return the file's
+    path. `name`: name of the benchmark.
+    """
     plain = [
         {"name": f.name, "value": _round(f.value), "unit": f.unit, "goal": f.goal, "holds": f.holds} for f in figures
     ]
     command = " ".join(["python -m", f"benchmarks.{name}", *sys.argv[1:]])
     out.mkdir(parents=True, exist_ok=True)
     path = out / f"{name}.json"
-    path.write_text(json.dumps({"command": command, "machine": machine(), "figures": plain}, indent=2) + "\n")
+    path.write_text(json.dumps({"command": command, "machine": describe_machine(), "figures": plain}, indent=2) + "\n")
     for each in plain:
         told = "" if each["goal"] is None else f"goal {each['goal']}: {'met' if each['holds'] else 'MISSED'}"
         print(f"{each['name']:<78} {each['value']:>10} {each['unit']:<6} {told}")
     return path
 
 
-def machine() -> dict[str, Any]:
-    """Return the facts about this machine on which the figures depend, without names of hosts or users."""
+def describe_machine() -> dict[str, Any]:
+    """Return properties of this machine on which figures depend, by name: processor, cores, memory, versions, load. No names of hosts or
+    users are included.
+    """
     about: dict[str, Any] = {
-        "processor": _processor(),
+        "processor": _read_processor_name(),
         "cores": os.cpu_count(),
         "memory_gb": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9, 1),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
@@ -68,8 +74,8 @@ def machine() -> dict[str, Any]:
     return about
 
 
-def _processor() -> str:
-    """Return the processor's name."""
+def _read_processor_name() -> str:
+    """Return the name of this machine's processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -79,5 +85,5 @@ def _processor() -> str:
 
 
 def _round(value: float) -> float:
-    """Return the value rounded to four digits."""
+    """Return the value rounded to four significant digits."""
     return float(f"{value:.4g}")

@@ -28,9 +28,9 @@ RAISED = replace(AWS, name="AWS, concurrency raised", concurrency=None)
 SIZES = (1_000_000, 1_000_000_000)
 
 
-def spent_s(architecture: str, *, workers: int, epochs: int, parameters: int | None = None) -> float:
-    """Return the processor seconds of one projection of an architecture with `workers` workers and `epochs` epochs. `parameters`: size of
-    the model, by default its own.
+def measure_projection_s(architecture: str, *, workers: int, epochs: int, parameters: int | None = None) -> float:
+    """Return the processor seconds in which one run of an architecture is simulated. `parameters`: number of the model's parameters, by
+    default MobileNet's.
     """
     training = replace(BASE.training, epochs=epochs)
     setting = replace(BASE, architecture=architecture, workers=workers, training=training, gpu=Gpu(instances=workers))
@@ -41,7 +41,7 @@ def spent_s(architecture: str, *, workers: int, epochs: int, parameters: int | N
 
 
 def measure_repetitions_s() -> float:
-    """Return the seconds of a projection with its bands, including the start of the processes."""
+    """Return the wall seconds of a projection with 30 repetitions in two processes, including the start of the processes."""
     setting = replace(BASE, architecture="all_reduce", workers=4, training=replace(BASE.training, epochs=50))
     began_s = time.perf_counter()
     project(setting, AWS, repetitions=30, processes=2)
@@ -49,7 +49,7 @@ def measure_repetitions_s() -> float:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Simulate runs of all architectures and write how many seconds that takes."""
+    """Time simulations of all architectures, and write the figures, with the simulator's error on held-out rows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a tenth of the epochs, and 1,000 workers at most")
     quick = parser.parse_args(arguments).quick
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     figures = [
         Figure(
             f"SPIRT, 1,000 workers x {epochs} epochs",
-            spent_s("spirt", workers=1_000, epochs=epochs),
+            measure_projection_s("spirt", workers=1_000, epochs=epochs),
             "s",
             f"<= {60 * epochs // 100}",
         )
@@ -67,13 +67,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         figures.append(
             Figure(
                 f"{architecture}, {workers:,} workers x 1 epoch",
-                spent_s(architecture, workers=workers, epochs=1),
+                measure_projection_s(architecture, workers=workers, epochs=1),
                 "s",
                 "<= 180",
             )
         )
     for parameters in SIZES:
-        each = spent_s("spirt", workers=64, epochs=10, parameters=parameters)
+        each = measure_projection_s("spirt", workers=64, epochs=10, parameters=parameters)
         figures.append(Figure(f"SPIRT, 64 workers x 10 epochs, {parameters:,} parameters", each, "s", "<= 60"))
     figures.append(
         Figure(

@@ -34,8 +34,10 @@ except SystemExit: end()
 """
 
 
-def spent_s(command: str) -> float:
-    """Return the processor seconds of one run of a command."""
+def measure_command_s(command: str) -> float:
+    """Return the processor seconds of a command of `crossover` in a new process; of `advise` only until its first estimate. `command`: its
+    arguments, separated by spaces.
+    """
     told = subprocess.run(
         [sys.executable, "-c", CODE, *command.split()],
         cwd=ROOT,
@@ -48,7 +50,7 @@ def spent_s(command: str) -> float:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run each command several times and write the least seconds."""
+    """Run each command of LOOKS several times, and write the least processor seconds of each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--times", type=int, default=5, help="the least of so many starts is told")
     parser.add_argument("--quick", action="store_true", help="each once: to see that it runs")
@@ -56,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     times = 1 if given.quick else given.times
     figures = []
     for name, (command, goal) in LOOKS.items():
-        figures.append(Figure(name, min(spent_s(command) for _ in range(times)), "s", goal))
+        figures.append(Figure(name, min(measure_command_s(command) for _ in range(times)), "s", goal))
     write("starts", figures)
 
 

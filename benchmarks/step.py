@@ -24,7 +24,9 @@ _AFFINE = {"scale": [0.0159, 0.0161, 0.0150], "shift": [-1.99, -1.98, -1.71]}
 
 
 def main() -> None:
-    """Compare the learner's steps with a plain loop and write the figures. With --contestant, serve steps to such a comparison instead."""
+    """Compare training steps of the learner and of a plain loop, and write the figures. With `--contestant`, serve steps to such a
+    comparison instead.
+    """
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batch", type=int, default=512)
     parser.add_argument("--turns", type=int, default=7)
@@ -37,9 +39,9 @@ def main() -> None:
     if arguments.quick:
         arguments.batch, arguments.turns, arguments.minibatches = 16, 1, 0
     if arguments.contestant:
-        serve(arguments.contestant, arguments.batch)
+        serve_steps(arguments.contestant, arguments.batch)
         return
-    seconds, memory_mb = compete(arguments.batch, arguments.turns)
+    seconds, memory_mb = measure_in_turns(arguments.batch, arguments.turns)
     figures = []
     for name, goal in (("fp32", ">= 2.5"), ("bf16", ">= 4")):
         ratios = [plain / own for plain, own in zip(seconds["plain"], seconds[name], strict=True)]
@@ -61,7 +63,7 @@ def main() -> None:
 
 
 def has_bf16() -> bool:
-    """Return whether the processor multiplies bf16 itself (AVX512-BF16 or AMX; on ARM the bf16 extension)."""
+    """Return whether the processor has instructions for products of bf16 numbers (AVX512-BF16, AMX, or ARM's bf16 extension)."""
     try:
         flags = Path("/proc/cpuinfo").read_text().split()
     except OSError:
@@ -69,12 +71,14 @@ def has_bf16() -> bool:
     return bool({"avx512_bf16", "amx_bf16", "bf16"} & set(flags))
 
 
-def compete(batch: int, turns: int) -> tuple[dict[str, list[float]], dict[str, float]]:
-    """Return the seconds of each turn's step, and the peak memory in MB, by contestant. Two turns before the first counted one warm up."""
+def measure_in_turns(batch: int, turns: int) -> tuple[dict[str, list[float]], dict[str, float]]:
+    """Run each contestant of CONTESTANTS in a process of its own, with one step per turn. Return (seconds of the steps by contestant, peak
+    memory in MB by contestant). Two turns before the first counted one warm up. `batch`: minibatch size; `turns`: number of counted turns.
+    """
     seconds: dict[str, list[float]] = {name: [] for name in CONTESTANTS}
     memory_mb: dict[str, float] = {}
     with ExitStack() as stack:
-        processes = {name: stack.enter_context(_contestant(name, batch)) for name in CONTESTANTS}
+        processes = {name: stack.enter_context(_start_contestant(name, batch)) for name in CONTESTANTS}
         for process in processes.values():
             stack.callback(process.terminate)
         for turn in range(-2, turns):
@@ -89,17 +93,19 @@ def compete(batch: int, turns: int) -> tuple[dict[str, list[float]], dict[str, f
     return seconds, memory_mb
 
 
-def _contestant(name: str, batch: int) -> "subprocess.Popen[str]":
-    """Start a contestant's process."""
+def _start_contestant(name: str, batch: int) -> "subprocess.Popen[str]":
+    """Start the process of a contestant, which runs one step for each line that it reads, and return it."""
     command = [sys.executable, "-m", "benchmarks.step", "--contestant", name, "--batch", str(batch)]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
-def serve(name: str, batch: int) -> None:
-    """Run a contestant: one step for each line of input, answered with its seconds and the process's peak memory (MB)."""
+def serve_steps(name: str, batch: int) -> None:
+    """Run a contestant in this process: for each line of standard input run one step, and print its seconds and the process's peak memory
+    in MB. `name`: one of CONTESTANTS; `batch`: minibatch size.
+    """
     import resource
 
-    step = plain(batch) if name == "plain" else learner(batch, precision=name)
+    step = make_plain_step(batch) if name == "plain" else make_learner_step(batch, precision=name)
     for _ in sys.stdin:
         start = perf_counter()
         step()
@@ -107,8 +113,10 @@ def serve(name: str, batch: int) -> None:
         print(spent_s, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, flush=True)
 
 
-def plain(batch: int) -> Callable[[], object]:
-    """Return a step as a tutorial writes it: layers one by one, a float32 NCHW batch, loss, backward, gradients set to None before."""
+def make_plain_step(batch: int) -> Callable[[], object]:
+    """Return a function that runs one training step as a tutorial would write it: plain layers, a float32 batch in PyTorch's default memory
+    format, gradients set to None before. `batch`: minibatch size.
+    """
     import torch
     from torch import nn
     from torch.nn import functional as F
@@ -118,18 +126,18 @@ def plain(batch: int) -> Callable[[], object]:
     torch.set_num_threads(1)
     model = find_factory("mobilenet")(10, (3, 32, 32))
     model.features = nn.Sequential(*model.features)  # without what a Chain saves
-    images, labels = _samples(batch)
+    images, labels = _draw_samples(batch)
     scale, shift = (torch.tensor(_AFFINE[name]).view(1, 3, 1, 1) for name in ("scale", "shift"))
 
     def step() -> None:
-        """Compute one gradient by a plain loop."""
+        """Compute the loss and the gradients of one batch by plain PyTorch."""
         model.zero_grad(set_to_none=True)
         F.cross_entropy(model(images.float() * scale + shift), labels).backward()  # type: ignore[no-untyped-call]
 
     return step
 
 
-def learner(batch: int, *, precision: str, threads: int = 1) -> Callable[[], object]:
+def make_learner_step(batch: int, *, precision: str, threads: int = 1) -> Callable[[], object]:
     """Return a function that runs one training step of the project's learner. `batch`: minibatch size; `precision`: training.precision;
     `threads`: number of threads.
     """
@@ -141,13 +149,13 @@ def learner(batch: int, *, precision: str, threads: int = 1) -> Callable[[], obj
     settings["training"] |= {"model": "mobilenet", "precision": precision, "threads": threads}
     own = Learner(from_plain(settings), classes=10, input_shape=(3, 32, 32), affine=_AFFINE)
     own.initial_model()
-    images, labels = _samples(batch)
+    images, labels = _draw_samples(batch)
     samples = Batch(images, labels, labels)
     return lambda: own.compute_gradient(samples, epoch=1, round=0, worker=0, minibatch=0)
 
 
-def _samples(batch: int):  # type: ignore[no-untyped-def]  # tensors, and torch stays out of the parent
-    """Return random images and labels."""
+def _draw_samples(batch: int):  # type: ignore[no-untyped-def]  # tensors, and torch stays out of the parent
+    """Return `batch` random images of CIFAR-10's shape, and random labels."""
     import torch
 
     random = torch.Generator().manual_seed(1)

@@ -21,14 +21,16 @@ CONFIG = Path(__file__).parents[1] / "config" / "single.yaml"
 WARM = 20  # trials until a process has all that it keeps
 
 
-def mb() -> float:
-    """Return this process's resident memory in MB."""
+def read_resident_mb() -> float:
+    """Return the memory in MB that this process uses now (resident set size)."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * resource.getpagesize() / 2**20
 
 
 def run_study(trials: int, folder: Path) -> tuple[list[float], float, float, float]:
-    """Run a study and return (MB after each trial, seconds of all, processor seconds of all, seconds of the tables)."""
+    """Run a study with `trials` trials in `folder`. Return (memory in MB after each trial, seconds in all, processor seconds in all,
+    seconds of writing the tables).
+    """
     from crossover.study import report, runner
     from crossover.study import trials as machines
     from crossover.study.file import parse_study
@@ -44,7 +46,10 @@ def run_study(trials: int, folder: Path) -> tuple[list[float], float, float, flo
     planned = make_grid_trials(asked, TrialFactory(asked, travels=False))
     runner.begin_study(asked, folder / "out", where="inline", resume=False)
     conductor = runner.Conductor(
-        study=asked, out=folder / "out", machine=machines.InlineTrials(), tell=lambda line: used.append(mb())
+        study=asked,
+        out=folder / "out",
+        machine=machines.InlineTrials(),
+        tell=lambda line: used.append(read_resident_mb()),
     )
     rows = conductor.carry_out(planned, total=asked.count)
     ran = time.perf_counter()
@@ -54,7 +59,7 @@ def run_study(trials: int, folder: Path) -> tuple[list[float], float, float, flo
 
 
 def run_trials(trials: int, folder: Path) -> tuple[float, float]:
-    """Run the same trials without a study and return (seconds of a run, its processor seconds)."""
+    """Run as many equal trials directly, without a study, in `folder`. Return (mean seconds of a run, mean processor seconds of a run)."""
     from crossover import running
     from crossover.study.file import parse_study
     from crossover.study.trials import TrialFactory, make_grid_trials
@@ -69,7 +74,9 @@ def run_trials(trials: int, folder: Path) -> tuple[float, float]:
 
 
 def main() -> None:
-    """Compare a study with the same runs by themselves, each in a process of its own, and write the figures."""
+    """Compare a study with equal runs without a study, each in a process of its own, and write the figures. With `--part`, run only one of
+    the two and print its figures.
+    """
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trials", type=int, default=200)
     parser.add_argument("--quick", action="store_true", help="ten trials")

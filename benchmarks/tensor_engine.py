@@ -43,16 +43,20 @@ STATE, NEXT = StateKeys("model", ("velocity",)), StateKeys("model1", ("velocity1
 
 @dataclass(frozen=True)
 class Side:
-    """Clients of the server under test: ours, a store on it, and redis-py."""
+    """Clients of one server under test. `client`: this project's Redis client; `store`: the project's tensor store that uses it; `python`:
+    redis-py's client.
+    """
 
     client: RedisClient
     store: RedisCompute
     python: redis.Redis
 
 
-def medians(work: Mapping[str, Callable[[], object]], *, rounds: int, after: Callable[[], object]) -> dict[str, float]:
-    """Return the median seconds of each function of `work`, called in turns for `rounds` rounds after one to warm up. `after`: called after
-    each function, untimed.
+def measure_medians(
+    work: Mapping[str, Callable[[], object]], *, rounds: int, after: Callable[[], object]
+) -> dict[str, float]:
+    """Return the median seconds of each function of `work`, by name. All are called in turns, for `rounds` rounds after one to warm up.
+    `after`: called after each function, untimed.
     """
     times: dict[str, list[float]] = {name: [] for name in work}
     for turn in range(rounds + 1):
@@ -66,8 +70,8 @@ def medians(work: Mapping[str, Callable[[], object]], *, rounds: int, after: Cal
     return {name: statistics.median(values) for name, values in times.items()}
 
 
-def side(server: TlsRedisServer, tls: TlsFiles, *, encrypted: bool) -> Side:
-    """Return the clients of the server, connected over TLS with the files `tls` if `encrypted`."""
+def connect_side(server: TlsRedisServer, tls: TlsFiles, *, encrypted: bool) -> Side:
+    """Return clients connected to the server, over TLS with the certificate of `tls` if `encrypted`."""
     certificate = tls.certificate.read_text()
     client = RedisClient(parse_address(server.tls_url if encrypted else server.url, certificate=certificate))
     here = {"port": server.tls_port, "ssl": True, "ssl_ca_data": certificate} if encrypted else {"port": server.port}
@@ -80,22 +84,22 @@ def side(server: TlsRedisServer, tls: TlsFiles, *, encrypted: bool) -> Side:
 
 
 def fetch(python: redis.Redis, key: str) -> Tensor:
-    """Fetch a vector by redis-py."""
+    """Return the vector stored under `key`, fetched with redis-py."""
     return tensor(python.execute_command("AI.TENSORGET", key, "BLOB"))  # type: ignore[no-untyped-call]
 
 
 def store(python: redis.Redis, key: str, values: Tensor) -> None:
-    """Store the vector `values` under `key` by redis-py."""
+    """Store the vector `values` under `key` with redis-py."""
     python.execute_command("AI.TENSORSET", key, "FLOAT", values.numel(), "BLOB", view(values))  # type: ignore[no-untyped-call]
 
 
 def mean_by_redis_py(python: redis.Redis, keys: list[str]) -> None:
-    """Fetch vectors, average them and store the mean, by redis-py."""
+    """Fetch the vectors of `keys` with redis-py, average them in this process, and store the mean under "out"."""
     store(python, "out", mean([fetch(python, key) for key in keys], [1.0] * len(keys)))
 
 
 def step_by_redis_py(python: redis.Redis) -> None:
-    """Fetch model, gradient and velocity, take an optimizer step and store the results, by redis-py."""
+    """Fetch model, gradient and velocity with redis-py, take an optimizer step in this process, and store the results."""
     model, gradient, velocity = (fetch(python, key) for key in ("model", "gradient", "velocity"))
     update = Update(number=1, learning_rate=RATE, momentum=MOMENTUM)
     model, (velocity,) = step(model, gradient, [velocity], update)
@@ -103,28 +107,28 @@ def step_by_redis_py(python: redis.Redis) -> None:
     store(python, "velocity1", velocity)
 
 
-def step_by(compute: TensorCompute) -> None:
-    """Take an optimizer step by the store's own computing."""
+def step_by_store(compute: TensorCompute) -> None:
+    """Take an optimizer step by `compute`: inside the database, or by fetching and storing with the project's client."""
     compute.update(STATE, "gradient", out=NEXT, update=Update(number=1, learning_rate=RATE, momentum=MOMENTUM))
 
 
 # --- the figures ------------------------------------------------------------------------------------------------------
 
 
-def averaging(plain: Side, encrypted: Side, local: list[Tensor], label: str, rounds: int) -> list[Figure]:
-    """Return the figures of averaging vectors in the database and by fetching them. `plain`, `encrypted`: clients without and with TLS;
-    `local`: the vectors; `label`: their size in words; `rounds`: number of timed rounds.
+def measure_averaging(plain: Side, encrypted: Side, local: list[Tensor], label: str, rounds: int) -> list[Figure]:
+    """Time averages of VECTORS vectors inside the database and by fetching them, and return the figures. `plain`, `encrypted`: clients
+    without and with TLS; `local`: the vectors; `label`: their size in words; `rounds`: number of timed rounds.
     """
     keys = [f"g{i}" for i in range(VECTORS)]
     for key, values in zip(keys, local, strict=True):
         plain.store.put(key, Vector(VectorKind.GRADIENT, view(values)))
     in_database = partial(plain.store.mean, keys, out="out")
-    near = medians(  # short ones often, apart from the long ones, which leave caches and memory in disorder
+    near = measure_medians(  # short ones often, apart from the long ones, which leave caches and memory in disorder
         {"read": lambda: [values.sum() for values in local], "in_database": in_database},
         rounds=4 * rounds,
         after=lambda: plain.store.delete("out"),
     )
-    took = medians(
+    took = measure_medians(
         {
             "in_database": in_database,
             "own": lambda: FetchCompute(plain.store).mean(keys, out="out"),
@@ -150,9 +154,9 @@ def averaging(plain: Side, encrypted: Side, local: list[Tensor], label: str, rou
     ]
 
 
-def updating(plain: Side, encrypted: Side, local: list[Tensor], label: str, rounds: int) -> list[Figure]:
-    """Return the figures of an optimizer step in the database and by fetching the vectors. `plain`, `encrypted`: clients without and with
-    TLS; `local`: the vectors; `label`: their size in words; `rounds`: number of timed rounds.
+def measure_updating(plain: Side, encrypted: Side, local: list[Tensor], label: str, rounds: int) -> list[Figure]:
+    """Time an optimizer step inside the database and by fetching the vectors, and return the figures. `plain`, `encrypted`: clients without
+    and with TLS; `local`: the vectors; `label`: their size in words; `rounds`: number of timed rounds.
     """
     for key, values, kind in zip(
         ("model", "gradient", "velocity"),
@@ -161,11 +165,11 @@ def updating(plain: Side, encrypted: Side, local: list[Tensor], label: str, roun
         strict=False,
     ):
         plain.store.put(key, Vector(kind, view(values)))
-    took = medians(
+    took = measure_medians(
         {
-            "in_database": lambda: step_by(plain.store),
-            "own": lambda: step_by(FetchCompute(plain.store)),
-            "own_tls": lambda: step_by(FetchCompute(encrypted.store)),
+            "in_database": lambda: step_by_store(plain.store),
+            "own": lambda: step_by_store(FetchCompute(plain.store)),
+            "own_tls": lambda: step_by_store(FetchCompute(encrypted.store)),
             "redis_py": lambda: step_by_redis_py(plain.python),
         },
         rounds=2 * rounds,
@@ -181,16 +185,16 @@ def updating(plain: Side, encrypted: Side, local: list[Tensor], label: str, roun
     ]
 
 
-def moving(on: Side, values: Tensor, rounds: int, how: str) -> list[Figure]:
-    """Return the figures of moving the vector `values` to the database and back with the clients `on`. `rounds`: number of timed rounds;
-    `how`: name of the connection, such as TCP.
+def measure_moving(on: Side, values: Tensor, rounds: int, how: str) -> list[Figure]:
+    """Time the transfer of a vector to the database and back with the clients `on`, and return the figures. `values`: the vector; `rounds`:
+    number of timed rounds; `how`: name of the connection, "TCP" or "TLS".
     """
     data = view(values)
     into = memoryview(bytearray(data.nbytes))
     vector = Vector(VectorKind.MODEL, data)
     on.client.command("SET", "plain", data)
     on.store.put("vector", vector)
-    took = medians(
+    took = measure_medians(
         {
             "set": lambda: on.client.command("SET", "plain", data),
             "tensorset": lambda: on.store.put("vector", vector),
@@ -224,9 +228,11 @@ def moving(on: Side, values: Tensor, rounds: int, how: str) -> list[Figure]:
     return figures
 
 
-def answering(server: RedisServer, plain: Side, local: list[Tensor], label: str, seconds: float) -> list[Figure]:
-    """Return how long another client's PING to `server` takes while `plain` computes means of the vectors `local` one after another, for
-    `seconds` seconds. `label`: the vectors' size in words.
+def measure_answering(
+    server: RedisServer, plain: Side, local: list[Tensor], label: str, seconds: float
+) -> list[Figure]:
+    """Time PING by another client while the database computes means for `seconds` seconds, and return the figures. `plain`: clients that
+    request the means; `local`: the vectors; `label`: their size in words.
     """
     keys = [f"g{i}" for i in range(VECTORS)]
     for key, values in zip(keys, local, strict=True):
@@ -235,7 +241,7 @@ def answering(server: RedisServer, plain: Side, local: list[Tensor], label: str,
     compute = plain.store
 
     def average() -> None:
-        """Average the vectors in the database until `stop` is set."""
+        """Average the vectors in the database again and again until `stop` is set."""
         while not stop.is_set():
             compute.mean(keys, out="out")
             plain.store.delete("out")
@@ -261,7 +267,7 @@ def answering(server: RedisServer, plain: Side, local: list[Tensor], label: str,
 
 
 def main() -> None:
-    """Measure the tensor database with and without TLS and write the figures."""
+    """Measure the tensor database and the clients, with and without TLS, and write the figures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--quick", action="store_true", help="small vectors, few rounds: to see that it runs")
     quick: bool = parser.parse_args().quick
@@ -274,14 +280,16 @@ def main() -> None:
         tls = self_made(folder / "tls")
         module = ROOT / "redis_module" / "build" / "tensors.so"
         with TlsRedisServer(folder / "redis", module=module, tls=tls) as server:
-            plain, encrypted = side(server, tls, encrypted=False), side(server, tls, encrypted=True)
+            plain, encrypted = connect_side(server, tls, encrypted=False), connect_side(server, tls, encrypted=True)
             for label, elements in sizes.items():
                 local = [torch.randn(elements) for _ in range(VECTORS)]
-                figures += averaging(plain, encrypted, local, label, rounds)
-                figures += updating(plain, encrypted, local, label, rounds)
+                figures += measure_averaging(plain, encrypted, local, label, rounds)
+                figures += measure_updating(plain, encrypted, local, label, rounds)
                 if label == next(iter(sizes)):
-                    figures += moving(plain, local[0], rounds, "TCP") + moving(encrypted, local[0], rounds, "TLS")
-                    figures += answering(server, plain, local, label, seconds=1.0 if quick else 5.0)
+                    figures += measure_moving(plain, local[0], rounds, "TCP") + measure_moving(
+                        encrypted, local[0], rounds, "TLS"
+                    )
+                    figures += measure_answering(server, plain, local, label, seconds=1.0 if quick else 5.0)
             for each in (plain, encrypted):
                 each.client.close()
                 each.python.close()

@@ -15,7 +15,7 @@ from benchmarks.report import Figure, write
 
 
 def main() -> None:
-    """Measure steps with one thread and with two, in turns, and write the figures."""
+    """Time training steps with one thread and with two, in turns, and write the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batch", type=int, default=512)
     parser.add_argument("--pairs", type=int, default=7)
@@ -24,9 +24,9 @@ def main() -> None:
     if arguments.quick:
         arguments.batch, arguments.pairs = 16, 2
     os.environ["OMP_WAIT_POLICY"] = "passive"  # read when torch is imported
-    from benchmarks.step import learner
+    from benchmarks.step import make_learner_step
 
-    steps = {threads: learner(arguments.batch, precision="fp32", threads=threads) for threads in (1, 2)}
+    steps = {threads: make_learner_step(arguments.batch, precision="fp32", threads=threads) for threads in (1, 2)}
     spent: dict[int, list[tuple[float, float, float]]] = {1: [], 2: []}
     for pair in range(-1, arguments.pairs):  # the first one warms up
         for threads, step in steps.items():

@@ -59,7 +59,9 @@ def train(event, context):
 
 
 def measure_owned(workers: int, folder: Path) -> list[tuple[int, int, int]]:
-    """Return the bytes that each worker owns: before a step, after it, and a second later."""
+    """Run `workers` workers at the same time on the local cloud, and return the bytes of memory that each does not share with others, as
+    (before its first step, just after it, a second later). `folder`: empty folder to work in. Raises RuntimeError if a worker fails.
+    """
     code, meeting = folder / "code", folder / "meeting"
     code.mkdir()
     meeting.mkdir()
@@ -92,7 +94,7 @@ def measure_owned(workers: int, folder: Path) -> list[tuple[int, int, int]]:
 
 
 def main() -> None:
-    """Measure the memory of many workers and write the largest figures."""
+    """Measure the unshared memory of many workers at the same time, and write the largest values."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--quick", action="store_true", help="four workers")
     workers = 4 if parser.parse_args().quick else 16

@@ -55,10 +55,10 @@ def interpreter(folder: Path) -> Interpreter:
     if sys.version_info[:2] == tuple(int(part) for part in PYTHON.split(".")):
         return Interpreter([sys.executable])
     found = shutil.which(f"python{PYTHON}")
-    if found and _answers(Interpreter([found])):
+    if found and _has_right_version(Interpreter([found])):
         return Interpreter([found])
     try:
-        return _debians(folder)
+        return _fetch_debian_python(folder)
     except MissingTool as error:
         raise MissingTool(
             f"python{PYTHON}: not on this machine ({error}); it compiles the layers' byte code: install it, for example with "
@@ -66,7 +66,7 @@ def interpreter(folder: Path) -> Interpreter:
         ) from error
 
 
-def _answers(python: Interpreter) -> bool:
+def _has_right_version(python: Interpreter) -> bool:
     """Return whether the interpreter can be started and has the right version. Version managers put programs on the PATH that only say how
     to install the real one.
     """
@@ -76,7 +76,7 @@ def _answers(python: Interpreter) -> bool:
         return False
 
 
-def _debians(folder: Path) -> Interpreter:
+def _fetch_debian_python(folder: Path) -> Interpreter:
     """Download Debian's Python 3.13, unless it is below `folder` already, and return it."""
     kind = debian.architecture()
     root = debian.fetch_packages(folder / f"python-{kind}", debian.PYTHON_PACKAGES, architecture=kind)

@@ -86,7 +86,7 @@ def check_native(archive: Path) -> Demands:
     demands = Demands(elf.newest(versions, "GLIBC"), elf.newest(versions, "GLIBCXX"), frozenset(wanted) - own)
     for family, found, offered in (("GLIBC", demands.glibc, GLIBC), ("GLIBCXX", demands.glibcxx, GLIBCXX)):
         if found > offered:
-            raise Unfit(f"{archive.name}: asks for {family} {_dots(found)}; Lambda's runtime has {_dots(offered)}")
+            raise Unfit(f"{archive.name}: asks for {family} {_format_version(found)}; Lambda's runtime has {_format_version(offered)}")
     if absent := demands.libraries - RUNTIME_LIBRARIES:
         library = min(absent)
         raise Unfit(
@@ -95,6 +95,6 @@ def check_native(archive: Path) -> Demands:
     return demands
 
 
-def _dots(version: tuple[int, ...]) -> str:
+def _format_version(version: tuple[int, ...]) -> str:
     """Return a version as text, such as "2.28" for (2, 28)."""
     return ".".join(str(part) for part in version)

@@ -50,7 +50,7 @@ def fetch_packages(folder: Path, packages: Sequence[str], *, architecture: str) 
 
     def fetch(work: Path) -> Path:
         """Download the packages and unpack them below the folder `work`; return the folder with their files."""
-        _ask(work, "deb", "download", packages, architecture=architecture)
+        _run_apt_get(work, "deb", "download", packages, architecture=architecture)
         for package in sorted(work.glob("*.deb")):
             subprocess.run(
                 ["dpkg", "-x", package, work / "root"], check=True, capture_output=True, text=True, encoding="utf-8"
@@ -70,7 +70,7 @@ def source(folder: Path, package: str) -> Path:
 
     def fetch(work: Path) -> Path:
         """Download and unpack the source package below the folder `work`; return the folder of the source."""
-        _ask(work, "deb-src", "source", [package], architecture=architecture())
+        _run_apt_get(work, "deb-src", "source", [package], architecture=architecture())
         return next(path for path in work.glob(f"{package}-*") if path.is_dir())
 
     return _fetch_once(folder, fetch, needs=("apt-get", "dpkg-source"))
@@ -96,14 +96,14 @@ def _fetch_once(folder: Path, fetch: Callable[[Path], Path], *, needs: Sequence[
     return folder
 
 
-def _ask(work: Path, kind: str, command: str, packages: Sequence[str], *, architecture: str) -> None:
+def _run_apt_get(work: Path, kind: str, command: str, packages: Sequence[str], *, architecture: str) -> None:
     """Download packages into the folder `work` with apt-get, without touching this machine's apt. `kind`: deb or deb-src; `command`:
     apt-get's command, download or source. Raises CalledProcessError.
     """
     for each in ("state/lists/partial", "cache/archives/partial", "parts", "root"):
         (work / each).mkdir(parents=True)
     (work / "status").touch()
-    (work / "sources").write_text(f"{kind} [signed-by={KEYRING}] {_archive()} {SUITE} main\n", encoding="utf-8")
+    (work / "sources").write_text(f"{kind} [signed-by={KEYRING}] {_find_archive_url()} {SUITE} main\n", encoding="utf-8")
     settings = {
         "Dir::State": work / "state",
         "Dir::State::status": work / "status",
@@ -125,7 +125,7 @@ def _ask(work: Path, kind: str, command: str, packages: Sequence[str], *, archit
         )
 
 
-def _archive() -> str:
+def _find_archive_url() -> str:
     """Return the URL of Debian's archive that this machine's apt uses. Raises MissingTool if it has none."""
     asked = ["apt-get", "indextargets", "--format", "$(ORIGIN) $(LABEL) $(REPO_URI)", "Created-By: Packages"]
     listed = subprocess.run(asked, check=True, capture_output=True, text=True, encoding="utf-8").stdout

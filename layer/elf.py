@@ -73,7 +73,7 @@ def strip(data: bytes) -> bytes:
     pages, so that its alignment stays valid; `strip` of binutils has corrupted such files.
     """
     found = segments(data)
-    moved = _moves(found)
+    moved = _compute_moves(found)
     out = bytearray()
     for segment in sorted((s for s in found if s.kind == LOAD), key=lambda s: s.offset):
         start = segment.offset - moved[segment]
@@ -83,14 +83,14 @@ def strip(data: bytes) -> bytes:
     header[6], header[11], header[12], header[13] = 0, 0, 0, 0  # no section headers
     HEADER.pack_into(out, 0, *header)
     for index, segment in enumerate(found):
-        shifted = replace(segment, offset=segment.offset - _shift(segment, moved))
+        shifted = replace(segment, offset=segment.offset - _find_shift(segment, moved))
         SEGMENT.pack_into(out, header[5] + index * header[9], *astuple(shifted))
     result = bytes(out)
     check_alignment(result)
     return result
 
 
-def _moves(found: list[Segment]) -> dict[Segment, int]:
+def _compute_moves(found: list[Segment]) -> dict[Segment, int]:
     """Return by how many bytes, a multiple of the page size, each loaded segment is moved towards the start of the file."""
     moves, end = dict[Segment, int](), 0
     for segment in sorted((s for s in found if s.kind == LOAD), key=lambda s: s.offset):
@@ -100,32 +100,32 @@ def _moves(found: list[Segment]) -> dict[Segment, int]:
     return moves
 
 
-def _shift(segment: Segment, moves: dict[Segment, int]) -> int:
+def _find_shift(segment: Segment, moves: dict[Segment, int]) -> int:
     """Return by how many bytes a segment is moved: as many as the loaded segment that contains it. Segments outside of all loaded ones are
-    not moved. `moves`: result of `_moves`.
+    not moved. `moves`: result of `_compute_moves`.
     """
     return next((by for load, by in moves.items() if load.offset <= segment.offset and segment.end <= load.end), 0)
 
 
 def list_needed_libraries(data: bytes) -> set[str]:
     """Return the names of the libraries that the loader would load with this ELF file."""
-    strings, entries = _dynamic(data)
-    return {_text(strings, value) for tag, value in entries if tag == NEEDED}
+    strings, entries = _read_dynamic_section(data)
+    return {_read_string(strings, value) for tag, value in entries if tag == NEEDED}
 
 
 def versions(data: bytes) -> set[str]:
     """Return the symbol versions that an ELF file needs from other libraries, such as GLIBC_2.28 and GLIBCXX_3.4.22."""
-    strings, entries = _dynamic(data)
+    strings, entries = _read_dynamic_section(data)
     tags = dict(entries)
     if VERNEED not in tags:
         return set()
-    found, at = set[str](), _offset(data, tags[VERNEED])
+    found, at = set[str](), _find_offset(data, tags[VERNEED])
     for _ in range(tags[VERNEEDNUM]):
         _, count, _, first, following = struct.unpack_from("<HHIII", data, at)
         entry = at + first
         for _ in range(count):
             _, _, _, name, step = struct.unpack_from("<IHHII", data, entry)
-            found.add(_text(strings, name))
+            found.add(_read_string(strings, name))
             entry += step
         at += following
     return found
@@ -139,18 +139,18 @@ def newest(versions: set[str], family: str) -> tuple[int, ...]:
     return max((tuple(int(part) for part in match[1].split(".")) for match in numbers if match), default=())
 
 
-def _dynamic(data: bytes) -> tuple[bytes, list[tuple[int, int]]]:
+def _read_dynamic_section(data: bytes) -> tuple[bytes, list[tuple[int, int]]]:
     """Return (string table, entries as (tag, value)) of an ELF file's dynamic section; both empty if it has none."""
     for segment in segments(data):
         if segment.kind == DYNAMIC:
             entries = list(struct.iter_unpack("<QQ", data[segment.offset : segment.end]))
             tags = dict(entries)
-            start = _offset(data, tags[STRTAB])
+            start = _find_offset(data, tags[STRTAB])
             return data[start : start + tags[STRSZ]], entries
     return b"", []
 
 
-def _offset(data: bytes, address: int) -> int:
+def _find_offset(data: bytes, address: int) -> int:
     """Return the position in the file of a virtual address. Raises Malformed if no loaded segment contains the address."""
     for segment in segments(data):
         if segment.kind == LOAD and segment.address <= address < segment.address + segment.in_file:
@@ -158,6 +158,6 @@ def _offset(data: bytes, address: int) -> int:
     raise Malformed(f"address {address:#x} is in no loaded segment")
 
 
-def _text(strings: bytes, at: int) -> str:
+def _read_string(strings: bytes, at: int) -> str:
     """Return the zero-terminated string at position `at` of a string table."""
     return strings[at : strings.index(b"\0", at)].decode()

@@ -19,7 +19,7 @@ def fetch(requirements: Sequence[str], folder: Path) -> list[Path]:
     """
     folder.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    missing = [each for each in requirements if not _present(each, folder)]
+    missing = [each for each in requirements if not _find_wheel(each, folder)]
     if missing:
         names = ", ".join(each.split(" ")[0] for each in missing)
         with tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="utf-8") as file:
@@ -29,10 +29,10 @@ def fetch(requirements: Sequence[str], folder: Path) -> list[Path]:
             ended = subprocess.run([*command, *wanted], capture_output=True, text=True, check=False, encoding="utf-8")
         if ended.returncode:
             raise NoWheels(f"pip cannot fetch {names} for ARM and Python {PYTHON}: {ended.stderr.strip()}")
-    return sorted(wheel for each in requirements if (wheel := _present(each, folder)))
+    return sorted(wheel for each in requirements if (wheel := _find_wheel(each, folder)))
 
 
-def _present(requirement: str, folder: Path) -> Path | None:
+def _find_wheel(requirement: str, folder: Path) -> Path | None:
     """Return the wheel in `folder` for a requirement (`name==version`, with or without hashes); None if there is none. A wheel with another
     hash is deleted.
     """

@@ -319,36 +319,36 @@ def _find_fit_row(paper: str, table: str, name: str) -> Row:
     return found
 
 
-def _tensor_setter(latency: bool) -> Callable[[Calibration, float], Calibration]:
-    """Return a function that sets the database's latency in a calibration, or its seconds per byte if `latency` is false."""
+def _make_tensor_setter(latency: bool) -> Callable[[Calibration, float], Calibration]:
+    """Return a function that sets the tensor database's latency in a calibration, or its seconds per byte if `latency` is false."""
 
     def change(calibration: Calibration, value: float) -> Calibration:
         """Return the calibration with the database's figure set to `value`."""
         known = calibration.tensors
-        tensors = replace(known, latency_s=value) if latency else replace(known, client_bytes_s=_rate(value))
+        tensors = replace(known, latency_s=value) if latency else replace(known, client_bytes_s=_invert(value))
         return replace(calibration, tensors=tensors)
 
     return change
 
 
-def _rate(seconds_per_byte: float) -> float:
+def _invert(seconds_per_byte: float) -> float:
     """Return bytes per second for `seconds_per_byte`; infinite for 0."""
     return 1 / seconds_per_byte if seconds_per_byte > 0 else float("inf")
 
 
-def _field_setter(name: str) -> Callable[[Calibration, float], Calibration]:
+def _make_field_setter(name: str) -> Callable[[Calibration, float], Calibration]:
     """Return a function that sets the field `name` of a calibration to a value."""
     return lambda calibration, value: replace(calibration, **{name: value})  # type: ignore[arg-type]
 
 
-def _inverse_setter(name: str) -> Callable[[Calibration, float], Calibration]:
+def _make_inverse_setter(name: str) -> Callable[[Calibration, float], Calibration]:
     """Return a function that sets the field `name` of a calibration to the inverse of a value: bytes per second from seconds per byte."""
-    return lambda calibration, value: replace(calibration, **{name: _rate(value)})  # type: ignore[arg-type]
+    return lambda calibration, value: replace(calibration, **{name: _invert(value)})  # type: ignore[arg-type]
 
 
 def _set_function_speed(calibration: Calibration, value: float) -> Calibration:
     """Return the calibration with another speed of a function's vCPU. `value`: how many times slower the vCPU is than the reference."""
-    return replace(calibration, function_speed=_rate(value))
+    return replace(calibration, function_speed=_invert(value))
 
 
 @cache
@@ -366,17 +366,17 @@ def fit_lambdaml() -> Calibration:
     )
     scatter = [_find_fit_row(A, "Section 4.2", f"ScatterReduce / {model}") for model in ("ResNet-50", "MobileNet")]
     observed = [PrintedFigure(r.figures["communication_s"], lambda c, r=r: communication_s(r, c)) for r in scatter]  # type: ignore[misc]
-    stored = fit_unknowns(base, [_tensor_setter(True), _tensor_setter(False)], observed, probe=1e-6)
+    stored = fit_unknowns(base, [_make_tensor_setter(True), _make_tensor_setter(False)], observed, probe=1e-6)
     functions = [
         _find_fit_row(A, "Table 2", name)
         for name in ("MobileNet / SPIRT", "MobileNet / AllReduce", "ResNet-18 / ScatterReduce")
     ]
     timed = [PrintedFigure(r.figures["function_s"], lambda c, r=r: function_s(r, c)) for r in functions]  # type: ignore[misc]
-    computed = fit_unknowns(stored, [_field_setter("function_batch_s"), _set_function_speed], timed)
+    computed = fit_unknowns(stored, [_make_field_setter("function_batch_s"), _set_function_speed], timed)
     mlless = _find_fit_row(A, "Table 2", "ResNet-18 / MLLess")
     return fit_unknowns(
         computed,
-        [_field_setter("supervisor_s")],
+        [_make_field_setter("supervisor_s")],
         [PrintedFigure(mlless.figures["function_s"], lambda c: function_s(mlless, c))],
     )
 
@@ -389,8 +389,8 @@ def fit_spirt() -> Calibration:
     averaging = _find_fit_row(A, "Section 4.2", "SPIRT averaging / ResNet-18")
     naive = PrintedFigure(averaging.figures["fetch_s"], lambda c: in_database_s(averaging, c, "fetch_s"))
     inside = PrintedFigure(averaging.figures["in_database_s"], lambda c: in_database_s(averaging, c, "in_database_s"))
-    fetching = fit_unknowns(fit_lambdaml(), [_inverse_setter("arithmetic_bytes_s")], [naive], probe=1e-6)
-    return fit_unknowns(fetching, [_inverse_setter("database_bytes_s")], [inside], probe=1e-6)
+    fetching = fit_unknowns(fit_lambdaml(), [_make_inverse_setter("arithmetic_bytes_s")], [naive], probe=1e-6)
+    return fit_unknowns(fetching, [_make_inverse_setter("database_bytes_s")], [inside], probe=1e-6)
 
 
 @cache
@@ -401,7 +401,7 @@ def fit_peers() -> Calibration:
     names = ("SqueezeNet 1.1 / MNIST", "MobileNet V3 Small / MNIST", "VGG-11 / MNIST")
     squeezenet, mobilenet, vgg = table = [_find_fit_row(B, "Table I", name) for name in names]
 
-    def printed_figure(row: Row, figure: str) -> PrintedFigure:
+    def build_printed_figure(row: Row, figure: str) -> PrintedFigure:
         """Return the printed seconds of one stage, together with a function that simulates them. `figure`: column of Table I."""
         printed = row.figures["wall_s"][row.figures["columns"].index(figure)]
         return PrintedFigure(printed, lambda c: peer_s(row, c, figure))
@@ -412,35 +412,51 @@ def fit_peers() -> Calibration:
     for row in table:
         model = row.figures["model"]
 
-        def sample(calibration: Calibration, value: float, model: str = model) -> Calibration:
+        def set_sample_s(calibration: Calibration, value: float, model: str = model) -> Calibration:
             """Return the calibration with the seconds per sample of the model `model` set to `value`."""
             return replace(calibration, sample_s={**calibration.sample_s, model: value})
 
-        found = fit_unknowns(found, [sample], [printed_figure(row, "compute")])
+        found = fit_unknowns(found, [set_sample_s], [build_printed_figure(row, "compute")])
     found = fit_unknowns(
-        found, [_inverse_setter("arithmetic_bytes_s")], [printed_figure(row, "update") for row in table], probe=1e-9
+        found,
+        [_make_inverse_setter("arithmetic_bytes_s")],
+        [build_printed_figure(row, "update") for row in table],
+        probe=1e-9,
     )
 
-    def bus(latency: bool) -> Callable[[Calibration, float], Calibration]:
-        """Return a function that sets the broker's latency in a calibration, or its seconds per byte if `latency` is false."""
+    def make_bus_setter(latency: bool) -> Callable[[Calibration, float], Calibration]:
+        """Return a function that sets the message broker's latency in a calibration, or its seconds per byte if `latency` is false."""
 
         def change(calibration: Calibration, value: float) -> Calibration:
             """Return the calibration with the broker's figure set to `value`, and with no limit of its host."""
             known = calibration.instance_bus
-            new = replace(known, latency_s=value) if latency else replace(known, client_bytes_s=_rate(value))
+            new = replace(known, latency_s=value) if latency else replace(known, client_bytes_s=_invert(value))
             return replace(calibration, instance_bus=new, bus=replace(calibration.bus, host_bytes_s=float("inf")))
 
         return change
 
-    def objects(calibration: Calibration, value: float) -> Calibration:
-        """Return the calibration with the object store's seconds per byte set to `value`."""
-        return replace(calibration, instance_objects=replace(calibration.instance_objects, client_bytes_s=_rate(value)))
+    def set_object_speed(calibration: Calibration, value: float) -> Calibration:
+        """Return the calibration with the object store's speed set so that a byte takes `value` seconds."""
+        return replace(
+            calibration, instance_objects=replace(calibration.instance_objects, client_bytes_s=_invert(value))
+        )
 
     small = (squeezenet, mobilenet)  # within the broker's limit; VGG-11 goes through the object store
-    found = fit_unknowns(found, [bus(True), bus(False)], [printed_figure(row, "send") for row in small], probe=1e-6)
-    found = fit_unknowns(found, [objects], [printed_figure(vgg, "send"), printed_figure(vgg, "receive")], probe=1e-6)
-    found = fit_unknowns(found, [_field_setter("mailbox_s")], [printed_figure(row, "receive") for row in small])
-    return fit_unknowns(found, [_field_setter("evaluate_share")], [printed_figure(row, "convergence") for row in table])
+    found = fit_unknowns(
+        found,
+        [make_bus_setter(True), make_bus_setter(False)],
+        [build_printed_figure(row, "send") for row in small],
+        probe=1e-6,
+    )
+    found = fit_unknowns(
+        found, [set_object_speed], [build_printed_figure(vgg, "send"), build_printed_figure(vgg, "receive")], probe=1e-6
+    )
+    found = fit_unknowns(
+        found, [_make_field_setter("mailbox_s")], [build_printed_figure(row, "receive") for row in small]
+    )
+    return fit_unknowns(
+        found, [_make_field_setter("evaluate_share")], [build_printed_figure(row, "convergence") for row in table]
+    )
 
 
 @cache
@@ -457,7 +473,7 @@ def fit_vgg_functions() -> Calibration:
         torch_step_s=0.0,
     )
     observed = [PrintedFigure(r.figures["compute_s"], lambda c, r=r: batches_s(r, c)) for r in table]  # type: ignore[misc]
-    return fit_unknowns(base, [_field_setter("function_batch_s"), _set_vgg_sample_s], observed)
+    return fit_unknowns(base, [_make_field_setter("function_batch_s"), _set_vgg_sample_s], observed)
 
 
 @cache
@@ -468,7 +484,7 @@ def fit_vgg_instances() -> Calibration:
         ASSUMED, name="2023 paper, Table III", basis=("fitted to the 2023 paper's Table III",), instance_objects=FREE
     )
     observed = [PrintedFigure(r.figures["compute_s"], lambda c, r=r: batches_s(r, c)) for r in table]  # type: ignore[misc]
-    return fit_unknowns(base, [_field_setter("instance_batch_s"), _set_vgg_sample_s], observed)
+    return fit_unknowns(base, [_make_field_setter("instance_batch_s"), _set_vgg_sample_s], observed)
 
 
 def _set_vgg_sample_s(calibration: Calibration, value: float) -> Calibration:
@@ -489,7 +505,7 @@ def fit_gpus() -> Calibration:
         instance_objects=fit_peers().instance_objects,
     )
     return fit_unknowns(
-        base, [_field_setter("gpu_batch_s")], [PrintedFigure(row.figures["epoch_s"], lambda c: function_s(row, c))]
+        base, [_make_field_setter("gpu_batch_s")], [PrintedFigure(row.figures["epoch_s"], lambda c: function_s(row, c))]
     )
 
 

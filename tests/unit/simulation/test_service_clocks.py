@@ -264,6 +264,6 @@ def test_what_was_measured_elsewhere_alone_is_said() -> None:
 
 @pytest.mark.slow
 def test_ten_thousand_workers_take_less_than_a_minute_of_processor_time() -> None:
-    from benchmarks.simulation import spent_s
+    from benchmarks.simulation import measure_projection_s
 
-    assert spent_s("all_reduce", workers=10_000, epochs=1) <= 60
+    assert measure_projection_s("all_reduce", workers=10_000, epochs=1) <= 60
