@@ -86,7 +86,9 @@ def check_native(archive: Path) -> Demands:
     demands = Demands(elf.newest(versions, "GLIBC"), elf.newest(versions, "GLIBCXX"), frozenset(wanted) - own)
     for family, found, offered in (("GLIBC", demands.glibc, GLIBC), ("GLIBCXX", demands.glibcxx, GLIBCXX)):
         if found > offered:
-            raise Unfit(f"{archive.name}: asks for {family} {_format_version(found)}; Lambda's runtime has {_format_version(offered)}")
+            raise Unfit(
+                f"{archive.name}: asks for {family} {_format_version(found)}; Lambda's runtime has {_format_version(offered)}"
+            )
     if absent := demands.libraries - RUNTIME_LIBRARIES:
         library = min(absent)
         raise Unfit(

@@ -103,7 +103,9 @@ def _run_apt_get(work: Path, kind: str, command: str, packages: Sequence[str], *
     for each in ("state/lists/partial", "cache/archives/partial", "parts", "root"):
         (work / each).mkdir(parents=True)
     (work / "status").touch()
-    (work / "sources").write_text(f"{kind} [signed-by={KEYRING}] {_find_archive_url()} {SUITE} main\n", encoding="utf-8")
+    (work / "sources").write_text(
+        f"{kind} [signed-by={KEYRING}] {_find_archive_url()} {SUITE} main\n", encoding="utf-8"
+    )
     settings = {
         "Dir::State": work / "state",
         "Dir::State::status": work / "status",
