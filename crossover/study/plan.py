@@ -168,8 +168,8 @@ class AwsTrials(InlineTrials):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """After an error, report each stack that still exists, because it costs money, with the commands to continue or delete it. Destroys
-        nothing.
+        """Report, after an error, each stack that still exists, because it costs money, with the commands to continue or delete it.
+        Destroys nothing.
         """
         for name, each in self._stacks.items():
             if error is not None and has_no_end(each):

@@ -168,7 +168,7 @@ class Figures:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many times one arrow can stand for an item: the numbers for "once", "others", "workers" and "minibatches"."""
+        """Numbers of items that one arrow can represent, by name: "once", "others", "workers" and "minibatches"."""
         return {"once": 1, "others": self.workers - 1, "workers": self.workers, "minibatches": self.minibatches}
 
 
