@@ -389,7 +389,7 @@ class Experiment:
 
     @property
     def module(self) -> str:
-        """Architecture's module name in functions/ or peers/ and in stacks/."""
+        """Architecture's name with underscores for hyphens: the name of its module in functions/ or peers/ and in stacks/."""
         return self.architecture.replace("-", "_")
 
     @property

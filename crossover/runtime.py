@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class Thread(Protocol):
-    """Protocol of a thread that does not keep its process alive."""
+    """Protocol of a daemon thread: one that does not keep its process alive."""
 
     def start(self) -> None:
         """Start the thread."""
@@ -50,7 +50,7 @@ class Lock(Protocol):
     """Protocol of threading.Lock as a context manager."""
 
     def __enter__(self) -> bool:
-        """Wait for the lock and take it."""
+        """Wait for the lock and take it. Returns True."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /

@@ -665,7 +665,7 @@ def _find_own_files(module: str) -> list[Path]:
 
 
 def _is_installed(top: str) -> bool:
-    """Return whether the package `top` is installed, outside the search folders."""
+    """Return whether the top-level package `top` is installed, that is, found on Python's path outside the search folders."""
     from importlib.machinery import PathFinder
 
     spec = PathFinder.find_spec(top, [each for each in sys.path if each and Path(each).resolve() not in list_folders()])

@@ -98,7 +98,7 @@ class Uncompressed(Codec):
     keeps_non_finite = True
 
     def nbytes(self, parameters: int) -> int:
-        """Return 4 bytes per parameter."""
+        """Return the size in bytes of `parameters` elements: 4 each."""
         return 4 * parameters
 
 
@@ -123,7 +123,9 @@ class HalfPrecision(Codec):
     def encode(
         self, values: "Tensor", *, random: "Generator", parts: Sequence[slice] = (slice(None),)
     ) -> "list[Tensor]":
-        """Return each of `parts` of the values as float16 bytes. `random` is not used: rounding is deterministic."""
+        """Return for each slice in `parts` that slice of `values` as float16 bytes; finite values are clamped to float16's range.
+        `random` is not used: rounding is deterministic.
+        """
         import torch
 
         clamped = values.clamp(-_HALF_MAX, _HALF_MAX)
@@ -131,7 +133,7 @@ class HalfPrecision(Codec):
         return [halves[part].view(torch.uint8) for part in parts]
 
     def decode(self, data: memoryview, *, out: "Tensor", what: str) -> None:
-        """Decode `data`, float16 bytes, into `out`. Raises Corrupt, naming `what`, if the length differs."""
+        """Decode `data`, float16 bytes, into `out`, float32. Raises Corrupt, naming `what`, if the length differs."""
         import torch
 
         from crossover.algorithms import buffers
@@ -140,7 +142,7 @@ class HalfPrecision(Codec):
         out.copy_(buffers.tensor(data, torch.float16))
 
     def nbytes(self, parameters: int) -> int:
-        """Return 2 bytes per parameter."""
+        """Return the size in bytes of `parameters` encoded elements: 2 each."""
         return 2 * parameters
 
 
@@ -150,7 +152,7 @@ class HalfPrecision(Codec):
 
 @dataclass(frozen=True)
 class LowRank(Codec):
-    """Codec PowerSGD, which sends each matrix as a product of two thin ones of this `rank`."""
+    """Codec PowerSGD, which sends each matrix as a product of two thin ones. `rank`: number of columns of each."""
 
     rank: int
     name = "powersgd"

@@ -50,7 +50,7 @@ class FileObjectStore(ObjectStore):
         return join_buffers(data) if self.put_new(key, data) else self.get(key)
 
     def get(self, key: str) -> bytes:
-        """Return the object's bytes. Raises Missing."""
+        """Return the bytes of the object under `key`. Raises Missing if there is none."""
         try:
             data = self._path(key).read_bytes()
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError):

@@ -31,7 +31,9 @@ class LocalCopies:
         self._lock = runtime.lock()
 
     def get(self, key: str) -> bytes:
-        """Return the object's bytes, read from the store only the first time. Raises Missing."""
+        """Return the bytes of the object under `key`, which is read from the store only the first time if the cache has room.
+        Raises Missing if there is none.
+        """
         if (found := self._memory.get(key)) is not None:
             return found
         if (path := self._files.get(key)) is not None:

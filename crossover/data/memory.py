@@ -51,7 +51,7 @@ class MemoryObjectStore(ObjectStore):
         return stored if self.put_new(key, stored) else self.get(key)
 
     def get(self, key: str) -> bytes:
-        """Return the object's bytes. Raises Missing."""
+        """Return the bytes of the object under `key`. Raises Missing if there is none."""
         with self._lock:
             data = self._objects.get(key)
         self._traffic.count("get", bytes_in=len(data or b""))

@@ -91,7 +91,7 @@ class ReadableObjects(Protocol):
     """Protocol of a store whose objects are only read."""
 
     def get(self, key: str) -> bytes:
-        """Return the object's bytes. Raises Missing."""
+        """Return the bytes of the object under `key`. Raises Missing if there is none."""
 
 
 class ObjectStore(ReadableObjects, Protocol):
@@ -118,7 +118,7 @@ class ObjectStore(ReadableObjects, Protocol):
         """
 
     def get(self, key: str) -> bytes:
-        """Return the object's bytes. Raises Missing."""
+        """Return the bytes of the object under `key`. Raises Missing if there is none."""
 
     def exists(self, key: str) -> bool:
         """Return whether the key exists."""
@@ -162,8 +162,8 @@ class TensorStore(Protocol):
         """
 
     def get(self, key: str, *, kind: VectorKind | None = None, out: memoryview | None = None) -> Vector:
-        """Return the vector under `key`. `kind`: required kind, None for any. `out`: bytes of the exact length to
-        receive the payload. Raises Missing, or Corrupt if kind or length differ.
+        """Return the vector under `key`. `kind`: required kind, None for any. `out`: writable memory with exactly the vector's
+        number of bytes, into which it is copied. Raises Missing, or Corrupt if kind or length differ.
         """
 
     def exists(self, key: str) -> bool:

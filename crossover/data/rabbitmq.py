@@ -64,7 +64,7 @@ class RabbitMessageBus:
         """
 
         def declare_all(channel: Any) -> None:
-            """Declare all queues and exchanges on `channel`."""
+            """Create all queues and exchanges on `channel`; existing ones stay."""
             for mailbox in mailboxes:
                 channel.queue_declare(mailbox, durable=True, arguments=_MAILBOX)
             for barrier, members in barriers:
@@ -77,7 +77,7 @@ class RabbitMessageBus:
         self._run_on_channel("declare", declare_all)
 
     def replace(self, mailbox: str, body: Buffer) -> None:
-        """Put `body` into `mailbox` as its only message."""
+        """Put `body` into `mailbox` as its only message; an older one is dropped."""
         self._send("replace", mailbox, check_body(mailbox, body))
         self._known_filled.add(mailbox)
 

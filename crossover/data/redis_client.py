@@ -65,10 +65,10 @@ class RedisAddress:
 
 
 def parse_address(url: str, *, password: str | None = None, certificate: str | None = None) -> RedisAddress:
-    """Return the address in `url`: redis://host:port, rediss://host:port (TLS) or unix:///path. `certificate`: PEM text
-    that a TLS server must match. Raises ConfigError.
+    """Return the address in `url`: redis://host:port, rediss://host:port (TLS) or unix:///path. `certificate`: PEM text that a TLS
+    server must present or be signed by.
 
-    A password in the URL is refused, since URLs end up in logs.
+    Raises ConfigError for any other URL, and for one with a password, since URLs end up in logs.
     """
     try:
         parts = urlsplit(url)
@@ -147,7 +147,7 @@ class RedisConnection:
         self.set_timeout(timeout_s)
 
     def set_timeout(self, timeout_s: float) -> None:
-        """Set how long each wait for the server may last, in seconds."""
+        """Set how long each later wait for the server may last, in seconds."""
         self._timeout_s = timeout_s
         if self._tls:
             self._socket.settimeout(timeout_s)

@@ -80,7 +80,7 @@ class S3ObjectStore(ObjectStore):
         return join_buffers(data) if self.put_new(key, data) else self.get(key)
 
     def get(self, key: str) -> bytes:
-        """Return the object's bytes. Raises Missing."""
+        """Return the bytes of the object under `key`. Raises Missing if there is none."""
         data = b""
         try:
             data = self._request(key, lambda: self._client.get_object(Bucket=self._bucket, Key=key)["Body"].read())

@@ -210,6 +210,7 @@ class _DType:
     """Replacement of numpy.dtype in an unpickled file, which keeps only the type's code, such as "u1"."""
 
     def __init__(self, code: Any = b"", *_: Any) -> None:
+        """Keep the type's code, such as "u1"; the other arguments of the pickle are ignored."""
         self.code = code.decode() if isinstance(code, bytes) else code
 
     def __setstate__(self, state: Any) -> None:
@@ -220,6 +221,7 @@ class _Array:
     """Replacement of numpy.ndarray in an unpickled file, which keeps shape and bytes."""
 
     def __init__(self) -> None:
+        """Create an empty array, which `__setstate__` fills."""
         self.shape: tuple[int, ...] = ()
         self.data = b""
 

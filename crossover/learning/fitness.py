@@ -232,7 +232,7 @@ def _find_setting_problem(samples: Samples, experiment: Experiment) -> str:
 
 
 def _describe_rows(part: Tensor) -> str:
-    """Return shape and dtype of a tensor's rows, in words."""
+    """Return in words the shape and dtype of one row of `part`, such as `rows of the shape (3, 32, 32) torch.uint8`."""
     shape = ", ".join(str(side) for side in part.shape[1:])
     return f"rows of the shape ({shape}) {part.dtype}" if shape else f"single values {part.dtype}"
 

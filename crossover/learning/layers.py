@@ -213,6 +213,7 @@ class _Scratch:
     """Memory for one activation at a time, which all chains of a thread share, so that large blocks do not fragment the heap."""
 
     def __init__(self) -> None:
+        """Start without memory; it is allocated when it is first borrowed."""
         self._memory = torch.empty(0)
 
     def borrow_like(self, values: Tensor) -> Tensor:

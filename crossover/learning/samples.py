@@ -50,7 +50,7 @@ class Reading:
         return tuple(each for each in range(len(self.names)) if each != self.label and each not in self.drop)
 
     def as_table(self) -> Table:
-        """Return the reading as the YAML's section `data.table`."""
+        """Return the settings for the YAML's section `data.table` by which the file is read in this way again."""
         return Table(
             label=self._reference(self.label),
             kind=self.kind,
@@ -59,7 +59,9 @@ class Reading:
         )
 
     def name_column(self, column: int) -> str:
-        """Return a column's name for messages; its number from 1 if the name is blank or not unique."""
+        """Return the name of a column, by its number from 0, for messages; `column N`, with N from 1, if its name is blank or not
+        unique.
+        """
         name = self.names[column]
         return name if name.strip() and self.names.count(name) == 1 else f"column {column + 1}"
 
@@ -192,7 +194,7 @@ _LEAST_EXPONENT = -1000  # 2.0 ** 1000 is a float, 2.0 ** 1074 is none
 
 
 def is_measured(inputs: Tensor) -> bool:
-    """Return whether the inputs are numbers to calculate with (floats or uint8), not names such as tokens."""
+    """Return whether the inputs are numbers to calculate with (floats or uint8) rather than identifiers such as tokens."""
     return inputs.is_floating_point() or inputs.dtype == torch.uint8
 
 

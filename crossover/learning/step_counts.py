@@ -23,6 +23,7 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
     """
 
     def __init__(self) -> None:
+        """Start with all counts at zero."""
         super().__init__()  # type: ignore[no-untyped-call]  # torch's
         self.operations, self.bytes = 0, 0
         self.macs = {"convolution": 0, "depthwise": 0, "matrix": 0}
