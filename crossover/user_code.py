@@ -240,8 +240,9 @@ _PARAMETERS = {
 def build_failure_error(field: str, name: str, error: BaseException, *, what: Any = None) -> OwnCodeError:
     """Return the OwnCodeError for `error`, which the user code `name` in the field `field` raised; its message has file and line.
 
-    The line is the last one of user code in the traceback, or, if there is none, the line at which `what` is defined. If the error
-    was raised in this project's code that user code called, the message says so.
+    The line is the last one of user code in the traceback, or, if there is none, the line at which `what` is defined; then, for a
+    TypeError, the parameters that a function of this field needs are named too. If the error was raised in this project's code that
+    user code called, the message says so.
     """
     line = find_line_in_traceback(error.__traceback__)
     place = line or find_definition_line(what)

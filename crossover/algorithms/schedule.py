@@ -340,7 +340,7 @@ def find_knee(losses: Sequence[float], *, sensitivity: float = 0.1) -> int | Non
 
 def predict_reduction(times_s: Sequence[float], losses: Sequence[float], *, ahead_s: float) -> float:
     """Return the fraction of the present loss that the next `ahead_s` seconds are expected to remove (0.1: ten percent), at least
-    0. `times_s`: time in seconds at which each of `losses` was measured.
+    0. `times_s`: time in seconds at which each of `losses` was measured; ValueError if their numbers differ.
 
     A straight line is fitted to log(loss) over time by least squares, so the loss shrinks by an equal fraction in equal times.
     Returns 1.0 if there are fewer than 2 different times or a loss is not positive, so that no worker is removed without evidence.

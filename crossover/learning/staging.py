@@ -223,7 +223,8 @@ class Minibatches:
 
     def answers(self, of: "Callable[[Batch], int] | None" = None) -> list[list[int]]:
         """Return the weight of each minibatch, as a list per worker: the number of labels that the loss counts. `of`: counts them
-        for one minibatch, for a user's loss; without it they follow from the labels.
+        for one minibatch, for a user's loss. Without it, labels other than -100 are counted for cross entropy, and samples for
+        another loss.
         """
         from crossover.learning.learner import mask_answered
 

@@ -112,8 +112,9 @@ def _format_label(label: Mapping[str, Any]) -> str:
 
 
 def _list_remarks(found: Mapping[str, Any], *, flags: bool) -> list[str]:
-    """Return remarks in words: columns left out, like row numbers, constant, or too fine for float32; scaled labels; and the
-    doubts. `found`: result of `describe`. `flags`: name options of `crossover advise` instead of fields of the YAML.
+    """Return remarks in words: on columns that were left out, look like row numbers, are constant, or are too fine for float32; on
+    a label that looks like row numbers; on scaled labels; and the doubts. `found`: result of `describe`. `flags`: name options
+    of `crossover advise` instead of fields of the YAML.
     """
     words = []
     if out := found["left_out"]:

@@ -471,9 +471,9 @@ def _find_wrapped_name(module: Any) -> str:
 
 
 def _find_structure_problem(module: object, *, known: tuple[Any, ...]) -> str:
-    """Return in words why `module` cannot be used: it is no torch module, has no parameters, has one of unknown shape, or differs
-    in names or shapes from the factory's first result in this process; "" if it can. `known`: the factory and its arguments,
-    which identify that first result.
+    """Return in words why `module` cannot be used: it is no torch module, has no parameters, has one of unknown shape or without
+    memory (meta), or differs in names or shapes from the factory's first result in this process; "" if it can. `known`: the
+    factory and its arguments, which identify that first result.
     """
     if not isinstance(module, nn.Module):
         return f"returned a {type(module).__name__}; a torch.nn.Module is expected"
