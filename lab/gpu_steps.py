@@ -234,7 +234,7 @@ def fit(folder: Path) -> dict[str, Any]:
         left = _flatten(cross_validate(steps, SHEETS[card], half=False, fixed=fixed))
         sigmas[card] = {"convolution": float(np.std(left)), "matrix": WITHOUT_STEPS}
         basis[card] = (
-            f"fitted to {len(steps)} steps of profet; matrix products: NeuSight's{'' if card in NEUSIGHT else ' of a T4'}"
+            f"{len(steps)} of Profet's on this card; matrix products by NeuSight's on {'this card' if card in NEUSIGHT else 'a T4'}"
         )
     of_t4 = {name: value for name, value in asdict(fp32["T4"]).items() if name != "depthwise"}
     mobile = [each for each in _load_printed_steps("T4") if each.counts.of_sample_depthwise]
@@ -248,8 +248,9 @@ def fit(folder: Path) -> dict[str, Any]:
             start["matrix"] = products["T4"][1]  # 72 W, as a T4's 70: neither holds its clock
         fp32[card] = fit_steps(_load_printed_steps(card), SHEETS[card], fixed=start)
         sigmas[card] = {"convolution": WITH_RATES, "matrix": WITHOUT_STEPS}
+        teacher = "a T4" if card == "L4" else "an A100"
         basis[card] = (
-            f"{len(PRINTED[card])} printed rates; matrix products: {'a T4' if card == 'L4' else 'an A100'}'s share of the peak"
+            f"{len(PRINTED[card])} on this card; matrix products reach the share of the peak that {teacher} reaches"
         )
     for card in ("A100", "L40S", "H100"):
         image_bytes = (fp32["L4"].image_bytes + fp32["A10G"].image_bytes) / 2
@@ -258,7 +259,7 @@ def fit(folder: Path) -> dict[str, Any]:
             fp32["T4"].constant_s, fp32["T4"].operation_s, image_bytes, known[0], TF32, fp32["L4"].depthwise, known[1]
         )
         sigmas[card] = {"convolution": BY_SHEET, "matrix": WITHOUT_STEPS if card == "A100" else BY_SHEET}
-        basis[card] = "by its data sheet, with the factors of L4 and A10G; matrix products: an A100's"
+        basis[card] = "none on this card: by its data sheet, corrected as on L4 and A10G; matrix products as on an A100"
     return {
         "format": FORMAT,
         "as_of": "2026-11",

@@ -493,15 +493,20 @@ def compare_with_winner(question: Question, finalist: Finalist, winner: Finalist
     excess = {name: usd - its.get(name, 0.0) for name, usd in mine.items()}
     name = max(excess, key=lambda each: (excess[each], each))
     share = mine[name] / max(1e-12, sum(mine.values()))
-    dollars, time = (times_of(winner, finalist, figure) for figure in ("usd", "seconds"))
+    dollars, time = (times_of(winner, finalist, figure) for figure in ("usd", "ready"))
     return f"{dollars} the dollars, {time} the time; most for {name} ({share:.0%})"
 
 
 def times_of(winner: Finalist, other: Finalist, figure: str) -> str:
     """Return the ratio of the other candidate's median to the winner's as text: `1.52x`, or `1.02x (too close to call)` if the simulations
-    do not show which is smaller. `figure`: `usd` or `seconds`; seconds are compared without start-up.
+    do not show which is smaller. `figure`: `usd`, `seconds` (of the run, without start-up), or `ready` (seconds with start-up).
     """
-    ratio = other.running.p50 / winner.running.p50 if figure == "seconds" else other.usd.p50 / winner.usd.p50
+    medians = {
+        "usd": lambda each: each.usd.p50,
+        "seconds": lambda each: each.running.p50,
+        "ready": lambda each: each.seconds.p50,
+    }
+    ratio = medians[figure](other) / medians[figure](winner)
     led = display.lead({"": winner.by_draw(figure), "other": other.by_draw(figure)})
     return f"{display.times(ratio)}{'' if led is None or led.is_sure else f' ({display.OPEN})'}"
 
@@ -604,7 +609,7 @@ def alternatives(found: Advice) -> list[str]:
     others = [("The same on demand", found.on_demand)] if found.on_demand else []
     others += [(f"{KINDS[rival.kind]} ({rival.candidate.words})", rival) for rival in rivals_of(found)]
     for name, rival in others[:MOST_ALTERNATIVES]:
-        dollars, time = (times_of(winner, rival, figure) for figure in ("usd", "seconds"))
+        dollars, time = (times_of(winner, rival, figure) for figure in ("usd", "ready"))
         text = (
             f"{name}: about {display.rough_usd(rival.usd.p50)}, ready in {display.rough_seconds(rival.seconds.p50)}: "
         )
@@ -617,7 +622,7 @@ def alternatives(found: Advice) -> list[str]:
             text += ", more than was asked for"
         turn = turning_point(found.question, winner.candidate, rival.candidate)
         if turn is not None and turn >= 2 and display.OPEN not in dollars and winner.usd.p50 < rival.usd.p50:
-            text += f"; cheaper for fewer than {turn:.1f} epochs"
+            text += f"; for fewer than {turn:.1f} epochs it would be cheaper"
         lines.append(f"{text}.")
     return lines
 
@@ -667,12 +672,12 @@ def quota_line(found: Advice) -> str:
     needed = question_.count_standard_vcpus(today.candidate)
     often = question_.NEW_ACCOUNT_VCPUS
     few = (
-        f" It takes {needed} vCPUs of standard instances, and new accounts often have {often}."
+        f" It needs {needed} vCPUs of standard instances, and new accounts often have {often}."
         if needed > often
         else ""
     )
     answer = f"{today.candidate.words}: {today.words}{held}.{few}"
-    return f"Today, without the quota that the advice needs: {answer} For the advice above: {word}."
+    return f"Until AWS grants the quota that the first line needs: {answer} For the first line: {word}."
 
 
 def describe_drivers(found: Advice) -> str:
@@ -686,7 +691,7 @@ def describe_drivers(found: Advice) -> str:
         return f"{text} Between its {winner.candidate.workers} workers {exchanged}."
     dollars, time = (times_of(winner, shared, figure) for figure in ("usd", "seconds"))
     return (
-        f"{text} On several workers, at its cheapest ({shared.candidate.words}), it takes {time} the time and costs "
+        f"{text} On several workers, at its cheapest ({shared.candidate.words}), training takes {time} the time and costs "
         f"{dollars} the dollars: {exchanged}."
     )
 
@@ -726,8 +731,8 @@ def spot_words(winner: Finalist) -> list[str]:
         return []
     rates = [each.lost_per_hour for each in spot_markets()]
     return [
-        f"Spot instances may be taken away, and the market sets their price: expect {_interruptions(winner)} interruptions, at "
-        f"{min(rates):g} to {max(rates):g} an hour and instance; the time includes waiting for another."
+        f"Spot instances may be taken away, and the market sets their price: expect {_interruptions(winner)} interruptions of this run, by "
+        f"observed rates of {min(rates):g} to {max(rates):g} an hour for each instance; the time includes waiting for another."
     ]
 
 

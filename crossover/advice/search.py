@@ -57,9 +57,12 @@ class Finalist:
         return band_of([each.usd for each in self._ran])
 
     def by_draw(self, figure: str) -> list[float]:
-        """Return the candidate's seconds or dollars in each repetition, infinite if AWS would not run it. `figure`: `seconds` (of the run)
-        or `usd`. All candidates of a question have the same random conditions, so that values at the same position can be compared.
+        """Return the candidate's seconds or dollars in each repetition, infinite if AWS would not run it. `figure`: `seconds` (of the run),
+        `ready` (these and the median start-up) or `usd`. All candidates of a question have the same random conditions, so that values at
+        the same position can be compared.
         """
+        if figure == "ready":
+            return [seconds + self.before_s for seconds in repetitions.figures(self.outcomes, "seconds")]
         return repetitions.figures(self.outcomes, figure)
 
     @property

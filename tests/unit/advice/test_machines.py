@@ -85,7 +85,7 @@ def finalist(candidate: Candidate, *interruptions: int) -> Finalist:
 def test_spot_says_how_often_it_would_be_interrupted(counts: tuple[int, ...], said: str) -> None:
     spot = Candidate("single", 1, 32, 1, on="gpu", instance="g4dn.xlarge", spot=True)
     (words,) = spot_words(finalist(spot, *counts))
-    assert f"{said}interruptions, at 0.06 to 1.62 an hour and instance" in words
+    assert f"{said}interruptions of this run, by observed rates of 0.06 to 1.62 an hour for each instance" in words
     assert spot_words(finalist(replace(spot, spot=False), *counts)) == []
 
 

@@ -80,7 +80,7 @@ def test_the_answer_of_today_says_how_many_standard_vcpus_it_takes(found: Advice
     gpu = next(each for each in found.finalists if each.candidate.gpu)
     large = next(each for each in found.finalists if subject.count_standard_vcpus(each.candidate) > 5)
     line = advice.quota_line(replace(found, winner=gpu, alternatives=(), front=(large,), unknown=(), rejected=()))
-    assert f"It takes {subject.count_standard_vcpus(large.candidate)} vCPUs of standard instances" in line
+    assert f"It needs {subject.count_standard_vcpus(large.candidate)} vCPUs of standard instances" in line
 
 
 @pytest.mark.parametrize("text", ["some", "-1", "1.5", ""])
