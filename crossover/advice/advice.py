@@ -718,11 +718,7 @@ def capacity(found: Advice) -> list[str]:
         return []
     others = [each for each in found.alternatives if not each.candidate.gpu]
     instead = f"; if none is free, the next best is {others[0].candidate.words}" if others else ""
-    functions = ", and functions wait for no GPU" if any(each.kind == "lambda" for each in others) else ""
-    return [
-        f"Waiting for a free GPU may take longer: the only three jobs measured waited 28 to 58 minutes"
-        f"{instead}{functions}."
-    ]
+    return [f"Waiting for a free GPU may take longer: the only three jobs measured waited 28 to 58 minutes{instead}."]
 
 
 def spot_words(winner: Finalist) -> list[str]:
@@ -731,8 +727,8 @@ def spot_words(winner: Finalist) -> list[str]:
         return []
     rates = [each.lost_per_hour for each in spot_markets()]
     return [
-        f"Spot instances may be taken away, and the market sets their price: expect {_interruptions(winner)} interruptions of this run, by "
-        f"observed rates of {min(rates):g} to {max(rates):g} an hour for each instance; the time includes waiting for another."
+        f"Spot instances may be taken away, and the market sets their price: expect {_interruptions(winner)} interruptions (observed: "
+        f"{min(rates):g} to {max(rates):g} an hour for each instance); the time includes waiting for another."
     ]
 
 
