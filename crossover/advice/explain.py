@@ -22,7 +22,7 @@ from crossover.reports.display import Band
 from crossover.reports.prices import Prices
 from crossover.simulation import calibration, start_up
 from crossover.simulation.calibration import AWS, AnswerOf, Calibration
-from crossover.simulation.repetitions import LIMITS, apply_session
+from crossover.simulation.repetitions import LEVELS, LIMITS, Draw, apply_session, simulate_draw
 from crossover.simulation.workload import Workload
 
 if TYPE_CHECKING:
@@ -297,8 +297,8 @@ def estimate_of_known(experiment: Experiment, constraints: Constraints) -> str:
 
 def first_estimate(question: Question, sizes: Sizes, constraints: Constraints) -> str:
     """Return in words the cheapest candidate with one worker (a function, a machine or a GPU) that keeps to the constraints, or the one
-    nearest to them, with its time and cost; "" if none is possible. Functions with less than NEW_ACCOUNT_MB are not tried. `sizes`: sizes
-    of the model.
+    nearest to them, with its time and cost and their bands; "" if none is possible. Functions with less than NEW_ACCOUNT_MB are not tried.
+    `sizes`: sizes of the model.
     """
     alone = candidates.list_candidates(
         question.base, samples=question.samples, prices=question.prices, least_mb=sizes.least_mb, alone=True
@@ -313,8 +313,24 @@ def first_estimate(question: Question, sizes: Sizes, constraints: Constraints) -
     if not found:
         return ""
     candidate, figures = min(found, key=lambda each: (max(1.0, _short(constraints, each[1])), each[1].usd))
-    seconds = display.seconds(figures.seconds)
-    return f"{candidate.words}: about {seconds}, start-up among them, and {display.usd(figures.usd)}"
+    seconds, usd = _estimate_bands(question, candidate, figures)
+    return (
+        f"{candidate.words}: about {display.band(display.seconds, *seconds)}, start-up among them, and "
+        f"{display.band(display.usd, *usd)}"
+    )
+
+
+def _estimate_bands(question: Question, candidate: Candidate, figures: Estimate) -> tuple[Band, Band]:
+    """Return the bands of the seconds and the dollars around a candidate's simulated `figures`: everything that is uncertain is at its p5,
+    start-up at its least, or everything at its p95 and its most, so that the bands are wider than those of repetitions.
+    """
+    task, parts = question.task(candidate, quick=True), question.start_up(candidate)
+    low, high = (simulate_draw(task, Draw(question.base.seed, level, level)) for level in (LEVELS[0], LEVELS[-1]))
+    low_s, high_s = low.seconds + sum(each.least_s for each in parts), high.seconds + sum(each.most_s for each in parts)
+    return (
+        Band(min(low_s, figures.seconds), figures.seconds, max(high_s, figures.seconds)),
+        Band(min(low.usd, figures.usd), figures.usd, max(high.usd, figures.usd)),
+    )
 
 
 def _first(question: Question, least: list[tuple[float, str, Candidate]]) -> tuple[Candidate, Estimate] | None:

@@ -24,6 +24,7 @@ from crossover.running import account, running_costs
 from crossover.running.account import aws_errors_explained
 from crossover.validation import documents
 from crossover.validation import load as load_experiment
+from crossover.workflow.architecture import architecture_of
 
 if TYPE_CHECKING:
     from crossover.advice.advice import Advice
@@ -277,7 +278,7 @@ def advise(
     override = [*(override or []), *([f"training.epochs={epochs}"] if epochs is not None else [])]
     if on and not tune:
         raise ConfigError("--on aws: works only with --tune memory; advice itself is projected and never measured")
-    experiment = _load_with_first_estimate(config, override, None if tune else wished)
+    experiment, estimated = _load_with_first_estimate(config, override, None if tune else wished)
     if tune:
         others: dict[str, object] = {"--deadline": deadline, "--target": target, "--runs": runs, "--on-hand": on_hand}
         others |= {"--gpu-quota": gpu_quota, "--every": None if every == "once" else every}
@@ -285,7 +286,7 @@ def advise(
         asks = "" if take_over else f"crossover advise {config} --tune memory --on aws"
         _tune_memory(experiment, wished.budget_usd, others, on=on, asks=asks)
         return
-    data_found = _report_data(experiment, flags=data is not None)
+    data_found = _report_data(experiment, None if estimated else wished, flags=data is not None)
     found, notes = _search(experiment, wished, target, runs or [], probe_s=probe_s, gpu_row=measured)
     from crossover.advice import (
         explain,
@@ -375,9 +376,12 @@ def _standing_usd(experiment: Experiment) -> float:
     return running_costs.sum_usd(running_costs.list_hourly_costs(experiment))
 
 
-def _load_with_first_estimate(config: Path, override: list[str], wished: "Constraints | None") -> Experiment:
-    """Load and check the experiment of the file `config` and return it. If `wished` (deadline and budget) is given, print a first estimate
-    before torch is imported, which takes seconds. `override`: the --set options. Raises ConfigError if the experiment sets training.steps.
+def _load_with_first_estimate(
+    config: Path, override: list[str], wished: "Constraints | None"
+) -> tuple[Experiment, bool]:
+    """Load and check the experiment of the file `config`. Return it, and whether a first estimate was printed: before torch is imported,
+    which takes seconds, if `wished` (deadline and budget) is given and model and data come with the project. `override`: the --set options.
+    Raises ConfigError if the experiment sets training.steps.
     """
     from crossover.advice import explain
 
@@ -387,29 +391,49 @@ def _load_with_first_estimate(config: Path, override: list[str], wished: "Constr
             f"training.steps: {experiment.training.steps} steps train different numbers of samples with the different minibatches and "
             "numbers of workers that advise compares; leave it out and set training.epochs"
         )
-    if wished is not None:
-        _print_first_estimate(explain.estimate_of_known(experiment, wished))
-    return load_runnable(config, override)
+    words = explain.estimate_of_known(experiment, wished) if wished is not None else ""
+    _print_first_estimate(words)
+    return load_runnable(config, override), bool(words)
 
 
-def _report_data(experiment: Experiment, *, flags: bool) -> Mapping[str, Any] | None:
-    """Print to standard error how the experiment's data was understood, and return the same as a dictionary; None if nothing is known of
-    the data.
+def _report_data(experiment: Experiment, wished: "Constraints | None", *, flags: bool) -> Mapping[str, Any] | None:
+    """Print to standard error how the experiment's data was understood and a first estimate, then try user code: it trains a few
+    minibatches. Return how the data was understood as a dictionary; None if nothing is known of the data.
 
-    User code is tried first: it trains a few minibatches. `flags`: whether the printed lines name options of `advise` instead of fields of
-    the YAML file.
+    `wished`: deadline and budget for the first estimate, None if it was printed before; `flags`: whether the printed lines name options of
+    `advise` instead of fields of the YAML file.
     """
     from crossover.learning import understood
 
-    if bundling.list_user_code_with_loader(experiment):
-        from crossover.running.preparing import try_training  # torch, reports and their plots
+    used = bundling.list_user_code_with_loader(experiment)
+    if used:
+        from crossover.learning.datasets import load  # torch
 
-        data: Mapping[str, Any] | None = try_training(experiment)
+        data: Mapping[str, Any] | None = load(architecture_of(experiment).resolve(experiment)).understood
     else:
         data = understood.describe_known(experiment)
     if data:
         terminal.show(*understood.format_lines(data, flags=flags), stderr=True)
+    if wished is not None:
+        _print_first_estimate(_estimate_measured(experiment, wished))
+    if used:
+        from crossover.running.preparing import try_training  # reports and their plots
+
+        try_training(experiment)
     return data
+
+
+def _estimate_measured(experiment: Experiment, wished: "Constraints") -> str:
+    """Return a first estimate in words for a model and data that had to be loaded to know their sizes; empty if nothing can be projected,
+    which the search reports.
+    """
+    from crossover.advice import explain
+    from crossover.advice import question as subject
+
+    try:
+        return explain.first_estimate(*subject.build_question(experiment)[:2], wished)
+    except NoProjection:
+        return ""
 
 
 def _search(
@@ -439,12 +463,9 @@ def _search(
     elif runs:
         raise ConfigError("--runs: needs --target, for which the runs are evidence; give both or neither")
     measured = None
-    told = bool(explain.estimate_of_known(experiment, wished))  # before torch was imported
     if probe_s:
         from crossover.advice import probe as probing
 
-        if not told:
-            told = _print_first_estimate(explain.first_estimate(*subject.build_question(experiment)[:2], wished))
         with show_waiting("measuring this model and, for comparison, MobileNet"):
             measured = probing.probe(experiment, most_s=probe_s)
     try:
@@ -452,7 +473,6 @@ def _search(
         with show_waiting("simulating candidates", whole=False):
             for setting in settings:
                 question, sizes, notes = subject.build_question(setting, measured=measured, gpu_row=gpu_row)
-                told = told or _print_first_estimate(explain.first_estimate(question, sizes, wished))
                 each.append((advising.advise(question, wished, sizes), notes))
         found, notes = min(each, key=lambda one: advising.advice_sort_key(one[0]))
         if measured is not None:
@@ -463,11 +483,10 @@ def _search(
     return found, notes
 
 
-def _print_first_estimate(words: str) -> bool:
-    """Print the first estimate `words` to standard error, or nothing if it is empty. Always returns True, so that no other is printed."""
+def _print_first_estimate(words: str) -> None:
+    """Print the first estimate `words` to standard error, or nothing if it is empty."""
     if words:
         terminal.show(f"[projected] first estimate: {words}. Searching all options now.", stderr=True)
-    return True
 
 
 def _find_experiment_file(

@@ -170,6 +170,21 @@ def test_a_file_that_says_its_data_takes_no_other(capsys: pytest.CaptureFixture[
     assert "already names its data" in capsys.readouterr().err
 
 
+def test_a_first_estimate_comes_before_the_model_is_tried(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(experiment: Experiment) -> None:
+        raise ConfigError(f"the trial of {experiment.name} begins")
+
+    monkeypatch.setattr("crossover.running.preparing.try_training", stop)
+    Path("table.csv").write_text("".join(f"{n},0.5,{n % 2}\n" for n in range(200)))
+    assert status("advise", "net.py:network", "--data", "table.csv", "--on-hand", "lambda") == 2
+    said = capsys.readouterr().err
+    lines = ("experiment: net.yaml", "data: table.csv: 200 rows", "[projected] first estimate: one function", "begins")
+    places = [said.index(line) for line in lines]
+    assert places == sorted(places), said
+
+
 @pytest.mark.slow
 def test_a_model_alone_is_advised(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("table.csv").write_text("".join(f"{n},0.5,{n % 2}\n" for n in range(200)))

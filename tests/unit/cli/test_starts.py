@@ -60,7 +60,9 @@ def test_a_first_estimate_stands_there_before_torch_is_imported(tmp_path: Path) 
     said = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path
     ).stderr
-    assert re.fullmatch(r"one .+: about .+, start-up among them, and \$[\d.]+ False\n", said), said
+    assert re.fullmatch(
+        r"one .+: about .+ \(.+ to .+\), start-up among them, and \$[\d.]+ \(\$.+ to \$.+\) False\n", said
+    ), said
 
 
 class _Heard(io.StringIO):
