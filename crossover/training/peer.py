@@ -101,13 +101,12 @@ class Replica:
     encoder with the rounding errors of the peer's messages. `between`: if a round has two exchanges, the mean of the previous round's first
     exchange; with it the peer can send its second message again, even if no other peer is in that round any more.
 
-    `every`: rounds between checkpoints. `confirm`: called before checkpoints are created or deleted; raises if another attempt holds the
-    rank.
+    `confirm`: called before checkpoints are created or deleted; raises if another attempt holds the rank.
     """
 
-    def __init__(self, ctx: Context, rank: int, *, every: int = 1, confirm: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, ctx: Context, rank: int, *, confirm: Callable[[], None] = lambda: None) -> None:
         """Create the replica of the peer `rank` at round 0, with the learner's memory as its model. Call `restore` before using it."""
-        self._ctx, self._rank, self._every, self._confirm = ctx, rank, every, confirm
+        self._ctx, self._rank, self._confirm = ctx, rank, confirm
         self.days = calendar(ctx.facts)
         self.model: Tensor = buffers.tensor(ctx.learner.model)
         self.optimizer: tuple[Tensor, ...] = ()
@@ -176,14 +175,12 @@ class Replica:
         """Return, by name, the encoder's tensors that a checkpoint stores; empty without an encoder."""
         return {} if self.codec is None else self.codec.state
 
-    def save(self, *, agreed: bool = False, now: bool = False) -> None:
-        """Create the checkpoint of the current round if one is due, and delete all but the newest two.
+    def save(self, *, agreed: bool = False) -> None:
+        """Create the checkpoint of the current round unless this program has saved it already, and delete all but the newest two.
 
-        `agreed`: save in every round, and if another attempt has created this checkpoint first, restore that one, because its bits may
-        differ. `now`: save even if none is due. Raises StaleAttempt if the run is over.
+        `agreed`: if another attempt has created this checkpoint first, restore that one, because its bits may differ. Raises StaleAttempt
+        if the run is over.
         """
-        if self.round % self._every and not agreed and not now:
-            return
         if self.round in self._saved:
             return
         self._confirm()
@@ -508,7 +505,7 @@ class _Peer:
         """Check that the peer's vectors fit into memory (ConfigError otherwise), and create its replica."""
         self._ctx, self._member, self._computing, self._exchange = ctx, member, computing, exchange
         check_memory(ctx)
-        self._replica = Replica(ctx, member.rank, every=exchange.every, confirm=member.confirm)
+        self._replica = Replica(ctx, member.rank, confirm=member.confirm)
         self._own = self._replica.model.new_empty(0)
         self._received: dict[int, Tensor] = {}  # by length, what an exchange brings
         self._history: tuple[int, list[tuple[float, float]]] = (0, [])
@@ -584,12 +581,11 @@ class _Peer:
             # Several meet anew at a round of which each has a checkpoint, so only one that is alone saves between two that are due.
             due = self._pace.is_due(replica.round) if self._pace else replica.round % exchange.every == 0
             leaves = self._member.interrupted and (due or self._member.members == 1)
-            if due or leaves or not self._pace:
+            if due or leaves:
                 began = runtime.monotonic()
-                replica.save(agreed=not exchange.replicas_agree, now=leaves or due)
+                replica.save(agreed=not exchange.replicas_agree)
                 if self._pace:
                     self._pace.note_saved(runtime.monotonic() - began)
-            if due or leaves:
                 self._computing.discard(round - 1)  # the current round may have to be sent again
                 self._member.report_progress()
         if leaves:
