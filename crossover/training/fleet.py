@@ -163,12 +163,13 @@ class Heartbeats:
     def silent_s(self, rank: int, attempt: int | None = None) -> float:
         """Return for how many seconds this program has seen no new heartbeat of `rank`: 0 at the first call.
 
-        `attempt`: the rank's newest attempt, if known; a change of it counts as a new heartbeat.
+        That is from the end of the read that first found it to the start of this one: a read may take a minute, and its program is not
+        silent meanwhile. `attempt`: the rank's newest attempt, if known; a change of it counts as a new heartbeat.
         """
-        now_s, look = runtime.monotonic(), (attempt, self._beat(rank))
+        asked_s, look = runtime.monotonic(), (attempt, self._beat(rank))
         if rank not in self.seen or self.seen[rank][0] != look:
-            self.seen[rank] = (look, now_s)
-        return now_s - self.seen[rank][1]
+            self.seen[rank] = (look, runtime.monotonic())
+        return max(0.0, asked_s - self.seen[rank][1])
 
     def has_given_back(self, rank: int, attempt: int) -> bool:
         """Return whether the program of `attempt` has reported in its last heartbeat that it gives `rank` back."""
@@ -190,6 +191,14 @@ class Heartbeats:
         """Return the content of the last heartbeat of `rank`; empty if there is none."""
         key = self.keys.heartbeat(rank)
         return self.objects.get(key) if self.objects.exists(key) else b""
+
+
+def encode_heartbeat(attempt: int, *, beat: int, over: bool) -> bytes:
+    """Return the content of a heartbeat of the program that holds `attempt` of a rank.
+
+    `beat`: the heartbeat's number; `over`: whether the program gives the rank back.
+    """
+    return json.dumps({"attempt": attempt, "beat": beat, "over": over}).encode()
 
 
 class Membership:
@@ -314,8 +323,7 @@ class Membership:
 
     def _put(self, *, beat: int, over: bool) -> None:
         """Store a heartbeat. `beat`: its number; `over`: whether the program gives the rank back."""
-        said = {"attempt": self.attempt, "beat": beat, "over": over}
-        self._objects.put(self._keys.heartbeat(self.rank), json.dumps(said).encode())
+        self._objects.put(self._keys.heartbeat(self.rank), encode_heartbeat(self.attempt, beat=beat, over=over))
 
 
 # --- execution --------------------------------------------------------------------------------------------------------

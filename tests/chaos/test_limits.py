@@ -1,5 +1,7 @@
 """Limits that a schedule draws: what a small run never comes to happens in it, and breaks nothing."""
 
+from itertools import pairwise
+
 import pytest
 
 from crossover.experiment import Experiment
@@ -78,3 +80,22 @@ def test_a_worker_clears_away_what_a_twin_stored_late_before_it_was_killed() -> 
     trial = Trials(reduced(small("scatter_reduce"))).under(faults, 5217)
 
     assert trial.struck == faults and not trial.findings
+
+
+def test_a_mailbox_is_used_again_where_peers_exchange_each_minibatch() -> None:
+    trial = run(small("p2p_instance"), limit("exchange_every"))
+    sent = [entry.key for entry in trial.history.entries if entry.operation == "basic.publish" and "mailbox" in entry.key]
+
+    assert len(sent) == 2 * len(set(sent))
+
+
+def test_others_write_while_a_listing_is_read() -> None:
+    """Between two pages of a spare's listing of leases, another takes the rank of a program that is gone."""
+    slow = limit("page_keys"), limit("page_s", 1), limit("spares", 1)
+    entries = run(small("p2p_instance"), *slow, Fault(kind="kill", role="program 0", request=30)).history.entries
+    read = [(entry.process, entry.at_s) for entry in entries if entry.key.endswith("/lease/") and entry.role != "client"]
+    pages = [(one[1], other[1]) for one, other in pairwise(sorted(read)) if one[0] == other[0]]
+    taken = [entry.at_s for entry in entries if "/lease/" in entry.key and entry.changed]
+
+    assert all(after - before >= 2.0 for before, after in pages)
+    assert any(before < at_s < after for before, after in pages for at_s in taken)

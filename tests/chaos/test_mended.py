@@ -94,6 +94,15 @@ MENDED = {
             Fault(kind="client_dies", at_s=17.0, seconds=0.1),
         ],
     ),
+    "a spare whose first look at a heartbeat takes a minute leaves its rank to the program that beats": (
+        *(small("p2p_instance", workers=2), 1, 4),
+        [
+            Fault(kind="limit", service="minibatch_s", seconds=15),
+            Fault(kind="limit", service="minibatches", seconds=6),
+            Fault(kind="limit", service="spares", seconds=1),
+            Fault(kind="lose", role="program 0", request=7, side="after", silent=True),
+        ],
+    ),
     "a peer's word that it has arrived is lost with the broker's queues, and its message comes again behind that": (
         *(load("config/p2p-serverless.yaml", ["exchange.every=1", "training.epochs=2"]), 252, 3),
         [
@@ -263,6 +272,17 @@ def test_what_the_world_was_blind_to_is_found(name: str) -> None:
 
     assert protocol.outcome(fault, [*chaos, "--seeds", SEEN[name]]).startswith("found")
     assert protocol.outcome(replace(fault, edits=()), [*chaos, "--seeds", SEEN[name]]) == "missed"
+
+
+@pytest.mark.slow
+def test_a_planted_fault_that_changes_nothing_is_told_from_one_that_is_missed() -> None:
+    """Code around a planted fault changes, and the line has no effect any more: nobody can find it then."""
+    fault = next(each for each in protocol.listed() if each.name == "drawn-6")
+    digests = [sys.executable, "-m", "tests.chaos.world", "{config}", "--digests", "--seeds", "0"]
+    without_effect = replace(fault.edits[0], new=fault.edits[0].old + "                # nothing\n")
+
+    assert not protocol.is_dead(fault, digests)
+    assert protocol.is_dead(replace(fault, edits=(without_effect,)), digests)
 
 
 def test_a_worker_whose_twin_has_finished_goes_on_by_itself() -> None:

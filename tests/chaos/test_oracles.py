@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from crossover.errors import RunFailed
+from crossover.training.fleet import NOBODY, encode_heartbeat
 from tests.architectures.harness import small
-from tests.chaos.world.history import HistoryEntry, RequestHistory
+from tests.chaos.world.history import HistoryEntry, RequestHistory, digest
 from tests.chaos.world.judged import JudgedRun
 from tests.chaos.world.nemeses import Disturbed
 from tests.chaos.world.oracles import broken
@@ -209,15 +210,56 @@ def test_who_was_overtaken_saves_one_checkpoint_at_most() -> None:
     assert any(each.startswith("nobody_goes_on_overtaken: a second") for each in judged(OVERTAKEN, first, second))
 
 
+FAREWELL = digest(encode_heartbeat(0, beat=0, over=True))
+
+
+def beats(said: str, at_s: float) -> HistoryEntry:
+    return replace(entry("runs/r/heartbeat/0", "b0", said, role="program 0"), at_s=at_s)
+
+
+def looks_at_heartbeat(said: str, at_s: float) -> HistoryEntry:
+    return replace(
+        entry("runs/r/heartbeat/0", said, said, operation="GetObject", role="program 1"),
+        at_s=at_s,
+    )
+
+
+def takes_rank(attempt: int, who: int, at_s: float, name: str = "") -> HistoryEntry:
+    lease = entry(f"runs/r/lease/0/{attempt:06d}", "", name or f"l{who}", role=f"program {who}")
+    return replace(lease, at_s=at_s)
+
+
+def test_a_rank_is_taken_from_a_program_that_is_silent_or_has_given_it_back() -> None:
+    held, beat, told = takes_rank(0, 0, 0.0), beats("b1", 5.0), "ranks_are_taken_from_the_silent: taken from a program"
+    silent, too_soon = looks_at_heartbeat("b1", 26.0), looks_at_heartbeat("b1", 24.0)
+
+    assert not judged(held, beat, silent, takes_rank(1, 1, 26.1))
+    assert not judged(held, beats(FAREWELL, 5.0), looks_at_heartbeat(FAREWELL, 6.0), takes_rank(1, 1, 6.1))
+    assert not judged(held, takes_rank(1, 0, 0.1, "l0"))  # it is its own: the reply was lost
+    assert not judged(takes_rank(0, 0, 0.0, digest(NOBODY)), takes_rank(1, 1, 0.1))
+    assert not judged(held, replace(takes_rank(1, 0, 1.0), role="client"))
+    for wrong in (
+        [held, beat, too_soon, takes_rank(1, 1, 24.1)],
+        [held, beat, silent, beats("b2", 26.2), looks_at_heartbeat("b2", 26.3), takes_rank(1, 1, 26.4)],
+        [held, takes_rank(1, 1, 0.1)],
+        # a farewell of the program before
+        [held, beat, silent, takes_rank(1, 1, 26.1), beats(FAREWELL, 27.0), looks_at_heartbeat(FAREWELL, 28.0), takes_rank(2, 2, 28.1)],
+        # another has just taken it
+        [held, beat, takes_rank(1, 2, 25.9), silent, takes_rank(2, 1, 26.1)],
+    ):
+        assert any(each.startswith(told) for each in judged(*wrong))
+
+
 def test_one_program_speaks_for_a_rank() -> None:
     mine = entry("runs/r/lease/0/000000", "", "l1", role="program 0")
     other = entry("runs/r/lease/0/000001", "", "l2", role="program 1")
     sent, more = (message("r.mailbox.0.1", said, role="program 0") for said in ("m1", "m2"))
 
     asks, other_asks = (entry("runs/r/lease/0/9", "", "", operation="HeadObject", role=f"program {n}") for n in (0, 1))
-    assert not judged(mine, asks, sent, asks, more, other, other_asks, message("r.mailbox.0.0", "m3", role="program 1"))
+    third, free = message("r.mailbox.0.0", "m3", role="program 1"), looks_at_heartbeat(FAREWELL, 1.0)
+    assert not judged(mine, asks, sent, asks, more, beats(FAREWELL, 0.5), free, other, other_asks, third)
     assert any("has not asked" in each for each in judged(mine, asks, sent, more))
-    assert not judged(mine, other, asks, sent, asks, sent)  # it had asked before, and sends again what got no answer
+    assert not judged(mine, beats("b1", 0.5), looks_at_heartbeat("b1", 21.0), other, asks, sent, asks, sent)  # it had asked before, and sends again what got no answer
     assert any("another has taken over" in each for each in judged(mine, other, sent, more))
     assert any("does not hold the rank" in each for each in judged(other, sent))
 
@@ -322,3 +364,43 @@ def test_the_model_of_a_state_comes_last() -> None:
 def test_a_run_that_waits_too_long_for_the_dead_or_averages_what_is_older_is_told() -> None:
     assert judged(within_s=0.5) and not judged(within_s=2.0)
     assert judged(seen={1: {2: {"0": 3}, 3: {"0": 2}}}) and not judged(seen={1: {2: {"0": 3}, 3: {"0": 3}}})
+
+
+def test_a_first_step_asks_behind_what_it_took_over_whether_it_was_overtaken() -> None:
+    begins = entry("runs/r/attempt/000000000007", "", "b", role="initialise 0")
+    clears, own = (
+        entry(f"runs/r/checkpoint/{attempt:012d}/0/00000002.00000", "c1", "", operation="DeleteObjects", role="initialise 0")
+        for attempt in (0, 7)
+    )
+    asks = entry("runs/r/overtaken/7", "", "", operation="HeadObject", role="initialise 0")
+    answers = entry("runs/r/records/initialise/1.json", "", "r1", role="initialise 0")
+
+    assert not judged(begins, clears, asks, answers) and not judged(begins, asks, own, answers)
+    told = judged(begins, asks, clears, answers)
+    assert any("takes over from an attempt before, and does not ask behind it" in each for each in told)
+
+
+def test_who_says_that_all_is_cleared_away_has_looked_at_every_attempt() -> None:
+    saved = [checkpoint(attempt, 0, 2, role="train 0") for attempt in (0, 7)]
+    looks = [
+        entry(f"runs/r/checkpoint/{attempt:012d}/", "", "", operation="ListObjectsV2", role="collect 0") for attempt in (0, 7)
+    ]
+    asks = entry("runs/r/overtaken/7", "", "", operation="HeadObject", role="collect 0")
+    finished = entry("runs/r/finished", "", "f", role="collect 0")
+
+    assert not judged(*saved, *looks, asks, finished)
+    assert not judged(*saved, replace(looks[0], key="runs/r/checkpoint/"), asks, finished)
+    assert any("has not looked at attempts [0]" in each for each in judged(*saved, looks[1], asks, finished))
+    unanswered = replace(looks[0], outcome="SlowDown")
+    assert any("at attempts [0]" in each for each in judged(*saved, unanswered, looks[1], asks, finished))
+
+
+def test_who_knows_that_nobody_needs_its_state_takes_its_checkpoints_back() -> None:
+    saved, asks = checkpoint(0, 0, 2, role="train 0"), entry("runs/r/overtaken/0", "o1", "o1", operation="HeadObject")
+    taken = entry("runs/r/taken-over/0", "t", "t", operation="HeadObject")
+    deletes = replace(saved, found="c1", left="", operation="DeleteObjects")
+    answers = entry("runs/r/records/train/1.json", "", "r1")
+
+    assert not judged(saved, asks, taken, deletes, answers) and not judged(saved, asks, answers)
+    assert not judged(saved, asks, taken, replace(deletes, left="c1", outcome="SlowDown"), answers)
+    assert any("knows that nobody needs them" in each for each in judged(saved, asks, taken, answers))

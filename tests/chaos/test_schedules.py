@@ -45,7 +45,7 @@ LIMITED = replace(
     requests={
         **TERRAIN.requests,
         "compute_gradient 0": [(1.0, "GetObject"), (2.0, "PutObject computing/#/gradient/#"), (3.0, "HeadObject")],
-        "program 0": [(1.0, "GetObject")],
+        "program 0": [(1.0, "GetObject"), (1.1, "PutObject runs/#/lease/#/#"), (1.2, "GetObject")],
         "program 1": [(1.0, "GetObject")],
     },
     limits=tuple(LIMITS),
@@ -60,15 +60,16 @@ def test_a_seed_gives_one_schedule_and_all_kinds_come() -> None:
     assert all(len(faults) <= 9 for faults in drawn) and sum(len(faults) >= 5 for faults in drawn) > 150
 
 
-def test_a_third_of_the_schedules_has_limits_and_each_comes_with_each_of_its_values() -> None:
+def test_half_of_the_schedules_have_limits_and_each_comes_with_each_of_its_values() -> None:
     drawn = [draw(LIMITED, seed) for seed in range(600)]
     limits = [limits_of(faults) for faults in drawn]
 
-    assert 150 < sum(map(bool, limits)) < 250
+    assert 250 < sum(map(bool, limits)) < 350
     assert {each for found in limits for each in found.items()} == {
         (name, value) for name, values in LIMITS.items() for value in values
     }
     assert all("minibatch_s" in found for found in limits if "timeout_s" in found)
+    assert all("page_keys" in found and "timeout_s" not in found for found in limits if "page_s" in found)
     for seed, (faults, found) in enumerate(zip(drawn, limits, strict=True)):
         others = [fault.kind for fault in draw(replace(LIMITED, limits=()), seed)]
         assert [fault.kind for fault in faults[len(found) :]][: len(others)] == others
@@ -80,7 +81,11 @@ def test_schedules_with_limits_have_the_faults_that_these_make_harmful() -> None
     stopped = [limits for fault, limits in last if fault.kind == "freeze" and fault.role.startswith("program ")]
 
     assert sum("part_bytes" in limits for limits in killed) > 10
-    assert sum("spares" in limits for limits in stopped) > 10
+    assert sum("spares" in limits for limits in stopped) > 60
+    held = [each.request for each, limits in last if (each.kind, each.role) == ("freeze", "program 0") and "spares" in limits]
+    assert held.count(3) > len(held) / 2  # behind its lease
+    again = [draw(LIMITED, seed)[-3:] for seed in range(600) if "exchange_every" in limits_of(draw(LIMITED, seed))]
+    assert sum(all((f.kind, f.side) == ("message", "after") for f in faults) for faults in again) > 20
 
 
 def test_conflicts_come_at_conditional_writes() -> None:

@@ -3,6 +3,8 @@
     python -m tests.mutation.protocol draw                           what the tool draws from the source as it is, by number
     python -m tests.mutation.protocol where                          which can be planted in the source as it is
     python -m tests.mutation.protocol run [NAME ..] -- COMMAND ..    COMMAND in a copy of the source with each; one that fails has found it
+    python -m tests.mutation.protocol dead [NAME ..] -- COMMAND ..   which of them change nothing of what COMMAND prints, such as the
+                                                                     digests of `python -m tests.chaos.world {config} --digests`
 
 In COMMAND, {config} stands for the YAML of an architecture that goes through the faulty line; the settings that it needs are appended
 as `--set` options. protocol_faults.toml holds the faults. They are found by their source text, which must occur exactly once.
@@ -18,7 +20,7 @@ import tempfile
 import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tests.mutation import mutants
@@ -180,23 +182,35 @@ def planted(fault: Fault, root: Path = ROOT) -> Iterator[Path]:
         yield copy
 
 
+def _run_in(folder: Path, fault: Fault, architecture: str, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """Run `command` in a copy of the source, for one of the architectures of `fault`. Raises subprocess.TimeoutExpired."""
+    config = f"config/{architecture.replace('_', '-')}.yaml"
+    asked = [word.replace("{config}", config) for word in command]
+    asked += [word for setting in fault.settings for word in ("--set", setting)]
+    return subprocess.run(
+        asked,
+        cwd=folder,
+        env=mutants.environment(folder),
+        capture_output=True,
+        text=True,
+        timeout=LONGEST_S,
+        check=False,
+    )
+
+
+def is_dead(fault: Fault, command: Sequence[str]) -> bool:
+    """Return whether `command` prints the same with the fault and without it: the line is not reached, or has no effect any more."""
+    with planted(fault) as folder, planted(replace(fault, edits=())) as sound:
+        runs = [[_run_in(each, fault, architecture, command) for each in (folder, sound)] for architecture in fault.runs]
+    return all((one.returncode, one.stdout) == (other.returncode, other.stdout) for one, other in runs)
+
+
 def outcome(fault: Fault, command: Sequence[str]) -> str:
     """ "found by ARCHITECTURE" with the last line said, or "missed"."""
     with planted(fault) as folder:
         for architecture in fault.runs:
-            config = f"config/{architecture.replace('_', '-')}.yaml"
-            asked = [word.replace("{config}", config) for word in command]
-            asked += [word for setting in fault.settings for word in ("--set", setting)]
             try:
-                ended = subprocess.run(
-                    asked,
-                    cwd=folder,
-                    env=mutants.environment(folder),
-                    capture_output=True,
-                    text=True,
-                    timeout=LONGEST_S,
-                    check=False,
-                )
+                ended = _run_in(folder, fault, architecture, command)
             except subprocess.TimeoutExpired:
                 return f"found by {architecture}: it hangs"
             if ended.returncode:
@@ -207,7 +221,7 @@ def outcome(fault: Fault, command: Sequence[str]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["draw", "where", "run"])
+    parser.add_argument("what", choices=["draw", "where", "run", "dead"])
     parser.add_argument("names", nargs="*")
     words = sys.argv[1:]
     at = words.index("--") if "--" in words else len(words)
@@ -221,6 +235,10 @@ def main() -> int:
         gone = [why for fault in faults for why in missing(fault, ROOT)]
         print("\n".join([*gone, f"{len(faults)} faults, {len(gone)} places gone"]))
         return 1 if gone else 0
+    if chosen.what == "dead":
+        dead = [fault.name for fault in faults if is_dead(fault, command)]
+        print("\n".join([*dead, f"{len(faults)} faults, {len(dead)} change nothing"]))
+        return 1 if dead else 0
     missed = 0
     for fault in faults:
         found = outcome(fault, command)

@@ -44,6 +44,9 @@ def search(
         typer.Option(help="A schedule instead of the seeds' own, as JSON; its ties are broken by the first seed."),
     ] = None,
     first: Annotated[bool, typer.Option("--first", help="Stop at the first finding, as it is.")] = False,
+    digests: Annotated[
+        bool, typer.Option("--digests", help="Print the digest of each seed's history and nothing else.")
+    ] = False,
     history: Annotated[Path | None, typer.Option(help="File for every request of the first seed's run.")] = None,
     debug: Debug = False,
 ) -> None:
@@ -55,6 +58,10 @@ def search(
     trials = Trials(reduced(experiment))
     if faults is not None or history is not None:
         _one(trials, numbers[0], faults, history)
+        return
+    if digests:
+        for seed in numbers:
+            print_line(f"seed {seed}: {trials.of(seed).history.digest}")
         return
     began_s, told_s, tried, struck = time.monotonic(), time.monotonic(), 0, 0
     found = 0

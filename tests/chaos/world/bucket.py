@@ -17,7 +17,7 @@ class Bucket:
 
     def __init__(self, carry: Carry) -> None:
         self.objects: dict[str, bytes] = {}
-        self.page_keys = 1_000  # of a listing
+        self.page_keys, self.page_s = 1_000, 0.0  # of a listing
         self._carry = carry
 
     def put_object(self, *, Bucket: str, Key: str, Body: Any, IfNoneMatch: str = "") -> None:
@@ -50,7 +50,7 @@ class Bucket:
         """Page after page: a request each, of what is there then behind the page before."""
         last = ""
         while True:
-            page = self._ask("ListObjectsV2", [Prefix], partial(self._behind, Prefix, last))
+            page = self._ask("ListObjectsV2", [Prefix], partial(self._behind, Prefix, last), takes_s=self.page_s)
             yield {"Contents": [{"Key": key} for key in page[: self.page_keys]]}
             if len(page) <= self.page_keys:
                 return
@@ -75,6 +75,7 @@ class Bucket:
         *,
         bytes_out: int = 0,
         conditional: bool = False,
+        takes_s: float = 0.0,
     ) -> Any:
         """The reply. Raises botocore's errors."""
 
@@ -82,7 +83,15 @@ class Bucket:
             reply = effect()
             return reply, len(reply) if operation == "GetObject" and reply else 0
 
-        asked = Request("s3", operation, tuple(keys), bytes_out, within_s=READ_TIMEOUT_S, conditional=conditional)
+        asked = Request(
+            "s3",
+            operation,
+            tuple(keys),
+            bytes_out,
+            within_s=READ_TIMEOUT_S,
+            conditional=conditional,
+            takes_s=takes_s,
+        )
         try:
             return self._carry(asked, served)
         except ServerRefusal as refusal:

@@ -11,6 +11,7 @@ from tests.chaos.world.schedule import (
     IF_NONE,
     KILLS_FOR_ONE,
     LIMITS,
+    RARE_LIMITS,
     REFUSALS,
     WRITTEN_ALL_THE_SAME,
     Fault,
@@ -27,12 +28,14 @@ LIMITED = 1 / 3  # of all schedules
 
 def draw(terrain: Terrain, seed: int) -> tuple[Fault, ...]:
     """Return the schedule of a seed: what `_draw_schedule` draws, with a code for each refusal, before it limits in a third of the
-    schedules, and behind it the faults that these limits make harmful. Limits and codes have a chance of their own, and so have these
-    faults, so that the rest of a schedule does not depend on which there are.
+    schedules and one of RARE_LIMITS in as many, and behind it the faults that these limits make harmful. Limits and codes have a chance of
+    their own, and so have these faults, so that the rest of a schedule does not depend on which there are.
     """
     terrain = replace(terrain, kinds=[kind for kind in terrain.kinds if kind not in ("gone", "limit")])
     chance = random.Random(f"limits {seed}")
-    limits = _draw_limits(terrain.limits, chance) if chance.random() < LIMITED else []
+    names = [name for name in terrain.limits if name not in RARE_LIMITS or name == "spares"]
+    limits = _draw_limits(names, chance) if chance.random() < LIMITED else []
+    limits += _draw_rare_limit(terrain.limits, {each.service for each in limits}, random.Random(f"rare limit {seed}"))
     faults = _draw_schedule(terrain, seed)
     coded = [_draw_code(each, chance) if each.kind == "refusal" else each for each in faults]
     return (*limits, *coded, *_draw_at_limits(terrain, limits, random.Random(f"at limits {seed}")))
@@ -48,13 +51,26 @@ def _draw_limits(names: Sequence[str], chance: random.Random) -> list[Fault]:
     return [Fault(kind="limit", service=name, seconds=chance.choice(LIMITS[name])) for name in sorted(drawn)]
 
 
-_STORES_GRADIENT = re.compile("PutObject .*/gradient/")
+def _draw_rare_limit(names: Sequence[str], drawn: set[str], chance: random.Random) -> Iterator[Fault]:
+    """Yield one of RARE_LIMITS that has not been drawn. Listings that take long come with small pages, and not where invocations are short:
+    a listing may take as long as these.
+    """
+    free = [name for name in names if name in RARE_LIMITS and name not in drawn]
+    if not free or chance.random() > LIMITED or ((name := chance.choice(free)) == "page_s" and "timeout_s" in drawn):
+        return
+    value = LIMITS[name][-1] if name == "spares" else chance.choice(LIMITS[name])
+    yield Fault(kind="limit", service=name, seconds=value)
+    if name == "page_s" and "page_keys" not in drawn:
+        yield Fault(kind="limit", service="page_keys", seconds=chance.choice(LIMITS["page_keys"]))
+
+
+_STORES_GRADIENT, _TAKES_RANK = re.compile("PutObject .*/gradient/"), re.compile("PutObject .*/lease/")
 
 
 def _draw_at_limits(terrain: Terrain, limits: Sequence[Fault], chance: random.Random) -> Iterator[Fault]:
-    """Yield faults that show what a limit brings about, each in one of two schedules that have it: a function is killed when it has stored
-    a part of its gradient and not yet all; a program stands still for so long that a spare may take its rank. And in one schedule in
-    four S3 answers conditional writes with a conflict.
+    """Yield faults that show what a limit brings about, in a half or three quarters of the schedules that have it: a function is killed
+    when it has stored a part of its gradient and not yet all; a program that holds a rank stands still for so long that a spare may take it;
+    messages come again where mailboxes are used again. And in one schedule in four S3 answers conditional writes with a conflict.
     """
     named = {limit.service for limit in limits}
     if "part_bytes" in named and chance.random() < 0.5:
@@ -67,12 +83,18 @@ def _draw_at_limits(terrain: Terrain, limits: Sequence[Fault], chance: random.Ra
         ]
         for role, first in stored[:1]:
             yield Fault(kind="kill", role=role, request=first, side="after")
-    if "spares" in named and chance.random() < 0.5:
+    if "spares" in named and chance.random() < 0.75:
         role = chance.choice(
             [each for each in terrain.programs if terrain.requests.get(each)]
         )  # a spare may ask nothing
-        request = _any(terrain.requests[role], chance) + 1
+        asked = terrain.requests[role]
+        joins = next((number for number, (_, what) in enumerate(asked, 1) if _TAKES_RANK.match(what)), 0)
+        request = joins + _any(asked[joins:], chance) + 1
         yield Fault(kind="freeze", role=role, request=request, seconds=_spread(chance, 20.0, 200.0))
+    if "exchange_every" in named and terrain.messages and chance.random() < 0.75:
+        for _ in range(3):
+            again: dict[str, Any] = {**_one_of(terrain.messages, chance), "side": "after"}
+            yield Fault(kind="message", **again, seconds=_behind_another(terrain, again, chance))
     created = [at_s for asked in terrain.requests.values() for at_s, what in asked if what.endswith(IF_NONE)]
     if created and chance.random() < 0.25:
         for _ in range(3):  # one of them strikes in most schedules: a run's durations are spread by its seed
@@ -193,14 +215,20 @@ def _rare(terrain: Terrain, chance: random.Random) -> tuple[Fault, ...]:
 
 
 def _resumed_again(terrain: Terrain, chance: random.Random) -> Iterator[Fault]:
-    """Who resumes stands still before a write that the resumption brings, mostly of its set-up, and the run is resumed once more meanwhile;
+    """Who resumes stands still before or behind a write that the resumption brings, mostly of its set-up, and the run is resumed once more meanwhile;
     in half of the schedules he is killed there too.
     """
     role, number = _write(terrain, [role for role in terrain.requests if role != "client"], chance, later=1.0)
     lived = len(terrain.requests[role])
     at_s = (terrain.again[role][number - lived - 1] if number > lived else terrain.requests[role][number - 1])[0]
     yield Fault(kind="client_dies", at_s=terrain.again_s, seconds=0.1)
-    yield Fault(kind="freeze", role=role, request=number, seconds=_spread(chance, 3.0, 300.0))
+    yield Fault(
+        kind="freeze",
+        role=role,
+        request=number,
+        side=chance.choice(get_args(Side)),
+        seconds=_spread(chance, 3.0, 300.0),
+    )
     yield Fault(
         kind="client_dies", at_s=round(at_s + _spread(chance, 0.01, 3.0), 3), seconds=_spread(chance, 0.1, 10.0)
     )

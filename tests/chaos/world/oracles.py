@@ -6,9 +6,11 @@ from collections.abc import Callable
 from itertools import pairwise
 
 from crossover.errors import CrossoverError
+from crossover.training.fleet import NOBODY, ServingSettings, encode_heartbeat
 from tests.chaos.world import progress
-from tests.chaos.world.history import HistoryEntry
+from tests.chaos.world.history import HistoryEntry, digest
 from tests.chaos.world.judged import JudgedRun
+from tests.chaos.world.progress import attempt_of
 
 # What is changed in place, and why nobody is misled by it. All else is written once: a retried or late attempt meets its own work only.
 CHANGES = {
@@ -125,7 +127,7 @@ def _written_too_late(run: JudgedRun) -> set[str]:
         elif named := _OVERTAKEN.fullmatch(entry.key):
             overtaken.add(named[1])
         queue = _OF_BARRIER.fullmatch(entry.key)
-        attempt = queue[1] or "0" if queue else _attempt(entry.key)
+        attempt = queue[1] or "0" if queue else attempt_of(entry.key)
         late = over or (attempt in overtaken and not _CHECKPOINT.fullmatch(entry.key)) or entry.role in run.outlived
         found[entry.key] = late and entry.process in run.killed
     return {key for key, excused in found.items() if excused}
@@ -173,7 +175,7 @@ def deleted_after_the_last_read(run: JudgedRun) -> list[str]:
             continue  # a mark goes when its invocation's record is there, which whoever asks for it knows
         if entry.found:
             had.add(reader)
-        elif place in deleted and reader not in had and not (_attempt(entry.key) in stale or entry.process in given_up):
+        elif place in deleted and reader not in had and not (attempt_of(entry.key) in stale or entry.process in given_up):
             gone = deleted[place]
             if gone.role == entry.role and gone.process != entry.process and began_s[entry.process] < gone.at_s:
                 continue
@@ -183,11 +185,6 @@ def deleted_after_the_last_read(run: JudgedRun) -> list[str]:
 
 
 _OVER, _OVERTAKEN = re.compile("runs/[^/]+/(over|outcome.json)"), re.compile("runs/[^/]+/overtaken/(.*)")
-
-
-def _attempt(key: str) -> str:
-    named = re.search(r"/attempt-(\d+)/", key) or re.search(r"/(\d{12})/", key)
-    return str(int(named[1])) if named else ""
 
 
 def decisions_stand(run: JudgedRun) -> list[str]:
@@ -230,7 +227,7 @@ def nobody_goes_on_overtaken(run: JudgedRun) -> list[str]:
                 knows[entry.process].add(named[1])
         elif _RECORD.fullmatch(entry.key):
             knows[entry.process].clear()
-        elif entry.changed and entry.left and (attempt := _attempt(entry.key)):
+        elif entry.changed and entry.left and (attempt := attempt_of(entry.key)):
             if attempt in knows[entry.process]:
                 found.append(_told("written by an attempt that knows that it was overtaken", entry))
             if attempt in overtaken and (of := _CHECKPOINT.fullmatch(entry.key)):
@@ -266,6 +263,33 @@ def one_program_holds_a_rank(run: JudgedRun) -> list[str]:
     return found
 
 
+def ranks_are_taken_from_the_silent(run: JudgedRun) -> list[str]:
+    """A program that takes a rank over has found, when it looked last, that the rank's newest lease and heartbeat were `lease_s` old, or that
+    the holder of that lease had given it back. It may take at any time what nobody holds, and what it holds itself: its reply was lost.
+    """
+    held, news_s, found = dict[str, tuple[int, str]](), defaultdict[str, float](float), list[str]()
+    looked = dict[tuple[str, str], tuple[float, bool]]()  # how long there had been no news, and whether the rank had been given back
+    for entry in run.history.entries:
+        if lease := _LEASE.fullmatch(entry.key):
+            if not (entry.changed and entry.left):
+                continue
+            rank, attempt = lease[1], int(lease[2])
+            _, holder = held.get(rank, (0, digest(NOBODY)))
+            silent_s, given_back = looked.get((entry.process, rank), (0.0, False))
+            due = given_back or silent_s >= _LEASE_S or holder in (digest(NOBODY), entry.left)
+            if not due and entry.role != "client":  # who resumes a run takes the ranks from all
+                found.append(_told(f"taken from a program that was heard of {silent_s:.3f} s before", entry))
+            held[rank], news_s[rank] = (attempt, entry.left), entry.at_s
+        elif beat := _HEARTBEAT.fullmatch(entry.key):
+            if entry.changed:
+                news_s[beat[1]] = entry.at_s
+            elif not entry.outcome:
+                farewell = encode_heartbeat(held.get(beat[1], (0, ""))[0], beat=0, over=True)
+                looked[entry.process, beat[1]] = entry.at_s - news_s[beat[1]], entry.found == digest(farewell)
+    return found
+
+
+_LEASE_S, _HEARTBEAT = ServingSettings(fleet="").lease_s, re.compile(r"runs/[^/]+/heartbeat/(\d+)")
 _LEASE, _MAILBOX = re.compile(r"runs/[^/]+/lease/(\d+)/(\d+)"), re.compile(r".*\.mailbox\.(\d+)\.\d")
 
 
@@ -306,9 +330,11 @@ ORACLES: tuple[Oracle, ...] = (
     barriers_only_grow,
     nobody_goes_on_overtaken,
     one_program_holds_a_rank,
+    ranks_are_taken_from_the_silent,
     spends_within_its_budget,
     progress.repeats_what_was_not_kept,
     progress.keeps_the_order,
+    progress.clears_away_behind_every_attempt,
     progress.ends_in_time,
     progress.rounds_never_fall,
 )

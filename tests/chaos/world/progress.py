@@ -57,6 +57,12 @@ def repeats_what_was_not_kept(run: JudgedRun) -> list[str]:
     return found
 
 
+def attempt_of(key: str) -> str:
+    """Return the number of the attempt that a key belongs to, "" if it belongs to none."""
+    named = re.search(r"/attempt-(\d+)/", key) or re.search(r"/(\d{12})/", key)
+    return str(int(named[1])) if named else ""
+
+
 def _common(run: JudgedRun, kept: dict[int, dict[int, int]]) -> int:
     whole = set.intersection(*map(set, kept.values())) if len(kept) == run.members else set[int]()
     return max((round for round in whole if round % run.every == 0), default=0)
@@ -75,7 +81,7 @@ _DOES = {
     "k": r"train \d+ PutObject runs/[^/]+/checkpoint/.*",
     "b": r"program \d+ PutObject runs/[^/]+/checkpoint/.*",
     "d": r"(?:train|program) \d+ PutObject runs/[^/]+/decision/.*",
-    "c": r"(?:initialise|collect) \d+ (?:UNLINK|DeleteObjects?) .*",  # clears away
+    "c": r"(?:initialise|collect) \d+ (?:UNLINK|DeleteObjects?) .*",  # clears away; "h" where an attempt before has left it
     "t": r"\S+ \d+ UNLINK .*",  # takes back, or lets go of what is used up
     "f": r"(?:initialise|collect) \d+ PutObject runs/[^/]+/finished",
     "r": r"\S+ \d+ PutObject runs/[^/]+/records/.*",  # answers
@@ -85,9 +91,10 @@ _DOING = re.compile("|".join(f"(?P<{letter}>{what})" for letter, what in _DOES.i
 # What must not come, as patterns of such letters.
 _DISORDER = {
     "(?:^|[mb])[^l]*m": "sends, and has not asked before whether it still holds its rank",
-    "w[^oxct]*r|k[^ox]*r": "stores, and does not ask behind it whether its attempt was overtaken",
+    "w[^oxcht]*r|k[^ox]*r": "stores, and does not ask behind it whether its attempt was overtaken",
+    "h[^ox]*r": "takes over from an attempt before, and does not ask behind it whether its own was overtaken",
     "b[^vx]*[bm]": "keeps a checkpoint, and does not ask behind it whether the run is over",
-    "c[^o]*f": "says that the run is finished, and has not asked just before whether its attempt was overtaken",
+    "[ch][^o]*f": "says that the run is finished, and has not asked just before whether its attempt was overtaken",
     "(?:^|a)[^pe]*a": "announces what it has not stored: a worker's report, the supervisor's word",
     "p[^axr]*u|u[^px]*[kr]": "stores an update behind the report of it",
 }
@@ -96,17 +103,21 @@ _LATE_KEPT = {"[wmup][^kbr]*d": "agrees on what follows a round, and has not kep
 
 def keeps_the_order(run: JudgedRun) -> list[str]:
     """A program asks for its lease before each message, and behind each checkpoint whether the run is over. A function asks behind what it
-    stored, a worker behind its checkpoint, whether its attempt was overtaken, before it answers or says that the run is finished. MLLess's
+    stored, a worker behind its checkpoint, a first step behind what it took over and deleted of an attempt before, whether its attempt was
+    overtaken, before it answers or says that the run is finished. MLLess's
     worker stores its update, then its report, then announces it; the supervisor its word, or looks for one that stands. Who agrees on what
     follows an epoch has kept the round that begins then, where one is kept there.
     """
-    did = defaultdict[str, str](str)
+    did, own = defaultdict[str, str](str), dict[str, str]()
     for entry in run.history.entries:
         doing = _DOING.match(f"{entry.role} {entry.operation} {entry.key}")
+        if (named := _BEGUN.fullmatch(entry.key)) and entry.operation == "PutObject":
+            own[entry.process] = str(int(named[1]))
         if entry.outcome:
             did[entry.process] += "x"
         elif doing and ((entry.changed and entry.left) or str(doing.lastgroup) not in "mwae"):
-            did[entry.process] += str(doing.lastgroup)
+            left_before = doing.lastgroup == "c" and attempt_of(entry.key) not in ("", own.get(entry.process))
+            did[entry.process] += "h" if left_before and entry.process in own else str(doing.lastgroup)
     rules = {**_DISORDER, **(_LATE_KEPT if run.keeps else {})}
     return [
         f"{process} {what}: {done[max(0, at.start() - 3) : at.end()]}"
@@ -114,6 +125,44 @@ def keeps_the_order(run: JudgedRun) -> list[str]:
         for rule, what in rules.items()
         if (at := re.search(rule, done))
     ]
+
+
+def clears_away_behind_every_attempt(run: JudgedRun) -> list[str]:
+    """Who says that the run is finished has looked for checkpoints of every attempt that has written one. Who has found that nobody needs its
+    attempt's state any more answers when it has taken its own checkpoints back, unless the store did not let it.
+    """
+    wrote, kept, found = dict[int, str](), dict[str, tuple[str, int]](), list[str]()  # a key's writer, and its attempt
+    looked, unneeded, failed = defaultdict[str, list[str]](list), defaultdict[str, set[int]](set), set[str]()
+    for entry in run.history.entries:
+        if entry.operation == "DeleteObjects" and entry.outcome:
+            failed.add(entry.process)
+        if entry.operation == "ListObjectsV2":
+            looked[entry.process] += [] if entry.outcome else [entry.key]
+        elif saved := _SAVED.fullmatch(entry.key):
+            if entry.changed and entry.left:
+                wrote[int(saved[2])], kept[entry.key] = saved[1], (entry.process, int(saved[2]))
+            elif not entry.left:
+                kept.pop(entry.key, None)
+        elif (taken := _TAKEN_OVER.fullmatch(entry.key)) and entry.found and not entry.outcome:
+            unneeded[entry.process].add(int(taken[1]))
+        elif _RECORD.fullmatch(entry.key):
+            mine = [key for key, (process, attempt) in kept.items() if process == entry.process and attempt in unneeded[process]]
+            if mine and entry.process not in failed:
+                found.append(f"{entry.role} ({entry.process}) knows that nobody needs them, and leaves {', '.join(mine)}")
+            for known in (looked, unneeded):
+                known.pop(entry.process, None)
+            failed.discard(entry.process)
+        elif _FINISHED.fullmatch(entry.key) and entry.changed:
+            prefixes = tuple(looked[entry.process])
+            left_out = [attempt for attempt, prefix in wrote.items() if not prefix.startswith(prefixes or ("-",))]
+            if left_out:
+                found.append(f"{entry.role} ({entry.process}) says that all is cleared away, and has not looked at attempts {left_out}")
+    return found
+
+
+_SAVED = re.compile(r"(runs/[^/]+/checkpoint/(\d{12})/)\d+/.*")
+_TAKEN_OVER, _FINISHED = re.compile(r"runs/[^/]+/taken-over/(\d+)"), re.compile(r"runs/[^/]+/finished")
+_RECORD = re.compile(r"runs/[^/]+/records/.*")
 
 
 def ends_in_time(run: JudgedRun) -> list[str]:

@@ -43,7 +43,10 @@ LIMITS: Mapping[str, tuple[float, ...]] = {
     "minibatches": (4, 6),  # of a worker in an epoch
     "checkpoint_every": (1, 3),  # rounds
     "time_to_live_s": (20_000,),  # of a key in a database
+    "exchange_every": (1,),  # minibatches, where there is otherwise one exchange an epoch, and no mailbox is used twice
+    "page_s": (0.3, 2.0),  # what a page of a listing takes, while others write and delete
 }
+RARE_LIMITS = ("spares", "exchange_every", "page_s")  # each drawn also by itself, with the faults that show what it brings about
 
 
 @dataclass(frozen=True, kw_only=True)

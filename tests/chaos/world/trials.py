@@ -37,7 +37,7 @@ _TRIES = 16  # of each, one in two does not follow the run that goes on, but sto
 _SEEDS_OF_A_PROCESS = (
     500  # a world that has ended keeps 1 to 3 MB: Python does not see the cycles through its greenlets' frames
 )
-_OF_WORLD = ("part_bytes", "page_keys", "spares", "minibatch_s", "minibatches")  # limits that no setting is
+_OF_WORLD = ("part_bytes", "page_keys", "page_s", "spares", "minibatch_s", "minibatches")  # limits that no setting is
 TURNS = 300_000  # a hundred times what a small run takes
 
 
@@ -57,7 +57,7 @@ class Trials:
     """Of one experiment."""
 
     experiment: Experiment
-    _yardsticks: dict[tuple[int, int], Yardstick] = field(default_factory=dict)
+    _yardsticks: dict[tuple[int, int, Any], Yardstick] = field(default_factory=dict)
 
     @property
     def architecture(self) -> Architecture:
@@ -68,11 +68,12 @@ class Trials:
         if self.experiment.p2p.mode != "synchronous" or self._setting("scale_in"):
             return {}
         # No update is on its way across a checkpoint.
-        every = (world.resolved.functions.checkpoint_every if self._setting("slack") else 0, world.minibatches)
-        if every not in self._yardsticks:
+        saved = world.resolved.functions.checkpoint_every if self._setting("slack") else 0
+        rounds = (saved, world.minibatches, world.resolved.exchange.every)
+        if rounds not in self._yardsticks:
             measure = measure_mlless if self._removes and not self._adds else measure_reference
-            self._yardsticks[every] = measure(world.resolved, world.dataset, self.make_learner(world))
-        return self._yardsticks[every]
+            self._yardsticks[rounds] = measure(world.resolved, world.dataset, self.make_learner(world))
+        return self._yardsticks[rounds]
 
     def make_learner(self, world: VirtualWorld) -> ExactLearner:
         """Return the exact learner of a world."""
@@ -164,10 +165,14 @@ class Trials:
             checkpoint_every=int(limits.get("checkpoint_every", functions.checkpoint_every)),
         )
         database = replace(database, time_to_live_s=int(limits.get("time_to_live_s", database.time_to_live_s)))
+        if "exchange_every" in limits:
+            exchange = replace(exchange, every=int(limits["exchange_every"]))
         if "body_bytes" in limits:
             p2p = replace(p2p, message_limit_mb=limits["body_bytes"] / 2**20)
         given = replace(self.experiment, functions=functions, exchange=exchange, database=database, p2p=p2p)
-        of_world: dict[str, Any] = {name: int(limits[name]) for name in _OF_WORLD if name in limits}
+        of_world: dict[str, Any] = {
+            name: limits[name] if name.endswith("_s") else int(limits[name]) for name in _OF_WORLD if name in limits
+        }
         return VirtualWorld(given, seed, nemesis, turns=TURNS, sizes=self._sizes, **of_world)
 
     @property
@@ -183,6 +188,7 @@ class Trials:
             "checkpoint_every": self.architecture.state != "database" and not self.experiment.module.startswith("p2p"),
             "time_to_live_s": database_hosts(self.experiment, self.architecture),
             "minibatches": self.experiment.training.steps is None,
+            "exchange_every": self.architecture.resolve(self.experiment).exchange.every == "epoch",
         }
         return [name for name in LIMITS if has.get(name, True)]
 

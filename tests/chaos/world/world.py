@@ -133,6 +133,7 @@ class VirtualWorld:
     turns: int = 1_000_000  # of all tasks; a run that takes more is taken for one that never ends
     part_bytes: int = schedule.PART_BYTES  # of a gradient, that one averaging function takes
     page_keys: int = 1_000  # of a listing
+    page_s: float = 0.0  # what a page of a listing takes
     spares: int = 0  # instances beside those that hold a rank
 
     def __post_init__(self) -> None:
@@ -145,7 +146,7 @@ class VirtualWorld:
         if self.resolved.storage.channel == "s3":
             databases = 0
         self.servers = VirtualServers(self.carry, databases=databases, now_s=lambda: self.kernel.now_s)
-        self.servers.bucket.page_keys = self.page_keys
+        self.servers.bucket.page_keys, self.servers.bucket.page_s = self.page_keys, self.page_s
         self.processes: list[Process] = []
         self.machines = VirtualMachines(
             self.kernel,
@@ -216,7 +217,7 @@ class VirtualWorld:
             if lost.silent:
                 kernel.sleep(request.within_s if request.within_s < inf else SILENT_S)
             raise
-        kernel.sleep(self.spread(0.5 * service.latency_s) + call.bytes_in / service.client_bytes_s)
+        kernel.sleep(request.takes_s + self.spread(0.5 * service.latency_s) + call.bytes_in / service.client_bytes_s)
         return call.reply
 
     # --- processes --------------------------------------------------------------------------------------------------------
