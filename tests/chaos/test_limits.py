@@ -84,7 +84,9 @@ def test_a_worker_clears_away_what_a_twin_stored_late_before_it_was_killed() -> 
 
 def test_a_mailbox_is_used_again_where_peers_exchange_each_minibatch() -> None:
     trial = run(small("p2p_instance"), limit("exchange_every"))
-    sent = [entry.key for entry in trial.history.entries if entry.operation == "basic.publish" and "mailbox" in entry.key]
+    sent = [
+        entry.key for entry in trial.history.entries if entry.operation == "basic.publish" and "mailbox" in entry.key
+    ]
 
     assert len(sent) == 2 * len(set(sent))
 
@@ -93,9 +95,21 @@ def test_others_write_while_a_listing_is_read() -> None:
     """Between two pages of a spare's listing of leases, another takes the rank of a program that is gone."""
     slow = limit("page_keys"), limit("page_s", 1), limit("spares", 1)
     entries = run(small("p2p_instance"), *slow, Fault(kind="kill", role="program 0", request=30)).history.entries
-    read = [(entry.process, entry.at_s) for entry in entries if entry.key.endswith("/lease/") and entry.role != "client"]
+    read = [
+        (entry.process, entry.at_s) for entry in entries if entry.key.endswith("/lease/") and entry.role != "client"
+    ]
     pages = [(one[1], other[1]) for one, other in pairwise(sorted(read)) if one[0] == other[0]]
     taken = [entry.at_s for entry in entries if "/lease/" in entry.key and entry.changed]
 
     assert all(after - before >= 2.0 for before, after in pages)
     assert any(before < at_s < after for before, after in pages for at_s in taken)
+
+
+def test_an_older_message_comes_again_behind_the_next_one_of_its_mailbox_and_its_sender_puts_it_right() -> None:
+    again = Fault(kind="message", role="program 0", request=1, side="after", behind=1, seconds=0.001)
+    entries = run(small("p2p_instance"), limit("exchange_every"), again).history.entries
+    sent = [entry for entry in entries if entry.operation == "basic.publish"]
+    nature = next(number for number, entry in enumerate(sent) if entry.role == "nature")
+    mine = [(entry.role, entry.left) for entry in sent if entry.key == sent[nature].key]
+
+    assert mine[2] == ("nature", mine[0][1]) and [left for _, left in mine[3:]] in ([], [mine[1][1]])

@@ -199,6 +199,13 @@ def test_who_knows_that_it_was_overtaken_creates_nothing() -> None:
     assert not judged(OVERTAKEN, late, looked, gone)
     assert not judged(OVERTAKEN, replace(looked, outcome="no reply"), late)
     assert any("knows that it was overtaken" in each for each in judged(OVERTAKEN, looked, late))
+    reads = replace(READ, role=late.role, process=late.process)
+    assert any("read by an attempt that knows" in each for each in judged(WRITTEN, OVERTAKEN, looked, reads))
+    assert not judged(WRITTEN, OVERTAKEN, reads, looked) and not judged(
+        WRITTEN, OVERTAKEN, replace(looked, process="o"), reads
+    )
+    sets_up = [replace(each, role="initialise 0") for each in (looked, reads)]
+    assert not judged(WRITTEN, OVERTAKEN, *sets_up)  # the next attempt
     ended = entry("runs/r/records/train/1.json", "", "r1")
     assert not judged(OVERTAKEN, looked, ended, late, gone)  # another invocation, in the same environment
 
@@ -243,7 +250,15 @@ def test_a_rank_is_taken_from_a_program_that_is_silent_or_has_given_it_back() ->
         [held, beat, silent, beats("b2", 26.2), looks_at_heartbeat("b2", 26.3), takes_rank(1, 1, 26.4)],
         [held, takes_rank(1, 1, 0.1)],
         # a farewell of the program before
-        [held, beat, silent, takes_rank(1, 1, 26.1), beats(FAREWELL, 27.0), looks_at_heartbeat(FAREWELL, 28.0), takes_rank(2, 2, 28.1)],
+        [
+            held,
+            beat,
+            silent,
+            takes_rank(1, 1, 26.1),
+            beats(FAREWELL, 27.0),
+            looks_at_heartbeat(FAREWELL, 28.0),
+            takes_rank(2, 2, 28.1),
+        ],
         # another has just taken it
         [held, beat, takes_rank(1, 2, 25.9), silent, takes_rank(2, 1, 26.1)],
     ):
@@ -259,7 +274,8 @@ def test_one_program_speaks_for_a_rank() -> None:
     third, free = message("r.mailbox.0.0", "m3", role="program 1"), looks_at_heartbeat(FAREWELL, 1.0)
     assert not judged(mine, asks, sent, asks, more, beats(FAREWELL, 0.5), free, other, other_asks, third)
     assert any("has not asked" in each for each in judged(mine, asks, sent, more))
-    assert not judged(mine, beats("b1", 0.5), looks_at_heartbeat("b1", 21.0), other, asks, sent, asks, sent)  # it had asked before, and sends again what got no answer
+    taken = beats("b1", 0.5), looks_at_heartbeat("b1", 21.0), other
+    assert not judged(mine, *taken, asks, sent, asks, sent)  # it had asked before, and sends again what got no answer
     assert any("another has taken over" in each for each in judged(mine, other, sent, more))
     assert any("does not hold the rank" in each for each in judged(other, sent))
 
@@ -303,7 +319,12 @@ def test_an_attempt_begins_where_all_stood_and_those_before_it_are_told() -> Non
     assert any(
         "all could have started from round 2" in each for each in judged(*stood, begins, OVERTAKEN, older, members=2)
     )
-    assert any("attempts [0] have not been told" in each for each in judged(*stood, begins, newest, members=2))
+    first, second = (entry(f"runs/r/attempt/{number:012d}", "", "b", role="initialise 0") for number in (0, 5))
+    assert any("it has not told attempts [0]" in each for each in judged(first, *stood, begins, newest, members=2))
+    told = replace(OVERTAKEN, key="runs/r/overtaken/5")  # 5 was killed before it told 0
+    assert any("it has not told attempts [0]" in each for each in judged(first, second, begins, told, newest))
+    assert not judged(first, second, begins, told, OVERTAKEN, newest)
+    assert any("attempts [0]" in each for each in judged(first, begins, replace(OVERTAKEN, process="other"), newest))
 
 
 def test_who_is_started_again_takes_up_its_newest_checkpoint() -> None:
@@ -369,7 +390,13 @@ def test_a_run_that_waits_too_long_for_the_dead_or_averages_what_is_older_is_tol
 def test_a_first_step_asks_behind_what_it_took_over_whether_it_was_overtaken() -> None:
     begins = entry("runs/r/attempt/000000000007", "", "b", role="initialise 0")
     clears, own = (
-        entry(f"runs/r/checkpoint/{attempt:012d}/0/00000002.00000", "c1", "", operation="DeleteObjects", role="initialise 0")
+        entry(
+            f"runs/r/checkpoint/{attempt:012d}/0/00000002.00000",
+            "c1",
+            "",
+            operation="DeleteObjects",
+            role="initialise 0",
+        )
         for attempt in (0, 7)
     )
     asks = entry("runs/r/overtaken/7", "", "", operation="HeadObject", role="initialise 0")
@@ -383,7 +410,8 @@ def test_a_first_step_asks_behind_what_it_took_over_whether_it_was_overtaken() -
 def test_who_says_that_all_is_cleared_away_has_looked_at_every_attempt() -> None:
     saved = [checkpoint(attempt, 0, 2, role="train 0") for attempt in (0, 7)]
     looks = [
-        entry(f"runs/r/checkpoint/{attempt:012d}/", "", "", operation="ListObjectsV2", role="collect 0") for attempt in (0, 7)
+        entry(f"runs/r/checkpoint/{attempt:012d}/", "", "", operation="ListObjectsV2", role="collect 0")
+        for attempt in (0, 7)
     ]
     asks = entry("runs/r/overtaken/7", "", "", operation="HeadObject", role="collect 0")
     finished = entry("runs/r/finished", "", "f", role="collect 0")

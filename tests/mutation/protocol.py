@@ -201,7 +201,9 @@ def _run_in(folder: Path, fault: Fault, architecture: str, command: Sequence[str
 def is_dead(fault: Fault, command: Sequence[str]) -> bool:
     """Return whether `command` prints the same with the fault and without it: the line is not reached, or has no effect any more."""
     with planted(fault) as folder, planted(replace(fault, edits=())) as sound:
-        runs = [[_run_in(each, fault, architecture, command) for each in (folder, sound)] for architecture in fault.runs]
+        runs = [
+            [_run_in(each, fault, architecture, command) for each in (folder, sound)] for architecture in fault.runs
+        ]
     return all((one.returncode, one.stdout) == (other.returncode, other.stdout) for one, other in runs)
 
 

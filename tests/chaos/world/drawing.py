@@ -56,6 +56,7 @@ def _draw_rare_limit(names: Sequence[str], drawn: set[str], chance: random.Rando
     a listing may take as long as these.
     """
     free = [name for name in names if name in RARE_LIMITS and name not in drawn]
+    free += ["exchange_every"] * ("exchange_every" in free)
     if not free or chance.random() > LIMITED or ((name := chance.choice(free)) == "page_s" and "timeout_s" in drawn):
         return
     value = LIMITS[name][-1] if name == "spares" else chance.choice(LIMITS[name])
@@ -69,8 +70,9 @@ _STORES_GRADIENT, _TAKES_RANK = re.compile("PutObject .*/gradient/"), re.compile
 
 def _draw_at_limits(terrain: Terrain, limits: Sequence[Fault], chance: random.Random) -> Iterator[Fault]:
     """Yield faults that show what a limit brings about, in a half or three quarters of the schedules that have it: a function is killed
-    when it has stored a part of its gradient and not yet all; a program that holds a rank stands still for so long that a spare may take it;
-    messages come again where mailboxes are used again. And in one schedule in four S3 answers conditional writes with a conflict.
+    when it has stored a part of its gradient and not yet all; a program that holds a rank stands still for so long that a spare may
+    take it; messages come again where mailboxes are used again. And in one schedule in four S3 answers conditional writes with a
+    conflict.
     """
     named = {limit.service for limit in limits}
     if "part_bytes" in named and chance.random() < 0.5:
@@ -93,8 +95,8 @@ def _draw_at_limits(terrain: Terrain, limits: Sequence[Fault], chance: random.Ra
         yield Fault(kind="freeze", role=role, request=request, seconds=_spread(chance, 20.0, 200.0))
     if "exchange_every" in named and terrain.messages and chance.random() < 0.75:
         for _ in range(3):
-            again: dict[str, Any] = {**_one_of(terrain.messages, chance), "side": "after"}
-            yield Fault(kind="message", **again, seconds=_behind_another(terrain, again, chance))
+            again = _one_of(terrain.messages, chance)
+            yield Fault(kind="message", **again, side="after", behind=1, seconds=_spread(chance, 0.001, 1.0))
     created = [at_s for asked in terrain.requests.values() for at_s, what in asked if what.endswith(IF_NONE)]
     if created and chance.random() < 0.25:
         for _ in range(3):  # one of them strikes in most schedules: a run's durations are spread by its seed
@@ -149,13 +151,16 @@ _CHANGES_NOTHING = re.compile(
 
 
 def _at_writes(terrain: Terrain, chance: random.Random) -> tuple[Fault, ...]:
-    """A few faults at what changes something. In half of the schedules the run is resumed while somebody's write is under way: it arrives
-    when others have gone on, and its sender may be gone by then. In half of the others the broker loses what it was just told.
+    """A few faults at what changes something. In half of the schedules the run is resumed while somebody's write is under way, in a
+    quarter that of a state that the next attempt may begin with: it arrives when others have gone on, and its sender may be gone by
+    then. In half of the others the broker loses what it was just told.
     """
     faults, kinds = list[Fault](), [kind for kind in terrain.kinds if kind in _OF_ONE_ROLE]
     count = chance.randint(3, 5)
     if chance.random() < 0.5:
-        role, number = _write(terrain, [role for role in terrain.requests if role != "client"], chance, later=0.0)
+        others = [role for role in terrain.requests if role != "client"]
+        states = _STATE if chance.random() < 0.5 else _ANYTHING
+        role, number = _write(terrain, others, chance, later=0.0, what=states)
         place: dict[str, Any] = {"role": role, "request": number}
         at_s = terrain.requests[role][number - 1][0]
         faults.append(Fault(kind="freeze", **place, side="before", seconds=_spread(chance, 3.0, 300.0)))
@@ -191,13 +196,14 @@ def _at_writes(terrain: Terrain, chance: random.Random) -> tuple[Fault, ...]:
 
 
 def _rare(terrain: Terrain, chance: random.Random) -> tuple[Fault, ...]:
-    """Workers die for good, where others can go on without them; messages come again right behind later ones; or a run is resumed twice,
-    the second time while it sets itself up: somebody of before stands still meanwhile, or it does itself, before a write. And up to two
-    faults beside, that pass.
+    """Workers die for good, where others can go on without them; messages come again right behind later ones; two invocations do the
+    work of one, and one of them stands still; or a run is resumed twice, the second time while it sets itself up: somebody of before
+    stands still meanwhile, or it does itself, before a write. And up to two faults beside, that pass.
     """
     beside = [_draw(terrain, sorted(terrain.requests), 0.0, chance)[0] for _ in range(chance.randint(0, 2))]
     faults = [each for each in beside if pass_by([each])]
-    match chance.choice(["gone"] * 3 * bool(terrain.may_go) + ["message"] * 2 * ("message" in terrain.kinds) + [""]):
+    sorts = ["gone"] * 3 * bool(terrain.may_go) + ["message"] * 2 * ("message" in terrain.kinds)
+    match chance.choice([*sorts, *["twins"] * ("duplicate" in terrain.kinds), ""]):
         case "gone":
             workers = [role for role in sorted(terrain.requests) if role.startswith(("train ", "program "))]
             roles = chance.sample(workers, chance.randint(1, min(2, terrain.may_go)))
@@ -205,6 +211,8 @@ def _rare(terrain: Terrain, chance: random.Random) -> tuple[Fault, ...]:
         case "message":
             places: list[dict[str, Any]] = [{**_one_of(terrain.messages, chance), "side": "after"} for _ in range(3)]
             faults += [Fault(kind="message", **at, seconds=_behind_another(terrain, at, chance)) for at in places]
+        case "twins":
+            faults += _as_twins(terrain, chance)
         case _:
             at_s = _moment(terrain.requests[chance.choice(sorted(terrain.requests))], chance)
             again_s = round(at_s + 0.1 + _spread(chance, 0.5, 10.0), 3)
@@ -214,9 +222,23 @@ def _rare(terrain: Terrain, chance: random.Random) -> tuple[Fault, ...]:
     return tuple(faults)
 
 
+def _as_twins(terrain: Terrain, chance: random.Random) -> Iterator[Fault]:
+    """One invocation of a role that is invoked least often, and so has most to do at a time, comes twice. Once or twice one of the two
+    stands still for so long that the other is ahead, and nobody keeps what the later one waits for.
+    """
+    fewest = min(terrain.deliveries.values())
+    role = chance.choice([each for each in sorted(terrain.deliveries) if terrain.deliveries[each] == fewest])
+    yield Fault(
+        kind="duplicate", role=role, request=1, side=chance.choice(get_args(Side)), seconds=_spread(chance, 0.1, 10.0)
+    )
+    for _ in range(chance.randint(1, 2)):
+        number = chance.randint(1, 2 * len(terrain.requests[role]))
+        yield Fault(kind="freeze", role=role, request=number, seconds=_spread(chance, 1.0, 30.0))
+
+
 def _resumed_again(terrain: Terrain, chance: random.Random) -> Iterator[Fault]:
-    """Who resumes stands still before or behind a write that the resumption brings, mostly of its set-up, and the run is resumed once more meanwhile;
-    in half of the schedules he is killed there too.
+    """Who resumes stands still before or behind a write that the resumption brings, mostly of its set-up, and the run is resumed once
+    more meanwhile; in half of the schedules he is killed there too.
     """
     role, number = _write(terrain, [role for role in terrain.requests if role != "client"], chance, later=1.0)
     lived = len(terrain.requests[role])
@@ -251,17 +273,28 @@ def _published(terrain: Terrain, role: str) -> Requests:
     return [each for each in terrain.requests[role] if each[1].startswith("basic.publish")]
 
 
-def _write(terrain: Terrain, roles: Sequence[str], chance: random.Random, *, later: float) -> tuple[str, int]:
+_ANYTHING, _STATE = re.compile(""), re.compile("PutObject .*/checkpoint/|AI.TENSORSET .*/model")
+
+
+def _write(
+    terrain: Terrain,
+    roles: Sequence[str],
+    chance: random.Random,
+    *,
+    later: float,
+    what: re.Pattern[str] = _ANYTHING,
+) -> tuple[str, int]:
     """A role, and the number of a request of it that changes something, each sort as likely as another; with the chance `later`, of what
-    it asks only when the run is resumed.
+    it asks only when the run is resumed. `what`: sorts to choose from, if there are such.
     """
     found = dict[tuple[str, str], list[tuple[str, int]]]()
     asked = terrain.again if terrain.again and chance.random() < later else terrain.requests
     for role in (each for each in roles if each in asked):
         behind = len(terrain.requests[role]) if asked is terrain.again else 0
-        for number, (_, what) in enumerate(asked[role], start=1):
-            if not _CHANGES_NOTHING.match(what):
-                found.setdefault((role.partition(" ")[0], what), []).append((role, behind + number))
+        for number, (_, sort) in enumerate(asked[role], start=1):
+            if not _CHANGES_NOTHING.match(sort):
+                found.setdefault((role.partition(" ")[0], sort), []).append((role, behind + number))
+    found = {sort: places for sort, places in found.items() if what.match(sort[1])} or found
     if not found:  # nobody resumes anything that changes anything
         assert later, "whoever trains changes something"
         return _write(terrain, roles, chance, later=0.0)

@@ -68,6 +68,8 @@ class Disturbed:
         self._found: dict[int, list[str]] = {}
         self._resumed_s: list[float] = []
         self._moved: list[Moved] = []  # by the request that takes effect now
+        # By role and place: messages that come again behind later ones, and how many of these have come.
+        self._to_come: dict[tuple[str, str], list[tuple[Fault, Sequence[Moved], Counter[str]]]] = defaultdict(list)
         self.killed = set[str]()
         self._gone: dict[str, int] = {}  # by role: under which client
         self.removed = False  # whether MLLess's supervisor has sent anybody away, or given anybody up
@@ -122,10 +124,8 @@ class Disturbed:
         )
         self._note(call, changed, "no reply" if unheard else "")
         self._look_at_model(call)
-        for fault in self._of_message(call.process.role, self._message, "after"):
-            self._strike(fault)
-            nature = Process(call.process.kernel, "nature")
-            call.process.kernel.spawn(self._send_again, fault.seconds, moved, process=nature, name="message")
+        if self._message:
+            self._repeat(call.process.role, self._message, moved)
         self._hit(call, nth, "after")
         self._answer_busy(call, "after")
 
@@ -209,6 +209,20 @@ class Disturbed:
         for fault in self._of_message(role, nth, "before"):
             self._strike(fault)
             self._world.kernel.sleep(fault.seconds)
+
+    def _repeat(self, role: str, number: int, moved: Sequence["Moved"]) -> None:
+        """Have a message sent again that `role` has just sent as its `number`-th, and those that come behind it."""
+        come = [(fault, moved) for fault in self._of_message(role, number, "after") if not fault.behind]
+        for name in {each.name for each in moved}:
+            for fault, earlier, passed in self._to_come[role, name]:
+                passed[name] += 1
+                come += [(fault, earlier)] * (passed[name] == fault.behind)
+            behind = [fault for fault in self._of_message(role, number, "after") if fault.behind]
+            self._to_come[role, name] += [(fault, moved, Counter[str]()) for fault in behind]
+        for fault, again in come:
+            self._strike(fault)
+            nature = Process(self._world.kernel, "nature")
+            self._world.kernel.spawn(self._send_again, fault.seconds, again, process=nature, name="message")
 
     def _send_again(self, seconds: float, moved: Sequence["Moved"]) -> None:
         self._world.kernel.sleep(seconds)

@@ -175,7 +175,9 @@ def deleted_after_the_last_read(run: JudgedRun) -> list[str]:
             continue  # a mark goes when its invocation's record is there, which whoever asks for it knows
         if entry.found:
             had.add(reader)
-        elif place in deleted and reader not in had and not (attempt_of(entry.key) in stale or entry.process in given_up):
+        elif (
+            place in deleted and reader not in had and not (attempt_of(entry.key) in stale or entry.process in given_up)
+        ):
             gone = deleted[place]
             if gone.role == entry.role and gone.process != entry.process and began_s[entry.process] < gone.at_s:
                 continue
@@ -215,8 +217,9 @@ _INBOX = re.compile(rf"({_BARRIER.pattern})\.\d{{1,4}}")
 
 
 def nobody_goes_on_overtaken(run: JudgedRun) -> list[str]:
-    """At most one live attempt publishes. Who has read that his attempt was overtaken creates nothing of it any more; who has not, asks
-    behind each checkpoint, so that he saves one at most. An invocation ends with its record; the next one in its environment knows nothing.
+    """At most one live attempt publishes. Who has read that his attempt was overtaken creates nothing of it any more, and reads no tensor
+    of it; who has not, asks behind each checkpoint, so that he saves one at most. An invocation ends with its record; the next one in its
+    environment knows nothing. A step that sets an attempt up reads what those before it left, whichever it knows to be overtaken.
     """
     knows, overtaken, saved = defaultdict[str, set[str]](set), set[str](), set[tuple[str, str, str]]()
     found = []
@@ -227,6 +230,9 @@ def nobody_goes_on_overtaken(run: JudgedRun) -> list[str]:
                 knows[entry.process].add(named[1])
         elif _RECORD.fullmatch(entry.key):
             knows[entry.process].clear()
+        elif entry.operation == "TENSOR.GET":
+            if attempt_of(entry.key) in knows[entry.process] and not entry.role.startswith(progress.SETS_UP):
+                found.append(_told("read by an attempt that knows that it was overtaken", entry))
         elif entry.changed and entry.left and (attempt := attempt_of(entry.key)):
             if attempt in knows[entry.process]:
                 found.append(_told("written by an attempt that knows that it was overtaken", entry))
@@ -264,11 +270,14 @@ def one_program_holds_a_rank(run: JudgedRun) -> list[str]:
 
 
 def ranks_are_taken_from_the_silent(run: JudgedRun) -> list[str]:
-    """A program that takes a rank over has found, when it looked last, that the rank's newest lease and heartbeat were `lease_s` old, or that
-    the holder of that lease had given it back. It may take at any time what nobody holds, and what it holds itself: its reply was lost.
+    """A program that takes a rank over has found, when it looked last, that the rank's newest lease and heartbeat were `lease_s` old,
+    or that the holder of that lease had given it back. It may take at any time what nobody holds, and what it holds itself: its reply
+    was lost.
     """
     held, news_s, found = dict[str, tuple[int, str]](), defaultdict[str, float](float), list[str]()
-    looked = dict[tuple[str, str], tuple[float, bool]]()  # how long there had been no news, and whether the rank had been given back
+    looked = dict[
+        tuple[str, str], tuple[float, bool]
+    ]()  # how long there had been no news, and whether the rank had been given back
     for entry in run.history.entries:
         if lease := _LEASE.fullmatch(entry.key):
             if not (entry.changed and entry.left):

@@ -10,17 +10,18 @@ _BEGUN, _OVERTAKEN = re.compile(r"runs/[^/]+/attempt/(\d+)"), re.compile(r"runs/
 # A state that a round can begin with: attempt, worker and round of a checkpoint; attempt, round and worker of a model in a database.
 _STATE = re.compile(r"runs/[^/]+/checkpoint/(\d{12})/(\d+)/(\d{8})\.00000|[^/]+/attempt-(\d+)/(\d+)/(\d+)/model")
 _OF_STATE = re.compile(r"[^/]+/attempt-(\d+)/(\d+)/\d+/.*")
-_SETS_UP = ("initialise", "collect", "client")
+SETS_UP = ("initialise", "collect", "client")
 
 
 def repeats_what_was_not_kept(run: JudgedRun) -> list[str]:
     """An attempt begins at the newest round that all members of one before it could start from when it began, or later; with state in
-    databases one before that, since an unfinished decision is made again; and those before it are marked as overtaken by then. What sets a
-    state up stores all members' models last, which say that it is whole. The first checkpoint that a process takes up is the newest of its
-    own that there was at its request before.
+    databases one before that, since an unfinished decision is made again. Whoever sets it up has marked all before it as overtaken by then,
+    also those that one between was to mark, which may have been killed before. What sets a state up stores all members' models last, which
+    say that it is whole. The first checkpoint that a process takes up is the newest of its own that there was at its request before.
     """
     kept: dict[int, dict[int, dict[int, int]]] = defaultdict(lambda: defaultdict(dict))  # when each round's state came
-    begun, marked = dict[int, tuple[int, set[int]]](), set[int]()
+    begun, all_begun = dict[int, tuple[int, set[int]]](), set[int]()
+    marked = defaultdict[str, set[int]](set)  # by each process
     last, took, found = dict[str, int](), set[str](), list[str]()
     for number, entry in enumerate(run.history.entries):
         since, last[entry.process] = last.get(entry.process, number), number
@@ -31,7 +32,7 @@ def repeats_what_was_not_kept(run: JudgedRun) -> list[str]:
             told = f"{entry.key} by {entry.role} ({entry.process}) at {entry.at_s:.3f} s"
             if not entry.changed:
                 newer = [each for each, at in kept[attempt][worker].items() if each > round and at < since]
-                own = entry.operation == "GetObject" and entry.found and not entry.role.startswith(_SETS_UP)
+                own = entry.operation == "GetObject" and entry.found and not entry.role.startswith(SETS_UP)
                 if own and entry.process not in took and any(each % run.every == 0 for each in newer):
                     found.append(f"{told} is taken up; there was one of round {max(newer)}")
                 took |= {entry.process} if own else set()
@@ -41,19 +42,21 @@ def repeats_what_was_not_kept(run: JudgedRun) -> list[str]:
                 common, lower = begun.pop(attempt, (0, set[int]()))
                 if run.members and round < common - in_database:
                     found.append(f"{told} is where its attempt begins; all could have started from round {common}")
-                if lower - marked:
-                    found.append(f"{told} is set up; attempts {sorted(lower - marked)} have not been told")
+                if untold := lower - marked[entry.process]:
+                    found.append(f"{told} is set up; it has not told attempts {sorted(untold)}")
                 kept[attempt][worker][round] = number
         elif entry.operation == "AI.TENSORSET" and entry.left and (named := _OF_STATE.fullmatch(entry.key)):
             attempt, round = map(int, named.groups())
             models = run.members and any(round in held for held in kept[attempt].values())
-            if models and entry.changed and entry.role.startswith(_SETS_UP):
+            if models and entry.changed and entry.role.startswith(SETS_UP):
                 found.append(f"{entry.key} by {entry.role} ({entry.process}) is stored behind a model of its round")
         elif entry.changed and (named := _BEGUN.fullmatch(entry.key)):
-            lower = {attempt for attempt in kept if attempt < int(named[1])}
-            begun[int(named[1])] = (max((_common(run, kept[each]) for each in lower), default=0), lower)
-        elif entry.changed and (named := _OVERTAKEN.fullmatch(entry.key)):
-            marked.add(int(named[1]))
+            attempt = int(named[1])
+            common = max((_common(run, held) for each, held in kept.items() if each < attempt), default=0)
+            begun[attempt] = common, {each for each in {*all_begun, *kept} if each < attempt}
+            all_begun.add(attempt)
+        elif entry.operation == "PutObject" and (named := _OVERTAKEN.fullmatch(entry.key)) and entry.left:
+            marked[entry.process].add(int(named[1]))
     return found
 
 
@@ -128,8 +131,8 @@ def keeps_the_order(run: JudgedRun) -> list[str]:
 
 
 def clears_away_behind_every_attempt(run: JudgedRun) -> list[str]:
-    """Who says that the run is finished has looked for checkpoints of every attempt that has written one. Who has found that nobody needs its
-    attempt's state any more answers when it has taken its own checkpoints back, unless the store did not let it.
+    """Who says that the run is finished has looked for checkpoints of every attempt that has written one. Who has found that nobody needs
+    its attempt's state any more answers when it has taken its own checkpoints back, unless the store did not let it.
     """
     wrote, kept, found = dict[int, str](), dict[str, tuple[str, int]](), list[str]()  # a key's writer, and its attempt
     looked, unneeded, failed = defaultdict[str, list[str]](list), defaultdict[str, set[int]](set), set[str]()
@@ -146,9 +149,15 @@ def clears_away_behind_every_attempt(run: JudgedRun) -> list[str]:
         elif (taken := _TAKEN_OVER.fullmatch(entry.key)) and entry.found and not entry.outcome:
             unneeded[entry.process].add(int(taken[1]))
         elif _RECORD.fullmatch(entry.key):
-            mine = [key for key, (process, attempt) in kept.items() if process == entry.process and attempt in unneeded[process]]
+            mine = [
+                key
+                for key, (process, attempt) in kept.items()
+                if process == entry.process and attempt in unneeded[process]
+            ]
             if mine and entry.process not in failed:
-                found.append(f"{entry.role} ({entry.process}) knows that nobody needs them, and leaves {', '.join(mine)}")
+                found.append(
+                    f"{entry.role} ({entry.process}) knows that nobody needs them, and leaves {', '.join(mine)}"
+                )
             for known in (looked, unneeded):
                 known.pop(entry.process, None)
             failed.discard(entry.process)
@@ -156,7 +165,9 @@ def clears_away_behind_every_attempt(run: JudgedRun) -> list[str]:
             prefixes = tuple(looked[entry.process])
             left_out = [attempt for attempt, prefix in wrote.items() if not prefix.startswith(prefixes or ("-",))]
             if left_out:
-                found.append(f"{entry.role} ({entry.process}) says that all is cleared away, and has not looked at attempts {left_out}")
+                found.append(
+                    f"{entry.role} ({entry.process}) says that all is cleared away, and has not looked at attempts {left_out}"
+                )
     return found
 
 

@@ -46,7 +46,11 @@ LIMITS: Mapping[str, tuple[float, ...]] = {
     "exchange_every": (1,),  # minibatches, where there is otherwise one exchange an epoch, and no mailbox is used twice
     "page_s": (0.3, 2.0),  # what a page of a listing takes, while others write and delete
 }
-RARE_LIMITS = ("spares", "exchange_every", "page_s")  # each drawn also by itself, with the faults that show what it brings about
+RARE_LIMITS = (
+    "spares",
+    "exchange_every",
+    "page_s",
+)  # each drawn also by itself, with the faults that show what it brings about
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +60,7 @@ class Fault:
     - kill, freeze, slow, lose: strike the `request`-th request of `role`, `side` its effect. A frozen process goes on after `seconds`; a
       slow one takes `seconds` longer for each request from there on; a lost reply is a broken connection, or silence (`silent`).
     - message: the `request`-th message that `role` sends reaches the broker `seconds` late, so that others overtake it (`side` before), or
-      comes again then.
+      comes again then; with `behind`, so long behind the next message but `behind` - 1 that goes to the same queue or exchange.
     - duplicate: the `request`-th invocation of `role` comes again `seconds` later. Its caller goes on with the second one's answer (`side`
       before), or has gone on with the first one's.
     - outage: `service`'s server number `server` refuses connections from `at_s` for `seconds`; refusal: it answers `code` of
@@ -74,6 +78,7 @@ class Fault:
     kind: FaultKind
     role: str = ""
     request: int = 0  # from 1; 0 where the fault has a moment
+    behind: int = 0  # how many messages to the same place come first
     side: Side = "before"
     silent: bool = False
     service: str = ""
@@ -106,7 +111,14 @@ _TOLD: Mapping[FaultKind, Callable[[Fault], str]] = {
     "lose": lambda f: _at_request("the reply never comes" if f.silent else "the connection breaks")(f),
     "message": lambda f: (
         f"{f.role}, message {f.request}: "
-        + (f"it arrives {f.seconds:g} s late" if f.side == "before" else f"it comes again {f.seconds:g} s later")
+        + (f"it arrives {f.seconds:g} s late" if f.side == "before" else f"it comes again {f.seconds:g} s ")
+        + (
+            ""
+            if f.side == "before"
+            else f"behind number {f.behind} of the later ones to the same place"
+            if f.behind
+            else "later"
+        )
     ),
     "duplicate": lambda f: (
         f"{f.role}, delivery {f.request}: it comes again {f.seconds:g} s later, "
