@@ -75,8 +75,8 @@ class Drivers:
 
 
 def _largest(parts: Mapping[str, float], what: str) -> str:
-    """Return in words the largest part and, if it is at least 5 %, the second largest, each with its share. `parts`: figures by name;
-    `what`: figure and verb, such as `time is`.
+    """Return a text such as `80% of its time is computing gradients, 15% moving data`: the largest part, and the second largest if it is at
+    least 5 %. `parts`: figures by name; `what`: figure and verb, such as `time is`.
     """
     whole = max(1e-12, sum(parts.values()))
     (first, name), *others = sorted(((value / whole, name) for name, value in parts.items()), reverse=True)[:2]
@@ -118,7 +118,9 @@ def seconds_by_purpose(question: Question, candidate: Candidate) -> dict[str, fl
 
 
 def dollars_by_component(question: Question, candidate: Candidate) -> dict[str, float]:
-    """Return the dollars of the candidate's run by component, such as functions that compute, database hosts, or transitions."""
+    """Return {component: dollars} for the candidate's whole run. Components are, for example, functions that compute, database hosts, or
+    state transitions.
+    """
     return extrapolate(question, candidate, _dollars_by_component)
 
 
@@ -238,7 +240,7 @@ class Advice:
 
     @cached_property
     def drives(self) -> Mapping[Candidate, Drivers]:
-        """What time and dollars are spent on, by candidate: for the winner, the alternatives, and the candidate of `shared`."""
+        """The drivers of time and dollars by candidate: for the winner, the alternatives, and the candidate of `shared`."""
         told = (self.winner, *self.alternatives, *([self.shared] if self.shared else []))
         return {each.candidate: drivers_of(self.question, each.candidate) for each in told}
 
@@ -736,7 +738,7 @@ KINDS = {"lambda": "Serverless", "gpu": "A GPU", "ec2": "EC2 without a GPU"}
 
 
 def rivals_of(found: Advice) -> list[Finalist]:
-    """Return the best alternative of each kind of resource (functions, instances, GPUs) other than the winner's."""
+    """Return the best alternative of each kind of resource (functions, instances without GPU, GPUs) other than that of the winner."""
     kinds = {each.kind: each for each in reversed(found.alternatives) if each.kind != found.winner.kind}
     return list(kinds.values())[::-1]
 

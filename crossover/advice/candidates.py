@@ -63,7 +63,9 @@ class Candidate:
 
     @property
     def words(self) -> str:
-        """Name of the candidate for people: where it runs, and on how many functions or instances."""
+        """Description of the candidate for people: how many functions or instances, of which size, and the architecture: `4 functions of
+        1,769 MB, spirt`.
+        """
         by = "" if self.form.alone else f", {self.name}"
         if self.instance:
             kind = f"{self.instance}{' spot' if self.spot else ''}"
@@ -74,7 +76,7 @@ class Candidate:
 
     @property
     def name(self) -> str:
-        """Name of the candidate's architecture, with channel and compression if those are not the defaults."""
+        """Name of the candidate's architecture for people, followed by its channel and compression if those are not the defaults."""
         through = " through the bucket" if self.channel == "s3" else ""
         by = f" by {self.compression.replace('_', '-')}" if self.compression != "none" else ""
         return f"{self.architecture.replace('_', '-')}{through}{by}"
@@ -261,7 +263,7 @@ def _candidates_of_share(
 
 
 def _list_platforms(architecture: Architecture) -> tuple[str, ...]:
-    """Return the platforms that the architecture can run on, such as "function" and "gpu"; one empty name if it has only one form."""
+    """Return the platforms on which the architecture can run, such as "function" and "gpu"; ("",) if it offers no choice."""
     if architecture.form is None or architecture.settings is None:
         return ("",)
     return get_args(get_type_hints(architecture.settings)["on"])
@@ -295,7 +297,7 @@ def _vary_instances(
 
 
 def list_instance_types(prices: Prices, *, gpu: bool) -> list[str]:
-    """Return the EC2 instance types, with a GPU or without, that have a price, in alphabetical order."""
+    """Return the EC2 instance types that have a price, in alphabetical order: only those with a GPU, or only those without."""
     types = {item.removeprefix("ec2.") for item in prices.items if item.startswith("ec2.") and item.count(".") == 2}
     return sorted(each for each in types if each.startswith("g") is gpu)
 

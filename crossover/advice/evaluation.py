@@ -239,7 +239,7 @@ class Question:
         experiment, cloud = replace(self.base, training=training), self.calm
 
         def of(samples: int) -> float:
-            """Return the seconds of a gradient of `samples` samples."""
+            """Return the seconds in which one gradient of `samples` samples is computed."""
             if memory_mb:
                 return cloud.function_gradient_s(experiment, self.workload, samples, memory_mb=memory_mb)
             if instance.startswith("g"):
@@ -503,7 +503,7 @@ class Question:
 
 
 def _billed_s(run: Simulated, names: Collection[str]) -> float:
-    """Return the billed seconds of the named functions in a simulated run."""
+    """Return the billed seconds of the Lambda functions of the named steps in a simulated run."""
     return sum(run.steps[name].billed_ms for name in names if name in run.steps and run.steps[name].memory_mb) / 1_000
 
 

@@ -30,7 +30,7 @@ class EvidenceRun:
 
     @property
     def words(self) -> str:
-        """One line with the run's name, its final metric, and the epoch that reached the target."""
+        """One line with the run's name, its final metric, and after how many epochs it reached the target, if it did."""
         reached = "target not reached" if self.epochs is None else f"target reached after {self.epochs} epochs"
         return f"{self.name}: {self.metric:g} at its end, {reached}"
 

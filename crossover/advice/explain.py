@@ -85,7 +85,9 @@ def describe_update(each: Finalist) -> str:
 
 
 def rejected_rows(found: Advice) -> list[list[str]]:
-    """Return one table row for each architecture that is not the advice, with the reason against it."""
+    """Return one table row for each architecture that is not the advice: its best candidate with time and dollars, and the reason against
+    it.
+    """
     return [
         [
             each.architecture,
@@ -235,7 +237,7 @@ def _changes(question: Question, span: int) -> Iterator[tuple[str, Question, Que
         return replace(question, calibration=replace(cloud, **values))
 
     def with_epochs(count: int) -> Question:
-        """Return the question with another number of epochs."""
+        """Return the question with `count` epochs in its experiment."""
         return replace(question, base=replace(question.base, training=replace(question.base.training, epochs=count)))
 
     yield (

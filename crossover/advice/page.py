@@ -403,7 +403,7 @@ def to_csv(found: Advice) -> str:
 
 
 def as_json(found: Advice) -> dict[str, Any]:
-    """Return the advice as a mapping for advice.json. Every figure is projected."""
+    """Return the advice as a dictionary, the content of advice.json."""
     drives = found.drives[found.winner.candidate]
     return {
         "label": "projected",

@@ -176,7 +176,7 @@ def _timed(learner: Learner, batch: Batch, round: int) -> float:
 
 
 def _known() -> Learner:
-    """Return a learner for MobileNet on images like CIFAR-10's, with initial weights."""
+    """Return a learner for MobileNet on images of CIFAR-10's shape, with initial weights, which the user's model is compared with."""
     setting = Experiment(
         name="probe",
         architecture="single",
@@ -190,7 +190,7 @@ def _known() -> Learner:
 
 
 def _images() -> Batch:
-    """Return a minibatch of random images, always the same."""
+    """Return a minibatch of KNOWN_BATCH random images of CIFAR-10's shape, always the same ones."""
     ids = torch.arange(KNOWN_BATCH)
     return Batch(
         torch.randint(0, 255, (KNOWN_BATCH, *IMAGE), dtype=torch.uint8, generator=torch.Generator().manual_seed(1)),

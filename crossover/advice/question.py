@@ -393,7 +393,7 @@ def _parallel_shares(measured: "Probe", calibration: Calibration) -> dict[str, f
 
 
 def _without_baseline(experiment: Experiment) -> Experiment:
-    """Return the experiment without a baseline, which would be a second deployment."""
+    """Return the experiment with `baseline: none`, because a baseline would be a second deployment."""
     return replace(experiment, baseline="none")
 
 

@@ -166,7 +166,7 @@ def pick_cards(
 
 
 def _within_constraints(finalists: Sequence[Finalist], constraints: Constraints) -> list[Finalist]:
-    """Return the shortlisted candidates that keep to the constraints at p95."""
+    """Return those of the candidates that keep to deadline and budget at the 95th percentile."""
     return [each for each in finalists if constraints.short_by(each.seconds, each.usd) <= 1]
 
 
@@ -444,7 +444,9 @@ def on_cores(question: Question, processes: int | None) -> AbstractContextManage
 
 
 def _evaluate_jobs(question: Question, working: Executor | None, jobs: Sequence[Job]) -> list[Any]:
-    """Return the results of all jobs in their order, evaluated in the pool if there is one."""
+    """Return the results of all jobs in their order, as `evaluate_job` returns them. `working`: pool of processes to use, None for this
+    process.
+    """
     return (
         [evaluate_job(question, job) for job in jobs] if working is None else list(working.map(_evaluate_in_pool, jobs))
     )

@@ -70,7 +70,9 @@ def _sizes_of(base: Experiment, sizes: Sizes, step: Step) -> list[int]:
 
 
 def _simulate_size(question: Question, sizes: Sizes, step: Step, memory_mb: int) -> SimulatedSize:
-    """Return the simulated run of the experiment with the function of one step at `memory_mb` MB."""
+    """Return the simulated run of the experiment with the function of one step at `memory_mb` MB; without simulating it if that is too
+    little for the model. `sizes`: sizes of the model.
+    """
     base, computes = question.base, step.needs_torch(question.base)
     own = memory_mb == base.functions.memory_of(step.name, torch=computes)
     needed = sizes.step_mb(base.training.batch_size) if computes else 3 * sizes.vector_bytes / 2**20

@@ -39,7 +39,9 @@ MIN_TIME_LIMIT_S = 60
 
 
 def print_projected_sizes(experiment: Experiment) -> None:
-    """Print the projected time and dollars of a run for each function at each memory size, and the cheapest size of each function."""
+    """Simulate a run with each function at each memory size, one function at a time, and print a table of the time and dollars and the
+    cheapest size of each function.
+    """
     from crossover.advice import question as question_
     from crossover.advice import tuning
 

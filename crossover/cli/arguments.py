@@ -134,14 +134,14 @@ def format_epoch(progress: "Progress") -> str:
 
 
 def _format_metric(progress: "Progress") -> str:
-    """Return the validation metric of an epoch as text: in percent if it is a share, else as a number."""
+    """Return the validation metric of an epoch as text: in percent if the metric is a share, such as accuracy, else as a number."""
     return f"{100 * progress.val_metric:6.2f} %" if progress.metric.is_share else f"{progress.val_metric:8.4g}"
 
 
 @contextmanager
 def _bar(console: Console, *, epochs: int) -> Iterator[tuple[Callable[[int], None], Callable[[], None]]]:
-    """Yield two functions: one moves a progress bar of `epochs` epochs to a given epoch, one closes the bar. Both do nothing if the console
-    is no terminal.
+    """Show a progress bar during the block if the console is a terminal. Yields two functions: one moves the bar to a given epoch, one
+    removes the bar. Both do nothing without a terminal. `epochs`: number of epochs.
     """
     if not console.is_terminal:
         yield (lambda epoch: None), (lambda: None)
@@ -222,11 +222,11 @@ def require_checkout(command: str, *, otherwise: str = "") -> None:
 
 
 def load_runnable(config: Path, override: list[str] | None = None, *, travels: bool = True) -> Experiment:
-    """Return the experiment of the file `config` after all checks that come before a run. Notes about its user code are printed to standard
-    error.
+    """Load the experiment of the file `config`, make all checks that come before a run, and return it. Notes about its user code are
+    printed to standard error.
 
-    `override`: --set options; `travels`: whether user code will run outside this process. Raises ConfigError for everything that `run`
-    refuses before it starts.
+    `override`: --set options; `travels`: whether user code will run in other processes or on AWS. Raises ConfigError for everything that
+    `run` refuses before it starts.
     """
     experiment = load(config, override or [])  # before torch, so that an architecture is noticed that brings it
     from crossover.simulation.workload import MODELS

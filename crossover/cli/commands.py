@@ -111,7 +111,7 @@ app = typer.Typer(
 
 
 def _print_version(asked: bool) -> None:
-    """Print the version and exit, if `asked` is true."""
+    """Print the program's version and exit if --version is given (`asked`)."""
     if asked:
         typer.echo(f"crossover {__version__}")
         raise typer.Exit

@@ -80,7 +80,7 @@ def compare(
 
 
 class LogTo(StrEnum):
-    """The tracking tools that --log accepts, by the names of their libraries."""
+    """The experiment-tracking tools for which --log writes curves, by the names of their libraries."""
 
     TENSORBOARD = "tensorboard"
     MLFLOW = "mlflow"
@@ -238,7 +238,7 @@ def _summarise(folder: RunFolder, *, shown: Path) -> None:
     from crossover.simulation.repetitions import project_results
 
     def missing(reason: str) -> None:
-        """Print why there is no projection."""
+        """Print a note that the run has no projection on AWS, with the reason."""
         tables.show(f"note: no {PROJECTION}: {reason}")
 
     (projected,) = project_results([folder.result], tell=missing) if folder.result["outcome"] == "finished" else (None,)

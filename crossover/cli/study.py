@@ -271,7 +271,9 @@ def _run_again(found: "Bundle", on: Where, folder: Path, budget_usd: float | Non
 
 
 def _format_cell(cell: "StudyCell | None") -> str:
-    """Return a cell's value with its interval as text, or "-" if it has none."""
+    """Return a figure of a study's table as text, with its confidence interval if it has one, such as `0.91 (0.9 to 0.92)`; "-" if it has
+    no value.
+    """
     if cell is None or cell.value is None:
         return "-"
     return f"{cell.value:.6g}" if cell.low is None else f"{cell.value:.6g} ({cell.low:.6g} to {cell.high:.6g})"

@@ -129,19 +129,17 @@ def line(prices: Prices, price_item: str, quantity: float, *, item: str) -> Line
 
 
 def gb_seconds(billed_ms: int, *, memory_mb: int) -> float:
-    """Return the GB-seconds that AWS bills for `billed_ms` milliseconds of a function with `memory_mb` MB. A GB is 1,024 MB here; INIT is
-    billed with the handler since August 2025.
-    """
+    """Return the GB-seconds that AWS bills for `billed_ms` milliseconds of a Lambda function with `memory_mb` MB. A GB is 1,024 MB here."""
     return billed_ms / 1_000 * memory_mb / 1_024
 
 
 def lambda_duration(prices: Prices, total_gb_seconds: float) -> Line:
-    """Return the line of the bill for the GB-seconds of Lambda functions."""
+    """Return the line of the bill for the duration of Lambda functions on ARM, in GB-seconds."""
     return line(prices, "lambda.arm64.gb_second", total_gb_seconds, item="Lambda duration, arm64")
 
 
 def lambda_requests(prices: Prices, invocations: int) -> Line:
-    """Return the line of the bill for the invocations of Lambda functions."""
+    """Return the line of the bill for the requests to Lambda functions, one for each invocation."""
     return line(prices, "lambda.request", invocations, item="Lambda requests")
 
 
@@ -439,7 +437,7 @@ class Cost:
 
     @property
     def full_usd(self) -> float:
-        """The total AWS bill of the run in dollars."""
+        """The total AWS bill in dollars: the sum of all lines."""
         return sum(line.usd for line in self.lines)
 
     def as_json(self, *, where: str) -> dict[str, Any]:

@@ -81,7 +81,7 @@ class RaceEntry:
 
 
 def _values(result: Result) -> list[float]:
-    """Return the values of the run's metric, one for each epoch that was evaluated."""
+    """Return the values of the run's validation metric, one for each evaluated epoch, in order. `result`: content of result.json."""
     return [epoch["val_metric"] for epoch in result["epochs"] if epoch["val_metric"] is not None]
 
 
@@ -237,7 +237,7 @@ def _raced_settings(racers: Sequence[RaceEntry]) -> dict[str, dict[int, list[Rac
 
 
 def _name_of_several(runs: Sequence[RaceEntry]) -> str:
-    """Return one name for several runs: the first one's, and how many more there are."""
+    """Return the name of the first run, followed by `and N more` if there are several."""
     return runs[0].name if len(runs) == 1 else f"{runs[0].name} and {len(runs) - 1} more"
 
 
@@ -512,7 +512,7 @@ def _build_entry(run: RunFolder, name: str, goal: float | None) -> RaceEntry:
 
 
 def as_json(comparison: Comparison) -> dict[str, Any]:
-    """Return the comparison as a mapping for other programs, with raw seconds, dollars and bytes."""
+    """Return the comparison as a dictionary for --json, with seconds, dollars and bytes as plain numbers."""
     return {
         "verdict": comparison.verdict,
         "goal": comparison.goal,

@@ -47,7 +47,7 @@ def usd_tick(value: float) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """Return seconds as text in a readable unit, from ms to hours; a dash for None."""
+    """Return a duration as text in a readable unit, from `12 ms` over `3.4 s` and `2 min 05 s` to `1 h 20 min`. None becomes a dash."""
     if value is None:
         return DASH
     if value == 0:
@@ -238,7 +238,7 @@ class Band(NamedTuple):
     p95: float
 
     def as_json(self) -> dict[str, Any]:
-        """Return these percentiles as a mapping, labelled as projected."""
+        """Return {"label": "projected", "p5", "p50", "p95"}, as JSON files have percentiles."""
         return {"label": "projected", **self._asdict()}
 
 

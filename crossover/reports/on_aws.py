@@ -33,12 +33,12 @@ class OnAws:
 
     @property
     def would_run(self) -> bool:
-        """True if AWS would run it in at least one draw."""
+        """True if AWS would run it in at least one of the random draws."""
         return self.time.p50 == self.time.p50
 
     @property
     def limits(self) -> tuple[str, ...]:
-        """Reasons why AWS would not run it, and assumptions beyond the measured range."""
+        """Sentences on why AWS would not run it, and on assumptions beyond the measured range."""
         return (*self.problems, *(f"beyond the measured range: {limit}" for limit in self.outside))
 
     @property

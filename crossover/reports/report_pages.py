@@ -664,7 +664,7 @@ def render(page: Page) -> str:
 
 
 def file_name(title: str) -> str:
-    """Return a title as a file name without its ending: lower case, words joined by hyphens."""
+    """Return the title as a file name without an extension: in lower case, with hyphens in place of everything but letters and digits."""
     return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-") or "page"
 
 

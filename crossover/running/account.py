@@ -183,7 +183,7 @@ class DeployedStack:
 
     @property
     def is_standalone(self) -> bool:
-        """True if the stack's tags declare that it depends on no shared stack."""
+        """True if the stack has the tag that says that it depends on no shared stack (network or broker)."""
         return self.tags.get(STANDS) == ALONE
 
     @property

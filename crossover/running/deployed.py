@@ -284,7 +284,7 @@ class StateMachineExecution:
         raise rebuild_error(find_innermost_error(error, cause), describe_cause(error, cause))
 
     def stop(self) -> None:
-        """Stop the execution."""
+        """Stop the execution on AWS, as a user's request. It does not wait for its end."""
         self.states.stop_execution(executionArn=self.arn, cause="stopped by the user")
 
 

@@ -179,6 +179,7 @@ class InlineExecution:
     """
 
     def __init__(self, run: Callable[[], object], clients: MemoryClients) -> None:
+        """Start a thread that calls `run`. `clients`: in-memory stores, which `stop` closes."""
         self._clients, self._call = clients, BackgroundCall(run, name="inline-execution")
 
     def has_ended(self) -> bool:
@@ -204,6 +205,7 @@ class InlinePrograms:
     """
 
     def __init__(self, prepared: Prepared, clients: MemoryClients) -> None:
+        """Start a thread for the program of each worker, and announce the run to them. `prepared`: the run; `clients`: in-memory stores."""
         architecture, members = prepared.architecture, prepared.experiment.workers
         assert architecture.program is not None
         functions = Resources(clients)

@@ -178,6 +178,7 @@ class StepInvoker:
     """
 
     def __init__(self, stack: str, session: Any, budget: BudgetTracker) -> None:
+        """Create the AWS clients. `stack`: name of the deployed stack; `session`: boto3 session; `budget`: limits all invocations."""
         from botocore.config import Config
 
         self.stack, self.session, self.budget = stack, session, budget
@@ -191,7 +192,9 @@ class StepInvoker:
         self._most = dict[str, float]()  # by function
 
     def function_name(self, step: str) -> str:
-        """Return the name of a step's deployed function."""
+        """Return the name of the deployed Lambda function of the step `step`: the stack's name, a hyphen, and the step's
+        name with hyphens.
+        """
         return f"{self.stack}-{step.replace('_', '-')}"
 
     def make_remote(self, step: Step) -> "RemoteStep":

@@ -79,6 +79,7 @@ class AwsRetryPolicy:
         tell: Callable[[str], None] = lambda words: print(words, file=sys.stderr, flush=True),
         pause: Callable[[float], None] = runtime.sleep,
     ) -> None:
+        """Store the functions `renew` (reads the credentials again), `tell` (reports a problem) and `pause` (sleeps for seconds)."""
         self._renew, self._tell, self._pause = renew, tell, pause
 
     def __call__(self, work: Callable[[], T]) -> T:
@@ -135,6 +136,7 @@ class RenewableCredentials(Credentials):
     """
 
     def __init__(self, read: Callable[[], Any]) -> None:
+        """Read the credentials for the first time. `read`: function that reads credentials in boto3's form."""
         self._read, self._found = read, read()
 
     def renew(self) -> None:
@@ -145,11 +147,11 @@ class RenewableCredentials(Credentials):
             return
 
     def get_frozen_credentials(self) -> Any:
-        """Return the current credentials in botocore's frozen form."""
+        """Return the present credentials as botocore's immutable triple of access key, secret key and token."""
         return self._found.get_frozen_credentials()
 
     def __getattr__(self, name: str) -> Any:
-        """Return an attribute of the current credentials: access_key, secret_key, token, method, account_id."""
+        """Return the attribute `name` of the present credentials, such as access_key, secret_key, token, method or account_id."""
         return getattr(self._found, name)
 
 

@@ -104,7 +104,9 @@ class Choice:
 
 
 def needs_network(experiment: Experiment) -> bool:
-    """Return whether the experiment or a baseline needs a network. Functions and a bucket alone do not."""
+    """Return whether the experiment or one of its baselines needs a VPC, because it uses shared stacks. Functions and a bucket alone do
+    not.
+    """
     return any(shared_stacks(each) for each in (experiment, *baseline_experiments(experiment)))
 
 

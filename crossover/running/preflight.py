@@ -215,7 +215,7 @@ def check_bootstrap(session: Any) -> Finding:
 
 
 def bootstrap_parameter() -> str:
-    """Return the name of the parameter in which `cdk bootstrap` stores its version."""
+    """Return the name of the SSM parameter in which `cdk bootstrap` stores the version of its set-up."""
     return f"/cdk-bootstrap/{read_qualifier()}/version"
 
 

@@ -265,6 +265,9 @@ class _Group:
     """
 
     def __init__(self, objects: ObjectStore, members: Sequence[Sequence[str]]) -> None:
+        """Remember the keys of the checkpoints by their round. `objects`: the run's store, from which checkpoints are read when needed;
+        `members`: for each program the keys of its checkpoints.
+        """
         self._objects, self._read = objects, dict[str, Corrupt | None]()
         self._members = [{_parse_round(key): key for key in keys} for keys in members]
 
