@@ -153,9 +153,9 @@ class FaultInjector:
 
     def samples(self) -> int:
         """Return the number of training samples in an epoch, of all workers, from the manifest in the run's bucket."""
-        from crossover.running.monitor import Deployed
+        from crossover.running.monitor import DeployedParameters
 
-        s3, bucket = self._cloud.client("s3"), Deployed.load(self._experiment, self._cloud.session()).bucket
+        s3, bucket = self._cloud.client("s3"), DeployedParameters.load(self._experiment, self._cloud.session()).bucket
         listed = s3.list_objects_v2(Bucket=bucket, Prefix="data/")["Contents"]
         key = next(each["Key"] for each in listed if each["Key"].endswith("/manifest.json"))
         return int(json.loads(s3.get_object(Bucket=bucket, Key=key)["Body"].read())["train_samples"])
@@ -187,10 +187,10 @@ class FaultInjector:
 
     def _kill_a_program(self, over: threading.Event) -> float:
         """Kill a random program of the run. Return 0.0 seconds of pause, because the local cloud restarts it at once."""
-        from crossover.running.monitor import Deployed
+        from crossover.running.monitor import DeployedParameters
         from tests.local.victims import programs
 
-        fleet = Deployed.load(self._experiment, self._cloud.session()).fleet
+        fleet = DeployedParameters.load(self._experiment, self._cloud.session()).fleet
         os.kill(self._rng.choice(programs(self._cloud.fleets, fleet)), signal.SIGKILL)
         return 0.0  # started again as soon as it is noticed; on AWS five seconds later
 

@@ -102,7 +102,7 @@ def show_progress(
     size = f"{display.count(experiment.workers, 'worker')}, at most {display.count(epochs, 'epoch')}"
     work = f"{training.model} on {experiment.data.dataset}, {size}"
     console.print(f"{experiment.name}: {experiment.architecture}, {work}, {WHERE[where]}")
-    with _bar(console, epochs=epochs) as (advance, close):
+    with _show_bar(console, epochs=epochs) as (advance, close):
 
         def show(progress: "Progress") -> None:
             """Print the line of an epoch and move the bar."""
@@ -139,7 +139,7 @@ def _format_metric(progress: "Progress") -> str:
 
 
 @contextmanager
-def _bar(console: Console, *, epochs: int) -> Iterator[tuple[Callable[[int], None], Callable[[], None]]]:
+def _show_bar(console: Console, *, epochs: int) -> Iterator[tuple[Callable[[int], None], Callable[[], None]]]:
     """Show a progress bar during the block if the console is a terminal. Yields two functions: one moves the bar to a given epoch, one
     removes the bar. Both do nothing without a terminal. `epochs`: number of epochs.
     """

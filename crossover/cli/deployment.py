@@ -38,7 +38,7 @@ from crossover.running.account import (
     FLEET,
     FoundResource,
     Owner,
-    Whose,
+    Ownership,
     aws_errors_explained,
     check_credentials,
     print_line,
@@ -246,7 +246,7 @@ def _resource_as_json(found: FoundResource) -> dict[str, Any]:
         "kind": found.kind,
         "name": str(found),
         "billable": found.billable,
-        "ours": found.whose is not Whose.UNPROVEN,
+        "ours": found.whose is not Ownership.UNPROVEN,
     }
 
 
@@ -276,10 +276,10 @@ def describe_resources(found: Sequence[FoundResource]) -> Iterator[str]:
     """Yield a line that counts, by kind, the resources that cost money by existing, and a line for each resource that looks like the
     project's but may be somebody else's.
     """
-    counts = Counter(each.kind for each in found if each.billable and each.whose is not Whose.UNPROVEN)
+    counts = Counter(each.kind for each in found if each.billable and each.whose is not Ownership.UNPROVEN)
     listed = ", ".join(f"{count} x {kind}" for kind, count in counts.items())
     yield f"running: {listed}" if listed else "running: nothing that is billed by the hour"
-    yield from (f"possibly not ours: {each}: {each.why}" for each in found if each.whose is Whose.UNPROVEN)
+    yield from (f"possibly not ours: {each}: {each.why}" for each in found if each.whose is Ownership.UNPROVEN)
 
 
 def describe_run(session: Any, experiment: Experiment, owner: Owner, *, now: datetime) -> Iterator[str]:
@@ -289,13 +289,13 @@ def describe_run(session: Any, experiment: Experiment, owner: Owner, *, now: dat
     `session`: boto3 session; `owner`: ids of the resources in the experiment's stack; `now`: the current time.
     """
     from crossover import running as runs
-    from crossover.running.monitor import Deployed
+    from crossover.running.monitor import DeployedParameters
 
     held = {*owner.held.get("AWS::StepFunctions::StateMachine", ()), *owner.held.get(FLEET, ())}
     if not held:
         return
     try:
-        deployed = Deployed.load(experiment, session)
+        deployed = DeployedParameters.load(experiment, session)
     except ConfigError:  # half way
         return
     if (deployed.run_machine or deployed.fleet) not in held or not (

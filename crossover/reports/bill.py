@@ -64,7 +64,7 @@ def infrastructure_of(experiment: Experiment, architecture: Architecture | None 
     bus, hosts = uses_bus(architecture), database_hosts(experiment, architecture)
     databases = Fleet(purpose=DATABASE, instance_type=experiment.database.instance_type, count=hosts)
     return Infrastructure(
-        fleets=(*([databases] if hosts else []), *_programs(experiment, architecture)),
+        fleets=(*([databases] if hosts else []), *_list_program_fleets(experiment, architecture)),
         broker_instance_type=experiment.network.broker_instance_type if bus else None,
         # Only functions inside the VPC need the endpoint to read their secrets.
         interface_endpoints=int(hosts > 0 or any("bus" in step.uses for step in found)),
@@ -75,7 +75,7 @@ def infrastructure_of(experiment: Experiment, architecture: Architecture | None 
     )
 
 
-def _programs(experiment: Experiment, architecture: Architecture) -> list[Fleet]:
+def _list_program_fleets(experiment: Experiment, architecture: Architecture) -> list[Fleet]:
     """Return the group of EC2 instances on which the architecture's programs run, in a list; an empty list if it has no programs."""
     if architecture.program is None:
         return []
@@ -361,7 +361,7 @@ def begin(record: Record) -> float:
     return float(record["started_at"]) - init_s(record)
 
 
-def under_way(mark: Record, now: float) -> Record:
+def make_interim_record(mark: Record, now: float) -> Record:
     """Return a record for an invocation that has not ended. It is made from the invocation's latest usage snapshot `mark`, as if the
     invocation had been working from then until `now` (unix seconds).
     """

@@ -335,11 +335,11 @@ def list_caveats(runs: Sequence[RunFolder], names: Sequence[str]) -> list[str]:
     """Return the caveats of a comparison, one sentence each: runs that failed or are incomplete, and differences in label, seeds, settings,
     prices or versions. `names`: the runs' names.
     """
-    found = [mark for run, name in zip(runs, names, strict=True) for mark in _state(run, name)]
+    found = [mark for run, name in zip(runs, names, strict=True) for mark in _list_faults(run, name)]
     labels = _group_names(runs, names, lambda r: str(r["label"]))
     if len(labels) > 1:
         found.append(f"labels differ: {_list_groups(labels)}; local seconds are not AWS seconds")
-    found += [*_seeds(runs, names), *_settings(runs, names)]
+    found += [*_list_seed_differences(runs, names), *_list_setting_differences(runs, names)]
     for what, key in (("price dates", "prices_as_of"), ("prices' regions", "region")):
         groups = _group_names(runs, names, lambda r, key=key: str(r["cost"].get(key)))  # type: ignore[misc]
         if len(groups) > 1:
@@ -351,7 +351,7 @@ def list_caveats(runs: Sequence[RunFolder], names: Sequence[str]) -> list[str]:
     return found
 
 
-def _state(run: RunFolder, name: str) -> list[str]:
+def _list_faults(run: RunFolder, name: str) -> list[str]:
     """Return a sentence for each thing that is wrong with a run called `name`: it failed, is incomplete, was not checked, or
     lost records.
     """
@@ -376,7 +376,7 @@ def lost_records(run: RunFolder) -> str:
     return f"metrics.jsonl contains records of {len(ids)} runs" if len(ids) > 1 else ""
 
 
-def _seeds(runs: Sequence[RunFolder], names: Sequence[str]) -> list[str]:
+def _list_seed_differences(runs: Sequence[RunFolder], names: Sequence[str]) -> list[str]:
     """Return a sentence on the runs' seeds, in a list, if not all settings were run with the same set of seeds; otherwise an empty list."""
     by_setting: dict[str, set[int]] = {}
     for run in runs:
@@ -385,7 +385,7 @@ def _seeds(runs: Sequence[RunFolder], names: Sequence[str]) -> list[str]:
     return [mark] if mark and len(set(map(frozenset, by_setting.values()))) > 1 else []
 
 
-def _settings(runs: Sequence[RunFolder], names: Sequence[str]) -> list[str]:
+def _list_setting_differences(runs: Sequence[RunFolder], names: Sequence[str]) -> list[str]:
     """Return a sentence for each field of the experiments, of those that a reader must know about, in which the runs differ."""
     paths: list[tuple[str, ...]] = [(key,) for key in MARKED]
     one = {run.result["architecture"] for run in runs}

@@ -278,7 +278,7 @@ def read(path: Path) -> RunFolder:
     """Return the run stored in the folder `path`. Raises DataError, with the file and what is wrong with it, if a file is missing, damaged
     or of another version.
     """
-    result = _parse((path / RESULT).read_bytes(), where=str(path / RESULT)) if (path / RESULT).is_file() else None
+    result = _parse_json((path / RESULT).read_bytes(), where=str(path / RESULT)) if (path / RESULT).is_file() else None
     if not isinstance(result, dict) or not {"architecture", "epochs", "cost", "experiment"} <= result.keys():
         state = "not the result of a run" if result is not None else "no such file"
         earlier = max((each for each in path.glob("*") if (each / RESULT).is_file()), default=None)
@@ -303,7 +303,7 @@ def read(path: Path) -> RunFolder:
         raise DataError(f"{metrics}: no such file; the run's folder is incomplete")
     with metrics.open("rb") as file:
         lines = [(f"{metrics}, line {n}", line) for n, line in enumerate(file, start=1)]
-        records = [_check_shape(_parse(line, where=where), RECORD, where=where) for where, line in lines]
+        records = [_check_shape(_parse_json(line, where=where), RECORD, where=where) for where, line in lines]
     return RunFolder(
         path=path, result={**result, "experiment": move_renamed_fields(result["experiment"])}, records=records
     )
@@ -349,7 +349,7 @@ def _check_shape(value: Any, shape: Any, *, where: str) -> Any:
     return value
 
 
-def _parse(text: bytes, *, where: str) -> Any:
+def _parse_json(text: bytes, *, where: str) -> Any:
     """Return the value of a JSON text. Raises DataError if it is not JSON. `where`: file name for the error message."""
     try:
         return json.loads(text)
@@ -395,7 +395,7 @@ def build(
     not asked; `dropped`: for each round the workers left out because their values were not finite; `damaged`: sentences on data that a
     resumed run had to do without; `span`: number of epochs between two evaluations.
     """
-    began, ended = _span(records, epochs, started_at=started_at)
+    began, ended = _find_begin_and_end(records, epochs, started_at=started_at)
     run = bill.BilledRun(
         experiment=experiment,
         records=records,
@@ -423,7 +423,7 @@ def build(
         "cost": {**run.cost().as_json(where=where), "prices_as_of": run.prices.as_of, "region": run.prices.region},
         "final": dict(final) if final else None,
     }
-    return dict(_finite(found))
+    return dict(_replace_non_finite(found))
 
 
 def _head_of_result(experiment: Experiment, *, label: Label, where: str, failure: str | None) -> dict[str, Any]:
@@ -441,7 +441,9 @@ def _head_of_result(experiment: Experiment, *, label: Label, where: str, failure
     }
 
 
-def _span(records: Sequence[Record], epochs: Sequence[Mapping[str, Any]], *, started_at: float) -> tuple[float, float]:
+def _find_begin_and_end(
+    records: Sequence[Record], epochs: Sequence[Mapping[str, Any]], *, started_at: float
+) -> tuple[float, float]:
     """Return (begin, end) of a run in unix seconds, from its records and the evaluations of its epochs. `started_at`: time of the run's
     configuration, which for a resumed run is later than the records of the first attempt.
     """
@@ -484,27 +486,27 @@ def stages(records: Sequence[Record]) -> list[dict[str, Any]]:
     table: dict[str, dict[str, Any]] = {}
     for record in sorted(records, key=lambda r: float(r["started_at"])):
         for stage in record["stages"]:
-            _add(table, stage, record)
+            _add_stage(table, stage, record)
         rest = {
             figure: max(0.0, float(record[figure]) - sum(stage[figure] for stage in record["stages"]))
             for figure in ("wall_s", "cpu_s")
         }
-        _add(table, {"stage": "other", **rest}, record)
+        _add_stage(table, {"stage": "other", **rest}, record)
     other = table.pop("other", None)
     return [*table.values(), *([other] if other else [])]
 
 
-def _add(table: dict[str, dict[str, Any]], stage: Mapping[str, Any], record: Record) -> None:
+def _add_stage(table: dict[str, dict[str, Any]], stage: Mapping[str, Any], record: Record) -> None:
     """Add one stage of a record to the row of this stage in `table`, which has the rows by name."""
     name = stage["stage"]
     row = table.setdefault(name, {"stage": name, "count": 0, "wall_s": 0.0, "cpu_s": 0.0, "max_rss_mb": 0.0})
     # A long invocation adds its stages up.
-    _grow(row, count=stage.get("count", 1), wall_s=stage["wall_s"], cpu_s=stage["cpu_s"])
+    _add_numbers(row, count=stage.get("count", 1), wall_s=stage["wall_s"], cpu_s=stage["cpu_s"])
     # A program's stages know their own peaks; a function's environment has one for all.
     row["max_rss_mb"] = max(row["max_rss_mb"], float(stage.get("max_rss_mb") or record.get("max_rss_mb") or 0.0))
 
 
-def _grow(row: dict[str, Any], **by: float) -> None:
+def _add_numbers(row: dict[str, Any], **by: float) -> None:
     """Add each number in `by` to the field of the row that has its name."""
     for figure, more in by.items():
         row[figure] += more
@@ -518,7 +520,7 @@ def steps(records: Sequence[Record]) -> list[dict[str, Any]]:
     zero = ("count", "cold", "failed", "wall_s", "cpu_s", "init_s", "slot_wait_s", "billed_s", "max_rss_mb")
     for record in sorted(records, key=lambda r: float(r["started_at"])):
         row = table.setdefault(record["step"], {"step": record["step"], **dict.fromkeys(zero, 0)})
-        _grow(
+        _add_numbers(
             row,
             count=1,
             cold=bool(record.get("cold")),
@@ -580,13 +582,13 @@ def train_losses(records: Sequence[Record]) -> dict[int, float]:
     return {epoch: total[epoch] / samples[epoch] for epoch in sorted(samples) if samples[epoch]}
 
 
-def _finite(value: Any) -> Any:
+def _replace_non_finite(value: Any) -> Any:
     """Return the value with every NaN and infinity in it, at any depth, replaced by None, because JSON has neither. Tuples become lists."""
     match value:
         case dict():
-            return {key: _finite(item) for key, item in value.items()}
+            return {key: _replace_non_finite(item) for key, item in value.items()}
         case list() | tuple():
-            return [_finite(item) for item in value]
+            return [_replace_non_finite(item) for item in value]
         case float():
             return value if math.isfinite(value) else None
     return value

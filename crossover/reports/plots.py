@@ -311,7 +311,7 @@ def _set_scales(
     points = [point for curve in curves.values() for point in curve]
     if log_x and any(a > 0 for a, _ in points):
         axes.set_xscale("log")
-        _set_log_ticks(axes.xaxis, axes.set_xlim, [a for a, _ in points if a > 0], format_x or _plain)
+        _set_log_ticks(axes.xaxis, axes.set_xlim, [a for a, _ in points if a > 0], format_x or _format_plain)
     else:
         whole, values = all(float(a).is_integer() for a, _ in points), [a for a, _ in points]
         if (
@@ -323,7 +323,7 @@ def _set_scales(
             axes.xaxis.set_major_formatter(_formatter(format_x))
     if log_y and any(b > 0 for _, b in points):
         axes.set_yscale("log")
-        _set_log_ticks(axes.yaxis, axes.set_ylim, [b for _, b in points if b > 0], _plain)
+        _set_log_ticks(axes.yaxis, axes.set_ylim, [b for _, b in points if b > 0], _format_plain)
     if percent:
         axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.3g} %")
 
@@ -356,12 +356,12 @@ def _formatter(shown: Callable[[float], str]) -> FuncFormatter:
     return FuncFormatter(lambda value, _: shown(value))
 
 
-def _plain(value: float) -> str:
+def _format_plain(value: float) -> str:
     """Return the number as text with up to six significant digits."""
     return f"{value:g}"
 
 
-def spread(points: Mapping[str, Sequence[PlotPoint]]) -> bool:
+def needs_log_axis(points: Mapping[str, Sequence[PlotPoint]]) -> bool:
     """Return whether the positive x values of all curves span more than a factor of 30, so that a logarithmic axis shows more. `points`:
     points (x, y) of the curves by label.
     """
@@ -451,11 +451,11 @@ def spans(records: Iterable[Record], *, started_at: float) -> list[Span]:
             begin = float(record["started_at"]) - init_s(record)
             lane = next((n for n, moment in enumerate(free) if moment <= begin), len(free))
             free[lane : lane + 1] = [end(record)]
-            found += _pieces(record, row, lane, started_at)
+            found += _split_into_spans(record, row, lane, started_at)
     return found
 
 
-def _pieces(record: Record, row: str, lane: int, started_at: float) -> list[Span]:
+def _split_into_spans(record: Record, row: str, lane: int, started_at: float) -> list[Span]:
     """Return the stretches of time of one invocation that are longer than zero: INIT, wait for a core, and step. `row`, `lane`: where they
     are drawn; `started_at`: start of the run in unix seconds.
     """
@@ -529,7 +529,7 @@ def draw(records: Sequence[Record], *, started_at: float, epochs: Sequence[Mappi
         return svg(figure, name=name, title="Every invocation, by worker and time")
 
 
-def opening(
+def select_first_epochs(
     records: Sequence[Record], epochs: Sequence[Mapping[str, float]], *, started_at: float, limit: int = DETAIL
 ) -> list[Record]:
     """Return the records of a run's first epochs, as many epochs as fit into one picture without merging, at least one; an empty list if

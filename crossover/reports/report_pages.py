@@ -54,7 +54,7 @@ def run_page(run: RunFolder, on_aws: OnAws | None = None) -> Page:
         title=answer(result, on_aws),
         subtitle=subtitle(result),
         labels=[result["label"], *({result["cost"]["label"]} - {result["label"]})],
-        links=_files(run.path, (folder.RESULT, "result.json"), (folder.METRICS, "metrics.jsonl")),
+        links=_list_existing_links(run.path, (folder.RESULT, "result.json"), (folder.METRICS, "metrics.jsonl")),
         warnings=[*warnings(result), *_warn_if_refused(on_aws)],
         caveats=on_aws.limits if on_aws is not None else (),
         tiles=tiles(result, on_aws),
@@ -90,7 +90,7 @@ def prices_of(result: Result) -> str:
     return f"prices of {', '.join(filter(None, (cost.get('region'), str(cost['prices_as_of']))))}"
 
 
-def _files(path: Path, *names: tuple[str, str]) -> list[tuple[str, str]]:
+def _list_existing_links(path: Path, *names: tuple[str, str]) -> list[tuple[str, str]]:
     """Return the links (file name, words) among `names` whose file exists in the folder `path`."""
     return [(name, words) for name, words in names if (path / name).is_file()]
 
@@ -145,8 +145,8 @@ def tiles(result: Result, on_aws: OnAws | None = None) -> list[Tile]:
     simulated = []
     if on_aws is not None and on_aws.would_run:
         simulated = [
-            _middle("time", on_aws.time, display.seconds),
-            _middle("total AWS bill", on_aws.dollars, display.usd),
+            _make_median_tile("time", on_aws.time, display.seconds),
+            _make_median_tile("total AWS bill", on_aws.dollars, display.usd),
         ]
     time, dollars, where = display.seconds(result["duration_s"]), display.usd(cost["full_usd"]), place_of(result)
     priced = "total AWS bill" if where == AWS else "its seconds at AWS's prices"
@@ -158,7 +158,7 @@ def tiles(result: Result, on_aws: OnAws | None = None) -> list[Tile]:
     ]
 
 
-def _middle(name: str, band: Band, shown: Callable[[float], str]) -> Tile:
+def _make_median_tile(name: str, band: Band, shown: Callable[[float], str]) -> Tile:
     """Return a headline figure with the median of a projection on AWS, and with the percentiles in its note. `shown`: formats a value."""
     note = f"by simulation; p5 to p95: {shown(band.p5)} to {shown(band.p95)}"
     return Tile(name=name, value=shown(band.p50), note=note, label="projected", where=AWS)
@@ -223,7 +223,7 @@ def _curves_of_run(result: Result) -> list[Plot]:
                 y=f"validation {metric.words}",
                 name="time",
                 percent=metric.is_share,
-                log_x=plots.spread(in_time),
+                log_x=plots.needs_log_axis(in_time),
             ),
             label=result["label"],
         ),
@@ -235,7 +235,7 @@ def _curves_of_run(result: Result) -> list[Plot]:
                 y=f"validation {metric.words}",
                 name="usd",
                 percent=metric.is_share,
-                log_x=plots.spread(in_usd),
+                log_x=plots.needs_log_axis(in_usd),
                 format_x=display.usd_tick,
             ),
             label=result["cost"]["label"],
@@ -263,7 +263,7 @@ def _run_bars(result: Result) -> list[Plot]:
         for channel, figures in result["traffic"].items()
         for way, key in (("received", "bytes_in"), ("sent", "bytes_out"))
     ]
-    top = [(_short(item), usd) for item, usd in lines[:8]]
+    top = [(_shorten_item(item), usd) for item, usd in lines[:8]]
     draw = plots.bars
     return [
         plot(
@@ -290,7 +290,7 @@ def _run_bars(result: Result) -> list[Plot]:
     ]
 
 
-def _short(item: str) -> str:
+def _shorten_item(item: str) -> str:
     """Return the name of a cost line cut to at most 26 characters, so that it fits beside a bar."""
     item = item.removesuffix(" (price not verified)")
     item = item if len(item) <= 26 else item.split(", ")[0]
@@ -305,7 +305,7 @@ def _timeline(run: RunFolder) -> list[Plot]:
         return []
     started_at = datetime.fromisoformat(run.result["started_at"]).timestamp()
     epochs = run.result["epochs"]
-    first = plots.opening(run.records, epochs, started_at=started_at)
+    first = plots.select_first_epochs(run.records, epochs, started_at=started_at)
     merged = (
         " Neighbouring invocations are merged, because there are too many for a screen; the next plot shows the first epochs unmerged."
         if first
@@ -522,7 +522,7 @@ def _curves(found: Comparison) -> list[Plot]:
     for title, figure, axis, shown in wanted:
         points = _points(found, figure)
         labels = {entry.cost_label if "usd" in figure else entry.label for entry in found.entries}
-        log_x = figure != "epoch" and plots.spread(points)
+        log_x = figure != "epoch" and plots.needs_log_axis(points)
         picture = plots.lines(
             points,
             x=axis,

@@ -16,7 +16,7 @@ from crossover.experiment import Experiment
 from crossover.processes import run_in_threads
 from crossover.reports import bill as infrastructures
 from crossover.reports import prices as pricing
-from crossover.reports.bill import BilledRun, Fleet, Infrastructure, Quantities, bill, under_way
+from crossover.reports.bill import BilledRun, Fleet, Infrastructure, Quantities, bill, make_interim_record
 from crossover.reports.prices import Price, Prices
 from crossover.reports.usage import RECORD, Record, state_transitions
 from crossover.workflow import Step, walk
@@ -168,7 +168,7 @@ def bill_running(
     running invocations; `began`: unix seconds at which the run began; `epochs`: number of epochs decided; `infrastructure`, `prices`: those
     at the run's start.
     """
-    records, architecture = [*ended, *(under_way(mark, now) for mark in marks)], architecture_of(experiment)
+    records, architecture = [*ended, *(make_interim_record(mark, now) for mark in marks)], architecture_of(experiment)
     started_at = min([began, *(float(record["started_at"]) for record in records)])
     states = state_transitions(architecture, ended, workers=experiment.workers, epochs=epochs)
     steps = {node.name for node in walk(architecture.run) if isinstance(node, Step)} if architecture.run else set()

@@ -7,14 +7,14 @@ broker.
 
 from crossover.running.deployed import run_aws, run_deployed, run_local
 from crossover.running.inline import run_inline
-from crossover.running.monitor import OnProgress, Progress, UnderWay, find_run_under_way, load_run_with_cost
-from crossover.running.preparing import Prepared, prepare
+from crossover.running.monitor import OnProgress, Progress, RunUnderWay, find_run_under_way, load_run_with_cost
+from crossover.running.preparing import PreparedRun, prepare
 
 __all__ = [
     "OnProgress",
-    "Prepared",
+    "PreparedRun",
     "Progress",
-    "UnderWay",
+    "RunUnderWay",
     "find_run_under_way",
     "load_run_with_cost",
     "prepare",

@@ -344,7 +344,7 @@ Ids = Mapping[str, frozenset[str]]  # CloudFormation's type -> physical ids
 
 
 @dataclass(frozen=True, kw_only=True)
-class Listed:
+class ListedResource:
     """A resource of the AWS account as one listing returned it. `type`, `id`: its type and physical id, as CloudFormation names them.
 
     `made_by`: type and id of the resource that created this one, None if a template names it. `like`: the name to compare with the owner's
@@ -361,7 +361,7 @@ class Listed:
     witness: Mapping[str, str] | None = None
 
 
-class Whose(Enum):
+class Ownership(Enum):
     """A verdict on who owns a resource.
 
     `HELD`: this project; part of one of its existing stacks. `LEFT`: this project; left behind by a deleted stack, and part of no other.
@@ -427,25 +427,25 @@ def _has_stack_prefix(name: str, stack: str) -> bool:
     return name == stack.lower() or name.startswith(f"{stack.lower()}-")
 
 
-def judge_owner(session: Any, owner: Owner, listed: Listed) -> tuple[Whose, str]:
+def judge_owner(session: Any, owner: Owner, listed: ListedResource) -> tuple[Ownership, str]:
     """Return a verdict on whether `owner` owns the resource `listed` and, if the verdict is UNPROVEN, a sentence with the reason, else "".
 
     `session`: asks CloudFormation which stack contains the resource now, if a deleted stack contained it.
     """
     type, id = listed.made_by or (listed.type, listed.id)
     if id in owner.held.get(type, ()):
-        return Whose.HELD, ""
+        return Ownership.HELD, ""
     if id in owner.left.get(type, ()):
         if holder := find_holding_stack(session, id):
-            return Whose.UNPROVEN, f"a stack of ours named it once, now {holder} does"
+            return Ownership.UNPROVEN, f"a stack of ours named it once, now {holder} does"
         if listed.witness is not None and not owner.has_tags_of(listed.witness):
-            return Whose.UNPROVEN, "a deleted stack of ours named it, but it does not carry our tags"
-        return Whose.LEFT, ""
+            return Ownership.UNPROVEN, "a deleted stack of ours named it, but it does not carry our tags"
+        return Ownership.LEFT, ""
     if owner.has_similar_name(listed.like or listed.name):
-        return Whose.UNPROVEN, "its name begins like ours, but no stack of ours names it"
+        return Ownership.UNPROVEN, "its name begins like ours, but no stack of ours names it"
     if owner.has_tags_of(listed.tags):
-        return Whose.UNPROVEN, "it carries our tags, but no stack of ours names it"
-    return Whose.NOT_OURS, ""
+        return Ownership.UNPROVEN, "it carries our tags, but no stack of ours names it"
+    return Ownership.NOT_OURS, ""
 
 
 def find_holding_stack(session: Any, id: str) -> str:
@@ -521,7 +521,7 @@ def list_stack_resources(session: Any, stack: str) -> list[Mapping[str, Any]]:
 # deleted ones. `judge_owner` decides on each entry.
 
 Lister = Callable[
-    [Any, Owner], Iterable[Listed]
+    [Any, Owner], Iterable[ListedResource]
 ]  # (boto3 session, owner); with the owner, a lister may skip entries of others
 FUNCTION, FLEET, INSTANCE = "AWS::Lambda::Function", "AWS::AutoScaling::AutoScalingGroup", "AWS::EC2::Instance"
 LAYER = "AWS::Lambda::LayerVersion"
@@ -543,27 +543,27 @@ def _make_listing(
     of a resource with its id and its name, by default the id; `arguments`: passed to the call.
     """
 
-    def entries(session: Any, owner: Owner) -> Iterator[Listed]:
+    def entries(session: Any, owner: Owner) -> Iterator[ListedResource]:
         """Yield all resources of the type in the account, whoever owns them, except deleted ones. `owner`: not used; all
         listings take it.
         """
         for entry in deployed_clients.list_items(session, service, operation, key, **arguments):
             tags = tags_to_dict(entry.get("Tags") or [])
             if entry.get("State") != "deleted" and not entry.get("DeletedDate"):
-                yield Listed(type=type, id=entry[id], name=entry[name or id], tags=tags)
+                yield ListedResource(type=type, id=entry[id], name=entry[name or id], tags=tags)
 
     return entries
 
 
-def _list_stacks(session: Any, owner: Owner) -> Iterator[Listed]:
+def _list_stacks(session: Any, owner: Owner) -> Iterator[ListedResource]:
     """Yield all CloudFormation stacks of the account that are not deleted. `owner`: not used; all listings take it."""
     for entry in deployed_clients.list_items(session, "cloudformation", "describe_stacks", "Stacks"):
         if entry["StackStatus"] != "DELETE_COMPLETE":
             tags = tags_to_dict(entry.get("Tags", []))
-            yield Listed(type=STACK, id=entry["StackId"], name=entry["StackName"], tags=tags)
+            yield ListedResource(type=STACK, id=entry["StackId"], name=entry["StackName"], tags=tags)
 
 
-def _list_all_instances(session: Any, owner: Owner) -> Iterator[Listed]:
+def _list_all_instances(session: Any, owner: Owner) -> Iterator[ListedResource]:
     """Yield all EC2 instances of the account that are not terminated. Those of an Auto Scaling group, whose tag only Auto Scaling can set,
     are attributed to the group. `owner`: not used; all listings take it.
     """
@@ -571,7 +571,7 @@ def _list_all_instances(session: Any, owner: Owner) -> Iterator[Listed]:
         tags = tags_to_dict(each.get("Tags", []))
         fleet = tags.get("aws:autoscaling:groupName")
         made_by = (FLEET, fleet) if fleet else None
-        yield Listed(type=INSTANCE, id=each["InstanceId"], name=each["InstanceId"], made_by=made_by, tags=tags)
+        yield ListedResource(type=INSTANCE, id=each["InstanceId"], name=each["InstanceId"], made_by=made_by, tags=tags)
 
 
 def list_instances(session: Any, owner: Owner, *, states: Sequence[str]) -> Iterator[Any]:
@@ -592,7 +592,7 @@ def _list_matching_instances(session: Any, wanted: Mapping[str, Sequence[str]]) 
         yield from reservation["Instances"]
 
 
-def _list_volumes(session: Any, owner: Owner) -> Iterator[Listed]:
+def _list_volumes(session: Any, owner: Owner) -> Iterator[ListedResource]:
     """Yield all EBS volumes of the account, each attributed to the instance that it is attached to, if any. `owner`: not used; all listings
     take it.
     """
@@ -600,17 +600,19 @@ def _list_volumes(session: Any, owner: Owner) -> Iterator[Listed]:
         by = next((one["InstanceId"] for one in each.get("Attachments", []) if one.get("InstanceId")), None)
         made_by = (INSTANCE, by) if by else None
         tags = tags_to_dict(each.get("Tags", []))
-        yield Listed(type="AWS::EC2::Volume", id=each["VolumeId"], name=each["VolumeId"], made_by=made_by, tags=tags)
+        yield ListedResource(
+            type="AWS::EC2::Volume", id=each["VolumeId"], name=each["VolumeId"], made_by=made_by, tags=tags
+        )
 
 
-def _list_addresses(session: Any, owner: Owner) -> Iterator[Listed]:
+def _list_addresses(session: Any, owner: Owner) -> Iterator[ListedResource]:
     """Yield all Elastic IP addresses of the account. `owner`: not used; all listings take it."""
     for each in session.client("ec2").describe_addresses()["Addresses"]:
         tags = tags_to_dict(each.get("Tags", []))
-        yield Listed(type="AWS::EC2::EIP", id=each["PublicIp"], name=each["PublicIp"], tags=tags)
+        yield ListedResource(type="AWS::EC2::EIP", id=each["PublicIp"], name=each["PublicIp"], tags=tags)
 
 
-def _list_interfaces(session: Any, owner: Owner) -> Iterator[Listed]:
+def _list_interfaces(session: Any, owner: Owner) -> Iterator[ListedResource]:
     """Yield all network interfaces of the account. Those that Lambda created in a VPC of the owner's project are attributed to their
     function: Lambda does not tag them, and they outlive the function.
     """
@@ -624,19 +626,21 @@ def _list_interfaces(session: Any, owner: Owner) -> Iterator[Listed]:
         else:
             function = ""
         id = each["NetworkInterfaceId"]
-        yield Listed(type="AWS::EC2::NetworkInterface", id=id, name=id, made_by=made_by, like=function, tags=tags)
+        yield ListedResource(
+            type="AWS::EC2::NetworkInterface", id=id, name=id, made_by=made_by, like=function, tags=tags
+        )
 
 
-def _list_log_groups(session: Any, owner: Owner) -> Iterator[Listed]:
+def _list_log_groups(session: Any, owner: Owner) -> Iterator[ListedResource]:
     """Yield all log groups of the account, with the function's name as the name to compare. A function that still writes a line after its
     stack was deleted can create its log group again under the same name. `owner`: not used; all listings take it.
     """
     for each in deployed_clients.list_items(session, "logs", "describe_log_groups", "logGroups"):
         name = each["logGroupName"]
-        yield Listed(type="AWS::Logs::LogGroup", id=name, name=name, like=name.removeprefix(GROUPS))
+        yield ListedResource(type="AWS::Logs::LogGroup", id=name, name=name, like=name.removeprefix(GROUPS))
 
 
-def _list_layers(session: Any, owner: Owner) -> Iterator[Listed]:
+def _list_layers(session: Any, owner: Owner) -> Iterator[ListedResource]:
     """Yield every version of the Lambda layers that are in a stack of the owner or have a similar name. Each version is a resource of its
     own, as in CloudFormation.
     """
@@ -647,25 +651,25 @@ def _list_layers(session: Any, owner: Owner) -> Iterator[Listed]:
                 session, "lambda", "list_layer_versions", "LayerVersions", LayerName=each["LayerName"]
             ):
                 name = f"{each['LayerName']}:{version['Version']}"
-                yield Listed(type=LAYER, id=version["LayerVersionArn"], name=name)
+                yield ListedResource(type=LAYER, id=version["LayerVersionArn"], name=name)
 
 
-def _list_schedules(session: Any, owner: Owner) -> Iterator[Listed]:
+def _list_schedules(session: Any, owner: Owner) -> Iterator[ListedResource]:
     """Yield all EventBridge schedules of the account. The id has the form `group/name`, without the group for the default one, as
     CloudFormation names them. `owner`: not used; all listings take it.
     """
     for each in deployed_clients.list_items(session, "scheduler", "list_schedules", "Schedules"):
         group = "" if each["GroupName"] == "default" else f"{each['GroupName']}/"
-        yield Listed(type="AWS::Scheduler::Schedule", id=group + each["Name"], name=each["Name"])
+        yield ListedResource(type="AWS::Scheduler::Schedule", id=group + each["Name"], name=each["Name"])
 
 
-def _list_queues(session: Any, owner: Owner) -> Iterator[Listed]:
+def _list_queues(session: Any, owner: Owner) -> Iterator[ListedResource]:
     """Yield all SQS queues of the account. The id is the queue's URL, as in CloudFormation. `owner`: not used; all listings take it."""
     for url in deployed_clients.list_items(session, "sqs", "list_queues", "QueueUrls"):
-        yield Listed(type="AWS::SQS::Queue", id=url, name=url.rpartition("/")[2])
+        yield ListedResource(type="AWS::SQS::Queue", id=url, name=url.rpartition("/")[2])
 
 
-def _list_parameters(session: Any, owner: Owner) -> Iterator[Listed]:
+def _list_parameters(session: Any, owner: Owner) -> Iterator[ListedResource]:
     """Yield all SSM parameters below the path of the owner's project or experiment. They compare as if they had the name of the owner's
     stack, so that all of them look like the owner's.
     """
@@ -673,17 +677,17 @@ def _list_parameters(session: Any, owner: Owner) -> Iterator[Listed]:
     for each in deployed_clients.list_items(
         session, "ssm", "get_parameters_by_path", "Parameters", Path=path, Recursive=True
     ):
-        yield Listed(type="AWS::SSM::Parameter", id=each["Name"], name=each["Name"], like=owner.stack)
+        yield ListedResource(type="AWS::SSM::Parameter", id=each["Name"], name=each["Name"], like=owner.stack)
 
 
-def _list_budgets(session: Any, owner: Owner) -> Iterator[Listed]:
+def _list_budgets(session: Any, owner: Owner) -> Iterator[ListedResource]:
     """Yield all budgets of the account, whoever owns them. `owner`: not used; all listings take it."""
     account = session.client("sts").get_caller_identity()["Account"]
     for each in deployed_clients.list_items(session, "budgets", "describe_budgets", "Budgets", AccountId=account):
-        yield Listed(type="AWS::Budgets::Budget", id=each["BudgetName"], name=each["BudgetName"])
+        yield ListedResource(type="AWS::Budgets::Budget", id=each["BudgetName"], name=each["BudgetName"])
 
 
-def _list_tagged(session: Any, owner: Owner) -> Iterator[Listed]:
+def _list_tagged(session: Any, owner: Owner) -> Iterator[ListedResource]:
     """Yield the resources with the owner's tags of those services for which this module has no listing. They are shown and never removed.
     Resources of services with a listing are skipped, because the tagging API still lists deleted ones.
     """
@@ -695,7 +699,7 @@ def _list_tagged(session: Any, owner: Owner) -> Iterator[Listed]:
     ):
         arn = each["ResourceARN"]
         if arn.split(":")[2] not in (*covered, "scheduler", "autoscaling", "budgets", "sqs", "cloudwatch"):
-            yield Listed(type="", id=arn, name=arn, tags=tags_to_dict(each["Tags"]))
+            yield ListedResource(type="", id=arn, name=arn, tags=tags_to_dict(each["Tags"]))
 
 
 def _read_bucket_tags(session: Any, name: str) -> dict[str, str]:
@@ -835,7 +839,7 @@ class FoundResource:
     kind: str
     id: str
     name: str
-    whose: Whose
+    whose: Ownership
     why: str = ""
 
     @property
@@ -861,6 +865,6 @@ def find_resources(session: Any, owner: Owner, kinds: Iterable[str] = ()) -> lis
             if (tags := KINDS[kind].tags) and entry.id in owner.left.get(entry.type, ()):
                 entry = replace(entry, witness=tags(session, entry.id))
             whose, why = judge_owner(session, owner, entry)
-            if whose is not Whose.NOT_OURS:
+            if whose is not Ownership.NOT_OURS:
                 found.append(FoundResource(kind, entry.id, entry.name, whose, why))
     return found

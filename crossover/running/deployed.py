@@ -29,7 +29,7 @@ from crossover.running.inline import run_with_baselines
 from crossover.running.monitor import (
     AwsRetryPolicy,
     CompleteRecords,
-    Deployed,
+    DeployedParameters,
     OnProgress,
     RetryPolicy,
     RunCheck,
@@ -43,7 +43,7 @@ from crossover.running.monitor import (
     skip_check,
     skip_completion,
 )
-from crossover.running.preparing import Prepared, attempt_number, prepare, print_data
+from crossover.running.preparing import PreparedRun, attempt_number, prepare, print_data
 from crossover.running.resume import Databases, Unfinished, count_instances, keep_resume_data, tolerates_failures
 from crossover.simulation.processors import fix_threads
 from crossover.training.fleet import ProgramsExecution, announce
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
 
 def run_fleet(
-    prepared: Prepared,
+    prepared: PreparedRun,
     fleet: str,
     out: Path,
     on_progress: OnProgress,
@@ -134,7 +134,7 @@ def synthesize_assembly(experiment: Experiment, out: Path) -> Path:
         "stacks.apart",
         str(out),
         *map(str, user_code.list_folders()),
-        told=json.dumps(experiment.to_plain()),
+        stdin=json.dumps(experiment.to_plain()),
     )
     if done.returncode == ConfigError.exit_code:
         raise ConfigError(done.stderr.strip())
@@ -146,8 +146,8 @@ def synthesize_assembly(experiment: Experiment, out: Path) -> Path:
     return out
 
 
-def _run_python(*arguments: str, told: str) -> subprocess.CompletedProcess[str]:
-    """Run Python with the command-line arguments `arguments` in a new process and return its exit status and output. `told`: text for its
+def _run_python(*arguments: str, stdin: str) -> subprocess.CompletedProcess[str]:
+    """Run Python with the command-line arguments `arguments` in a new process and return its exit status and output. `stdin`: text for its
     standard input. If this process is interrupted, the new process and its children are killed; their temporary files are deleted in any
     case.
     """
@@ -165,7 +165,7 @@ def _run_python(*arguments: str, told: str) -> subprocess.CompletedProcess[str]:
             encoding="utf-8",
         ) as process:
             try:
-                shown, errors = process.communicate(told)
+                shown, errors = process.communicate(stdin)
             except BaseException:
                 os.killpg(process.pid, signal.SIGKILL)
                 raise
@@ -198,7 +198,7 @@ def run_deployed(
     """
     from crossover.data.s3 import SETTINGS, S3ObjectStore
 
-    facts = Deployed.load(experiment, session)
+    facts = DeployedParameters.load(experiment, session)
     s3 = session.client("s3", config=SETTINGS)
     objects = S3ObjectStore(facts.bucket, Traffic(), client=s3)
     data = [S3ObjectStore(name, Traffic(), client=s3) for name in facts.data_buckets] or [objects]
@@ -235,7 +235,7 @@ def run_deployed(
     return finish(prepared, execution, out, on_progress, where=where, complete=complete, retry=retry)
 
 
-def fetch_lambda_reports(prepared: Prepared, *, session: Any, where: str) -> None:
+def fetch_lambda_reports(prepared: PreparedRun, *, session: Any, where: str) -> None:
     """Read Lambda's own reports on the run `prepared` from its logs. They add billed time, INIT time and peak memory to the run's records,
     and the number and GB-seconds of invocations that were killed before they wrote a record. Does nothing if the experiment has no
     functions.
@@ -288,7 +288,7 @@ class StateMachineExecution:
         self.states.stop_execution(executionArn=self.arn, cause="stopped by the user")
 
 
-def start_execution(prepared: Prepared, states: Any, machine: str, *, again: bool) -> str:
+def start_execution(prepared: PreparedRun, states: Any, machine: str, *, again: bool) -> str:
     """Start an execution of the state machine `machine` for the run `prepared` and return the execution's ARN.
 
     The execution's name contains run id and attempt number, since AWS reserves names for 90 days. `states`: a Step Functions client;
@@ -359,14 +359,14 @@ def run_on_cloud(
 
     session = cloud.session()
     objects = S3ObjectStore(
-        Deployed.load(experiment, session).bucket, Traffic(), client=session.client("s3", config=SETTINGS)
+        DeployedParameters.load(experiment, session).bucket, Traffic(), client=session.client("s3", config=SETTINGS)
     )
     if unfinished:
         unfinished.restore(objects)
     architecture = architecture_of(experiment)
     (out / SERVER_LOG).unlink(missing_ok=True)  # an earlier run's
 
-    def of_workers() -> Databases:
+    def open_worker_databases() -> Databases:
         """Return a context manager that opens the workers' databases, {rank: database}. The mapping is empty unless the architecture keeps
         its training state in databases.
         """
@@ -377,7 +377,7 @@ def run_on_cloud(
             cloud, experiment, function=f"{experiment.project}-{experiment.name}-{step}"
         )
 
-    with keep_resume_data(objects, out, where="local", databases=of_workers) as keep:
+    with keep_resume_data(objects, out, where="local", databases=open_worker_databases) as keep:
         return run_deployed(
             experiment,
             out,

@@ -416,7 +416,7 @@ def _run_diff_program(folder: Path, pairs: str) -> str | None:
     """Run the Node program DIFF_PROGRAM, which compares templates, and return its output as JSON; None if it fails, for example because its
     package is not installed. `folder`: for temporary files; `pairs`: its input as JSON, [[stack, old template, new template], ...].
     """
-    ended = _run_node([node_path(), "-e", DIFF_PROGRAM], folder, told=pairs)
+    ended = _run_node([node_path(), "-e", DIFF_PROGRAM], folder, stdin=pairs)
     return ended.stdout if ended.returncode == 0 else None
 
 
@@ -486,8 +486,8 @@ def build_assets(experiment: Experiment) -> None:
     subprocess.run(command, cwd=ROOT, env={**os.environ, **_process_mark()}, check=False)
 
 
-def _run_node(command: Sequence[str], folder: Path, *, told: str | None = None) -> subprocess.CompletedProcess[str]:
-    """Run a command that uses Node and return its exit status and output. `folder`: for its temporary files; `told`: text for its standard
+def _run_node(command: Sequence[str], folder: Path, *, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a command that uses Node and return its exit status and output. `folder`: for its temporary files; `stdin`: text for its standard
     input; only if it is given, the output is captured. If this process is interrupted, the command and its children are killed.
     """
     temporary = folder / "tmp"
@@ -500,14 +500,14 @@ def _run_node(command: Sequence[str], folder: Path, *, told: str | None = None) 
         "TMPDIR": str(temporary),
         **_process_mark(),
     }
-    kept = None if told is None else subprocess.PIPE
+    kept = None if stdin is None else subprocess.PIPE
     try:
         return subprocess.run(
             command,
             cwd=ROOT,
             env=environment,
             check=False,
-            input=told,
+            input=stdin,
             stdout=kept,
             stderr=kept,
             text=True,

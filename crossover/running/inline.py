@@ -17,7 +17,7 @@ from crossover.reports.folder import UNFINISHED, RunFolder, read
 from crossover.running import preparing
 from crossover.running import resume as resumption
 from crossover.running.monitor import OnProgress, finish, save_then_report
-from crossover.running.preparing import Prepared, attempt_number, collect_versions, prepare, print_data
+from crossover.running.preparing import PreparedRun, attempt_number, collect_versions, prepare, print_data
 from crossover.running.resume import Databases, Unfinished, begin_run, keep_resume_data, tolerates_failures
 from crossover.simulation.processors import fix_threads
 from crossover.training.fleet import ProgramsExecution, ServingSettings, announce
@@ -204,7 +204,7 @@ class InlinePrograms:
     resources of its own, as on its own instance.
     """
 
-    def __init__(self, prepared: Prepared, clients: MemoryClients) -> None:
+    def __init__(self, prepared: PreparedRun, clients: MemoryClients) -> None:
         """Start a thread for the program of each worker, and announce the run to them. `prepared`: the run; `clients`: in-memory stores."""
         architecture, members = prepared.architecture, prepared.experiment.workers
         assert architecture.program is not None

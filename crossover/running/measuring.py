@@ -22,8 +22,8 @@ from crossover.learning.staging import count_minibatches
 from crossover.reports import usage
 from crossover.reports.prices import Prices
 from crossover.reports.usage import Report, expected_records
-from crossover.running.monitor import Deployed, find_run_under_way
-from crossover.running.preparing import Prepared, prepare
+from crossover.running.monitor import DeployedParameters, find_run_under_way
+from crossover.running.preparing import PreparedRun, prepare
 from crossover.runtime import Pauses
 from crossover.training.progress import calendar_of
 from crossover.workflow import Node, Step, execute, first_event, map_steps
@@ -117,7 +117,7 @@ def measure_sizes(
     """
     from crossover.data.s3 import SETTINGS, S3ObjectStore
 
-    facts, architecture = Deployed.load(experiment, session), architecture_of(experiment)
+    facts, architecture = DeployedParameters.load(experiment, session), architecture_of(experiment)
     if architecture.run is None:
         raise ConfigError(
             f"--tune: the functions of {experiment.architecture} are started by a program; only --tune memory without --on aws sizes them"
@@ -201,7 +201,7 @@ class StepInvoker:
         """Return a copy of the workflow step `step` that invokes the deployed function instead of running in this process."""
         return RemoteStep(**vars(step), calls=self)
 
-    def run_round(self, prepared: Prepared, tree: Node) -> None:
+    def run_round(self, prepared: PreparedRun, tree: Node) -> None:
         """Execute one round of training: this process walks through the workflow `tree` and invokes a deployed function for each step.
         `prepared`: the run, reduced to one round. Raises BudgetTooSmall before the first invocation, RunFailed if a function failed.
         """

@@ -26,7 +26,7 @@ from crossover.reports.bill import Cost
 from crossover.reports.folder import RunFolder, move_aside, train_losses
 from crossover.reports.spending import BudgetReached
 from crossover.running import resume as resumption
-from crossover.running.preparing import Prepared
+from crossover.running.preparing import PreparedRun
 from crossover.running.results import bill_so_far, write_folder
 from crossover.training.fleet import POINTER
 from crossover.training.progress import DECISION, calendar, calendar_of
@@ -175,7 +175,7 @@ def renewing_session() -> tuple[Any, Callable[[], None]]:
 
 
 @dataclass(frozen=True)
-class Deployed:
+class DeployedParameters:
     """What an experiment's deployed stack has published as SSM parameters. `bucket`, `data_buckets`: names of the bucket for the run and of
     those for the data, if they are separate; `run_machine`: ARN of the state machine that carries out runs, "" if programs on instances do;
     `fleet`: then the name of their Auto Scaling group, else ""; `shape`: settings that the deployment fixed.
@@ -187,7 +187,7 @@ class Deployed:
     data_buckets: tuple[str, ...]
     shape: Mapping[str, Any]
 
-    def check(self, prepared: Prepared) -> None:
+    def check(self, prepared: PreparedRun) -> None:
         """Raise ConfigError if the deployed stack cannot carry out the run `prepared`: if it has another architecture, compute or channel
         setting, or if the run has more workers or parallel minibatches than it was deployed for. The message names each difference.
         """
@@ -213,7 +213,7 @@ class Deployed:
             raise ConfigError("; ".join(wrong) + "; crossover deploy with the same file updates it")
 
     @classmethod
-    def load(cls, experiment: Experiment, session: Any) -> "Deployed":
+    def load(cls, experiment: Experiment, session: Any) -> "DeployedParameters":
         """Read the parameters that the experiment's stack has published. Raises ConfigError if the experiment is not deployed. `session`:
         makes the AWS clients.
         """
@@ -254,7 +254,7 @@ class Progress:
 
 
 OnProgress = Callable[[Progress], None]
-CompleteRecords = Callable[[Prepared], None]  # adds to the records after the run has ended
+CompleteRecords = Callable[[PreparedRun], None]  # adds to the records after the run has ended
 
 
 RunCheck = Callable[[], None]  # raises if something other than the run itself prevents it from continuing
@@ -264,19 +264,19 @@ def skip_check() -> None:
     """Do nothing. The default for a check that is called at every poll of a run, if only the run itself can fail."""
 
 
-def skip_completion(prepared: Prepared) -> None:
+def skip_completion(prepared: PreparedRun) -> None:
     """Do nothing. The default for the step that completes a run's records, if they are complete already."""
 
 
-def save_then_report(keep: Callable[[], None], tell: OnProgress) -> OnProgress:
-    """Return a function for an epoch's progress that calls `keep`, which saves the run's state, then `tell` with the progress. An epoch is
-    thus reported only after it has been saved.
+def save_then_report(save: Callable[[], None], report: OnProgress) -> OnProgress:
+    """Return a function for an epoch's progress that calls `save`, which saves the run's state, then `report` with the progress. An epoch
+    is thus reported only after it has been saved.
     """
 
     def save_and_report(progress: Progress) -> None:
         """Save the run's state, then report `progress`."""
-        keep()
-        tell(progress)
+        save()
+        report(progress)
 
     return save_and_report
 
@@ -292,7 +292,7 @@ class Execution(Protocol):
 
 
 def finish(
-    prepared: Prepared,
+    prepared: PreparedRun,
     execution: Execution,
     out: Path,
     on_progress: OnProgress,
@@ -325,7 +325,7 @@ def finish(
     return retry(lambda: _write_somewhere(prepared, out, where=where))
 
 
-def _write_somewhere(prepared: Prepared, out: Path, *, where: str) -> RunFolder:
+def _write_somewhere(prepared: PreparedRun, out: Path, *, where: str) -> RunFolder:
     """Write the results folder `out` of the finished run `prepared`, and return it. If its disk is full, write a temporary folder instead,
     so that the trained model is not lost, and raise UserError with its path. `where`: inline, local or aws.
     """
@@ -345,7 +345,9 @@ def _write_somewhere(prepared: Prepared, out: Path, *, where: str) -> RunFolder:
         ) from error
 
 
-def follow(prepared: Prepared, execution: Execution, on_progress: OnProgress, *, retry: RetryPolicy = no_retry) -> None:
+def follow(
+    prepared: PreparedRun, execution: Execution, on_progress: OnProgress, *, retry: RetryPolicy = no_retry
+) -> None:
     """Poll the execution of the run `prepared` until it ends, collect the run's records, and call `on_progress` after each epoch.
 
     If anything but the execution ends this, such as Ctrl-C or an exhausted budget, the execution is stopped. `retry`: retry policy for
@@ -363,7 +365,7 @@ def follow(prepared: Prepared, execution: Execution, on_progress: OnProgress, *,
     _check_budget(prepared)
 
 
-def _poll_until_end(prepared: Prepared, execution: Execution, on_progress: OnProgress, retry: RetryPolicy) -> None:
+def _poll_until_end(prepared: PreparedRun, execution: Execution, on_progress: OnProgress, retry: RetryPolicy) -> None:
     """Poll the execution every POLL_S until it has ended. Meanwhile report each epoch to `on_progress`, and if the run has a budget,
     compare the cost with it and put off the run's deadline while money is left. Raises BudgetReached if the budget is exceeded, and the
     errors of the execution.
@@ -389,7 +391,7 @@ def _poll_until_end(prepared: Prepared, execution: Execution, on_progress: OnPro
         runtime.sleep(POLL_S)
 
 
-def has_ended(prepared: Prepared, execution: Execution) -> bool:
+def has_ended(prepared: PreparedRun, execution: Execution) -> bool:
     """Return True if the run has succeeded, False while it runs. Raises RunFailed if its execution failed, unless the run is marked as
     finished in its store: then only cleaning up failed.
     """
@@ -402,13 +404,13 @@ def has_ended(prepared: Prepared, execution: Execution) -> bool:
         raise
 
 
-def _read_remaining(prepared: Prepared) -> None:
+def _read_remaining(prepared: PreparedRun) -> None:
     """Read the decisions and records that the run wrote last. Errors are ignored; what was read before remains."""
     with suppress(CrossoverError):
         catch_up(prepared)
 
 
-def catch_up(prepared: Prepared) -> None:
+def catch_up(prepared: PreparedRun) -> None:
     """Read into `prepared` all decisions (one for each epoch or round that was evaluated) and all records that the run has
     written so far.
     """
@@ -428,7 +430,7 @@ def _stop(execution: Execution, *, why: BaseException) -> None:
         print(f"the run could not be stopped and continues, at most until its deadline: {error}", file=sys.stderr)
 
 
-def extend_deadline(prepared: Prepared, *, usd: float | None = None) -> None:
+def extend_deadline(prepared: PreparedRun, *, usd: float | None = None) -> None:
     """Write into the run's store the time until which the run may continue without its command, computed from what is left of the budget.
     `usd`: cost of the run so far, None to compute it from its records.
     """
@@ -442,20 +444,20 @@ def extend_deadline(prepared: Prepared, *, usd: float | None = None) -> None:
     )
 
 
-def begin_deadline(prepared: Prepared) -> None:
+def begin_deadline(prepared: PreparedRun) -> None:
     """Write the run's first deadline, and make it the one that the stack's deadline check reads. Called before anything is started."""
     extend_deadline(prepared)
     prepared.objects.put(CURRENT_DEADLINE, prepared.keys.deadline(prepared.facts["created_at"]).encode())
 
 
-def _check_budget(prepared: Prepared) -> None:
+def _check_budget(prepared: PreparedRun) -> None:
     """Raise BudgetReached if the run's last decision says that training ended because of the budget."""
     last = prepared.decisions[-1] if prepared.decisions else {}
     if str(last.get("reason", "")).startswith("budget: "):
         raise BudgetReached(last["over_budget"])
 
 
-def _read_next_decision(prepared: Prepared) -> bool:
+def _read_next_decision(prepared: PreparedRun) -> bool:
     """Append the run's next decision (whether training continues after an epoch, and the metric) to `prepared` if it has been written.
     Returns whether it has.
     """
@@ -468,14 +470,14 @@ def _read_next_decision(prepared: Prepared) -> bool:
     return True
 
 
-def read_records(prepared: Prepared) -> None:
+def read_records(prepared: PreparedRun) -> None:
     """Read into `prepared` the records of invocations that were written since the last call, and replace the usage snapshots of invocations
     that still have no record.
     """
     prepared.under_way = spending.read_records(prepared.objects, prepared.keys, prepared.records)
 
 
-def _make_progress(prepared: Prepared, *, seconds: float) -> Progress:
+def _make_progress(prepared: PreparedRun, *, seconds: float) -> Progress:
     """Return the progress of the run at its last decision, with the cost until then. `seconds`: time since this command began to follow the
     run.
     """
@@ -497,7 +499,7 @@ def _make_progress(prepared: Prepared, *, seconds: float) -> Progress:
 
 
 @dataclass(frozen=True)
-class UnderWay:
+class RunUnderWay:
     """A run that is being carried out on AWS, perhaps after the command that started it has ended. `run`: its id; `arn`: ARN of its
     execution, "" if programs on instances carry it out.
     """
@@ -506,27 +508,27 @@ class UnderWay:
     arn: str
 
 
-def find_run_under_way(experiment: Experiment, session: Any) -> UnderWay | None:
+def find_run_under_way(experiment: Experiment, session: Any) -> RunUnderWay | None:
     """Return the run that the deployed experiment is carrying out now, None if there is none. Raises ConfigError if the experiment is not
     deployed. `session`: makes the AWS clients.
     """
-    facts = Deployed.load(experiment, session)
+    facts = DeployedParameters.load(experiment, session)
     if facts.run_machine:
         listed = session.client("stepfunctions").list_executions(
             stateMachineArn=facts.run_machine, statusFilter="RUNNING"
         )["executions"]
-        return UnderWay(listed[0]["name"].rpartition("-")[0], listed[0]["executionArn"]) if listed else None
+        return RunUnderWay(listed[0]["name"].rpartition("-")[0], listed[0]["executionArn"]) if listed else None
     groups = session.client("autoscaling").describe_auto_scaling_groups(AutoScalingGroupNames=[facts.fleet])
     s3 = session.client("s3")
     if not any(group["DesiredCapacity"] for group in groups["AutoScalingGroups"]):
         return None
     with suppress(s3.exceptions.NoSuchKey):
         told = s3.get_object(Bucket=facts.bucket, Key=current_run(facts.fleet))["Body"].read()
-        return UnderWay(encoding.read_plain(told, POINTER, key=current_run(facts.fleet))["run"], "")
+        return RunUnderWay(encoding.read_plain(told, POINTER, key=current_run(facts.fleet))["run"], "")
     return None
 
 
-def attach_to_run(run: str, experiment: Experiment, *, objects: ObjectStore, resume: str) -> Prepared:
+def attach_to_run(run: str, experiment: Experiment, *, objects: ObjectStore, resume: str) -> PreparedRun:
     """Return the run with the id `run`, which is already under way, read from its store `objects`, in the form in which `prepare` returns a
     new run.
 
@@ -541,10 +543,12 @@ def attach_to_run(run: str, experiment: Experiment, *, objects: ObjectStore, res
         raise UserError(
             f"run {run} is under way with other settings: {', '.join(differing)}; --resume {run} follows that one to its end"
         )
-    return Prepared(run, there, architecture, objects, facts)
+    return PreparedRun(run, there, architecture, objects, facts)
 
 
-def load_run_with_cost(found: UnderWay, experiment: Experiment, session: Any, *, now: float) -> tuple[Prepared, Cost]:
+def load_run_with_cost(
+    found: RunUnderWay, experiment: Experiment, session: Any, *, now: float
+) -> tuple[PreparedRun, Cost]:
     """Return the run under way that was `found`, with all records and decisions that it has written, and its cost until `now` (unix
     seconds).
 
@@ -553,7 +557,7 @@ def load_run_with_cost(found: UnderWay, experiment: Experiment, session: Any, *,
     from crossover.data.s3 import SETTINGS, S3ObjectStore
 
     objects = S3ObjectStore(
-        Deployed.load(experiment, session).bucket, Traffic(), client=session.client("s3", config=SETTINGS)
+        DeployedParameters.load(experiment, session).bucket, Traffic(), client=session.client("s3", config=SETTINGS)
     )
     prepared = attach_to_run(found.run, experiment, objects=objects, resume=found.run)
     catch_up(prepared)

@@ -19,7 +19,7 @@ from crossover.reports.usage import GROUPS
 from crossover.running import account, organisation, running_costs
 from crossover.running import account as credentials
 from crossover.running import account as stacks
-from crossover.running.account import Whose
+from crossover.running.account import Ownership
 from crossover.running.organisation import Finding
 from crossover.training.gradients import baseline_experiments
 from crossover.validation.account_file import AccountFile
@@ -111,8 +111,8 @@ def check_names_free(session: Any, experiment: Experiment, *, config: Path | str
     found = [each for each in account.find_resources(session, owner, names) if each.name in names[each.kind]]
     found += account.find_resources(session, owner, ["parameter"])  # everything below the experiment's path
     for whose, then in (
-        (Whose.UNPROVEN, "they are not ours: choose another name or project"),
-        (Whose.LEFT, f"crossover destroy {config} removes what an earlier deployment left"),
+        (Ownership.UNPROVEN, "they are not ours: choose another name or project"),
+        (Ownership.LEFT, f"crossover destroy {config} removes what an earlier deployment left"),
     ):
         if taken := [str(each) for each in found if each.whose is whose]:
             listed = ", ".join(taken[:3]) + (f" and {len(taken) - 3} more" if len(taken) > 3 else "")

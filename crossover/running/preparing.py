@@ -193,7 +193,7 @@ def _try_learner(experiment: Experiment, dataset: "Dataset") -> "Learner":
 
 
 @dataclass
-class Prepared:
+class PreparedRun:
     """A run whose data and configuration have been written to its object store, and what this process has read of its progress since then.
 
     `run`: its id; `objects`: its store; `facts`: its configuration, the content of experiment.json; `records`: by key, one for each
@@ -227,7 +227,7 @@ class Prepared:
         return Keys(self.run)
 
 
-def attempt_number(prepared: Prepared, *, again: bool) -> int:
+def attempt_number(prepared: PreparedRun, *, again: bool) -> int:
     """Return the number of the run's next attempt (its first start, or a resumption): 0 for a new run, or if the run is resumed (`again`)
     the unix time in hundredths of a second.
 
@@ -275,7 +275,7 @@ def prepare(
     data: Sequence[ObjectStore],
     run: str = "",
     load_inputs: Callable[[Experiment], Materials] = load_materials,
-) -> Prepared:
+) -> PreparedRun:
     """Prepare a run: divide the experiment's data and upload it, unless the stores have it already, check the model, and write the run's
     configuration to its object store. Returns the run.
 
@@ -289,8 +289,8 @@ def prepare(
     fingerprint = made_of.dataset.fingerprint
     damaged = dict[str, Corrupt]()
     if run:
-        _check_resumed(run, experiment, objects, fingerprint=fingerprint, code=made_of.code)
-        damaged = _check_whole(Keys(run), objects)
+        _check_can_resume(run, experiment, objects, fingerprint=fingerprint, code=made_of.code)
+        damaged = _find_damaged_records(Keys(run), objects)
     sizes, constants = _stage_training(experiment, made_of, data)
     check_room_for_base(experiment, elements=sizes["parameters"] + sizes["buffers"])
     _stage_base(experiment, objects)
@@ -311,7 +311,7 @@ def prepare(
         "code": made_of.code,
     }
     objects.put(Keys(run).experiment, documents.seal(facts))
-    prepared = Prepared(run, experiment, architecture, objects, facts)
+    prepared = PreparedRun(run, experiment, architecture, objects, facts)
     if damaged:
         objects.delete(*damaged)
         prepared.note_damage(
@@ -320,7 +320,7 @@ def prepare(
     return prepared
 
 
-def print_data(prepared: Prepared) -> None:
+def print_data(prepared: PreparedRun) -> None:
     """Print lines on how the data was understood, such as columns and classes, if that is known."""
     from crossover.learning import understood
 
@@ -364,7 +364,7 @@ def _stage_base(experiment: Experiment, objects: ObjectStore) -> None:
             objects.put(key, bytes(body))
 
 
-def _check_resumed(
+def _check_can_resume(
     run: str, experiment: Experiment, objects: ObjectStore, *, fingerprint: str, code: Mapping[str, Any]
 ) -> None:
     """Raise UserError if the run to resume does not exist or is finished, and ConfigError if it was started with other settings, code or
@@ -381,7 +381,7 @@ def _check_resumed(
     resume.check_data(began, fingerprint)
 
 
-def _check_whole(keys: Keys, objects: ObjectStore) -> dict[str, Corrupt]:
+def _find_damaged_records(keys: Keys, objects: ObjectStore) -> dict[str, Corrupt]:
     """Read everything that the run has written so far, before it is resumed, and return {key: error} of the damaged records, which only the
     report needs. Raises UserError if a decision is damaged, without which the run cannot continue.
     """
@@ -432,7 +432,7 @@ def check_room_for_servers(out: Path, *, broker: bool) -> None:
     _check_room_for_results(out, _FILES_MB)
 
 
-def check_room_for_folder(prepared: Prepared, out: Path) -> None:
+def check_room_for_folder(prepared: PreparedRun, out: Path) -> None:
     """Raise ConfigError if the disk of `out` has too little free space for the run's results and for the checkpoints that are kept there
     during the run.
     """

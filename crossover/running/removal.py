@@ -17,8 +17,8 @@ from crossover.running.account import (
     DeployedStack,
     FoundResource,
     Owner,
+    Ownership,
     ReportLine,
-    Whose,
     aws_errors_explained,
     print_line,
 )
@@ -340,8 +340,8 @@ def announce_removal(session: Any, experiment: Experiment, *, shared: bool) -> I
             for each in sorted(owner.standing, key=_find_deletion_order)
         ]
         taken = account.find_resources(session, owner)
-        found += [f"  {each}, left by a deleted stack" for each in taken if each.whose is Whose.LEFT]
-        yield from (f"left alone: {each}: {each.why}" for each in taken if each.whose is Whose.UNPROVEN)
+        found += [f"  {each}, left by a deleted stack" for each in taken if each.whose is Ownership.LEFT]
+        yield from (f"left alone: {each}: {each.why}" for each in taken if each.whose is Ownership.UNPROVEN)
     if not shared and (parts := shared_stacks(experiment)):
         yield f"stays: {' and '.join(f'{project}-{part}' for part in parts)}; --shared removes what no experiment needs"
     yield f"to be removed from {account.describe_place(session)}:{'' if found else ' nothing'}"
@@ -411,7 +411,7 @@ def _delete_stacks(session: Any, project: str, experiment: str | None) -> None:
                 _delete_stack(session, owner, stack)
                 gone.append(f"stack {stack.name}")
             owner = account.load_owner(session, project, experiment)
-            orphans = [each for each in account.find_resources(session, owner) if each.whose is Whose.LEFT]
+            orphans = [each for each in account.find_resources(session, owner) if each.whose is Ownership.LEFT]
             wanted += map(str, orphans)
             _remove_orphans(session, orphans, gone)
     except (CrossoverError, ClientError) as error:
@@ -484,13 +484,13 @@ def verify_removed(session: Any, project: str, experiment: str | None) -> str:
     """
     owner = account.load_owner(session, project, experiment)
     taken = account.find_resources(session, owner)
-    left = [each for each in taken if each.whose is not Whose.UNPROVEN]
+    left = [each for each in taken if each.whose is not Ownership.UNPROVEN]
     if left:
         billed = ", ".join(str(each) for each in left if each.billable)
         free = ", ".join(str(each) for each in left if not each.billable)
         parts = [f"billed: {billed}" if billed else "", f"not billed: {free}" if free else ""]
         raise CrossoverError(f"{owner.stack}: left on AWS: {'; '.join(part for part in parts if part)}")
-    unproven = ", ".join(str(each) for each in taken if each.whose is Whose.UNPROVEN)
+    unproven = ", ".join(str(each) for each in taken if each.whose is Ownership.UNPROVEN)
     return (
         f"{owner.stack}: nothing is left of ours in {account.describe_place(session)}\n"
         f"  checked: {', '.join(KINDS)}\n"

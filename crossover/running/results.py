@@ -12,13 +12,13 @@ from crossover.reports import bill, prices, spending
 from crossover.reports.bill import BilledRun
 from crossover.reports.folder import RunFolder, build, write
 from crossover.reports.usage import expected_records, state_transitions
-from crossover.running.preparing import Prepared
+from crossover.running.preparing import PreparedRun
 from crossover.training import progress
 from crossover.training.progress import calendar
 from crossover.workflow.context import RunConfiguration
 
 
-def write_folder(prepared: Prepared, out: Path, *, where: str, failure: str | None = None) -> RunFolder:
+def write_folder(prepared: PreparedRun, out: Path, *, where: str, failure: str | None = None) -> RunFolder:
     """Write the results folder `out` of the run `prepared`, with its report, from the records read so far, and return the folder. The
     trained model is included if the run finished.
 
@@ -43,7 +43,7 @@ def write_folder(prepared: Prepared, out: Path, *, where: str, failure: str | No
     return folder
 
 
-def _load_model(prepared: Prepared, final: Mapping[str, Any]) -> bytes:
+def _load_model(prepared: PreparedRun, final: Mapping[str, Any]) -> bytes:
     """Read the trained model from the run's store and return it in safetensors format. `final`: the run's outcome, which names the model by
     its digest.
     """
@@ -56,7 +56,7 @@ def _load_model(prepared: Prepared, final: Mapping[str, Any]) -> bytes:
 
 
 def _build_result(
-    prepared: Prepared, *, where: str, final: dict[str, Any] | None = None, failure: str | None = None
+    prepared: PreparedRun, *, where: str, final: dict[str, Any] | None = None, failure: str | None = None
 ) -> dict[str, Any]:
     """Return the content of result.json. `where`: inline, local or aws; `final`: the run's outcome, None if it did not finish; `failure`:
     error message of a failed run.
@@ -92,7 +92,7 @@ def _build_result(
     )
 
 
-def list_dropped(prepared: Prepared) -> list[dict[str, Any]]:
+def list_dropped(prepared: PreparedRun) -> list[dict[str, Any]]:
     """Return an entry for each round of training in which workers were left out because their values were not finite, in order of rounds.
     If two attempts of the run reached a round, the later entry counts. Empty unless `aggregation.non_finite` is `drop`.
     """
@@ -105,7 +105,7 @@ def list_dropped(prepared: Prepared) -> list[dict[str, Any]]:
     return [by_round[round] for round in sorted(by_round)]
 
 
-def bill_so_far(prepared: Prepared, *, now: float) -> BilledRun:
+def bill_so_far(prepared: PreparedRun, *, now: float) -> BilledRun:
     """Return the bill of a run that is not finished, from the records read so far. A local run's seconds are charged at AWS's prices, too.
     `now`: unix seconds.
     """

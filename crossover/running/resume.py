@@ -282,14 +282,14 @@ class _Group:
         checkpoints before that round are read too. Raises UserError if there is no undamaged common round.
         """
         held = [key for each in self._members for key in each.values()]
-        if self._are_whole([each[max(each)] for each in self._members if each]) and not always:
+        if self._are_undamaged([each[max(each)] for each in self._members if each]) and not always:
             return []
         for common in sorted(set.intersection(*({0, *each} for each in self._members)), reverse=True):
-            if self._are_whole([each[common] for each in self._members if common in each]) and (
+            if self._are_undamaged([each[common] for each in self._members if common in each]) and (
                 common or not self.damage  # at 0 nothing is left of the run
             ):
                 if always:
-                    self._are_whole([key for key in held if _parse_round(key) < common])
+                    self._are_undamaged([key for key in held if _parse_round(key) < common])
                 return [key for key in held if _parse_round(key) > common or self._read.get(key)]
         first = self.damage[0]
         raise UserError(
@@ -297,7 +297,7 @@ class _Group:
             "start a new run"
         ) from first
 
-    def _are_whole(self, keys: Sequence[str]) -> bool:
+    def _are_undamaged(self, keys: Sequence[str]) -> bool:
         """Return whether the checkpoints with these keys are all undamaged. Each is read from the store only once."""
         for key in keys:
             if key not in self._read:
@@ -372,13 +372,13 @@ def keep_resume_data(
     """
     full = list[str]()
 
-    def keep_now(*, looks: int = 1) -> None:
-        """Copy the run's state to the folder. Errors do not end the run; a full disk is reported once. `looks`: number of attempts to get a
+    def keep_now(*, tries: int = 1) -> None:
+        """Copy the run's state to the folder. Errors do not end the run; a full disk is reported once. `tries`: number of attempts to get a
         consistent copy.
         """
         try:
             with suppress(CrossoverError), databases() as stores:  # the run's failure matters more than this one
-                save_resume_data(objects, folder, databases=stores, looks=looks)
+                save_resume_data(objects, folder, databases=stores, tries=tries)
         except OSError as error:
             if not full:
                 print(
@@ -390,7 +390,7 @@ def keep_resume_data(
     try:
         yield keep_now
     except BaseException:
-        keep_now(looks=_TRIES)
+        keep_now(tries=_TRIES)
         if has_model(folder):  # only clearing away failed
             discard_resume_data(folder)
         raise
@@ -409,13 +409,13 @@ def discard_resume_data(folder: Path) -> None:
 
 
 def save_resume_data(
-    objects: ObjectStore, folder: Path, *, databases: Mapping[int, TensorStore], looks: int = _TRIES
+    objects: ObjectStore, folder: Path, *, databases: Mapping[int, TensorStore], tries: int = _TRIES
 ) -> None:
     """Copy what is needed to resume the newest run in `objects` into `folder`: its state and the records, decisions and configuration that
     belong to it. Older copies are deleted only after the new one is complete. Does nothing if there is no run, no state yet, or if training
     is over.
 
-    `databases`: the workers' databases by rank, empty unless they alone hold the state; `looks`: number of attempts to get a consistent
+    `databases`: the workers' databases by rank, empty unless they alone hold the state; `tries`: number of attempts to get a consistent
     copy.
     """
     try:
@@ -430,9 +430,9 @@ def save_resume_data(
     try:
         new, kept = FileObjectStore(part, Traffic()), FileObjectStore(folder / UNFINISHED, Traffic())
         if databases:
-            spent = _copy_state(objects, databases, new, keys, facts, kept=kept, looks=looks)
+            spent = _copy_state(objects, databases, new, keys, facts, kept=kept, tries=tries)
         else:
-            spent = _copy_checkpoints(objects, new, keys, kept=kept, looks=looks)
+            spent = _copy_checkpoints(objects, new, keys, kept=kept, tries=tries)
         if not (copied := new.list(keys.prefix)):
             return
         # Objects that the state depends on were written before it, so they are copied before it.
@@ -454,15 +454,15 @@ def save_resume_data(
 
 
 def _copy_checkpoints(
-    objects: ObjectStore, new: FileObjectStore, keys: Keys, *, kept: FileObjectStore, looks: int
+    objects: ObjectStore, new: FileObjectStore, keys: Keys, *, kept: FileObjectStore, tries: int
 ) -> set[str]:
     """Copy all checkpoints of the run from `objects` into `new`, if possible those of one moment. Returns the keys of the older copies in
     `kept` that are not needed any more; none if no attempt was consistent.
 
-    `keys`: names of the run's objects; `looks`: number of attempts, since running workers replace checkpoints meanwhile.
+    `keys`: names of the run's objects; `tries`: number of attempts, since running workers replace checkpoints meanwhile.
     """
-    for look in range(looks):
-        if look:
+    for number in range(tries):
+        if number:
             runtime.sleep(_PAUSE_S)
         listed, gone = objects.list(keys.checkpoints), False
         for key in listed:
@@ -497,19 +497,19 @@ def _copy_state(
     facts: Mapping[str, Any],
     *,
     kept: FileObjectStore,
-    looks: int,
+    tries: int,
 ) -> set[str]:
     """Copy the newest state from which the run can be resumed from the workers' databases into `new`: model and optimizer of one worker,
     since they are the same for all, and the vectors that each worker has of its own. Returns the keys of the older copies in `kept` that
     are not needed any more.
 
-    `objects`: the run's store; `keys`: names of its objects; `facts`: content of its experiment.json; `looks`: number of attempts, since
+    `objects`: the run's store; `keys`: names of its objects; `facts`: content of its experiment.json; `tries`: number of attempts, since
     running workers replace their state meanwhile. Copies nothing if there is no complete state.
     """
     experiment = from_plain(facts["experiment"])
     days = calendar_of(experiment, facts["data_manifest"])
-    for look in range(looks):
-        if look:
+    for number in range(tries):
+        if number:
             runtime.sleep(_PAUSE_S)
         with suppress(Missing):
             begun = sorted((int(key.rpartition("/")[2]) for key in objects.list(keys.attempt_markers)), reverse=True)

@@ -16,7 +16,7 @@ from crossover.data.fetch_compute import FetchCompute
 from crossover.data.protocols import Traffic
 from crossover.errors import Refused, StaleAttempt, Unavailable
 from crossover.experiment import Data, Exchange, Experiment, Functions, Training
-from crossover.running import Prepared, prepare
+from crossover.running import PreparedRun, prepare
 from crossover.workflow import Event, Step, execute, first_event
 from crossover.workflow.architecture import CLAIMS, architecture_of, architectures, load
 from crossover.workflow.context import Context, Resources
@@ -140,7 +140,7 @@ class Job:
 
     experiment: Experiment
     clients: WatchedClients = field(init=False)
-    prepared: Prepared = field(init=False)
+    prepared: PreparedRun = field(init=False)
 
     def __post_init__(self) -> None:
         architecture = architecture_of(self.experiment)

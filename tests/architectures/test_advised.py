@@ -20,7 +20,7 @@ from crossover.local.cloud import LocalCloud
 from crossover.reports import prices
 from crossover.reports.folder import RunFolder
 from crossover.running import measuring, run_deployed, run_inline
-from crossover.running.monitor import Deployed
+from crossover.running.monitor import DeployedParameters
 from crossover.validation import check_deployment
 from crossover.validation import load as read
 from crossover.workflow.architecture import architectures, load
@@ -113,7 +113,9 @@ def test_sizes_of_a_function_are_measured_and_put_back(cloud: LocalCloud, tmp_pa
             )
         )
         after = client.get_function_configuration(FunctionName="crossover-sizes-train")
-        left = session.client("s3").list_objects_v2(Bucket=Deployed.load(experiment, session).bucket, Prefix="runs/")
+        left = session.client("s3").list_objects_v2(
+            Bucket=DeployedParameters.load(experiment, session).bucket, Prefix="runs/"
+        )
     assert [each.memory_mb for each in found] == [1_024, 3_008]
     assert all(isinstance(each, measuring.Measured) and each.invocations == 2 and each.seconds > 0 for each in found)
     assert 0 < budget.spent_usd < 0.01

@@ -25,7 +25,7 @@ from crossover.experiment import Experiment, Functions
 from crossover.learning.datasets import load as load_dataset
 from crossover.learning.reference import train_reference
 from crossover.reports.folder import RunFolder
-from crossover.running import OnProgress, Prepared, prepare, run_inline
+from crossover.running import OnProgress, PreparedRun, prepare, run_inline
 from crossover.training import progress as agreement
 from crossover.workflow.architecture import load
 from crossover.workflow.context import Context
@@ -223,7 +223,7 @@ def test_a_damaged_minibatch_is_named_and_the_rest_stays(architecture: str, tmp_
     spoiled: list[str] = []
     staged: dict[str, bytes] = {}
 
-    def spoilt(*arguments: object, **named: object) -> Prepared:
+    def spoilt(*arguments: object, **named: object) -> PreparedRun:
         prepared = prepare(*arguments, **named)  # type: ignore[arg-type]
         objects = prepared.objects
         rank = rng.randrange(asked.workers)

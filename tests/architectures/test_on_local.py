@@ -21,7 +21,7 @@ from crossover.experiment import Data, Experiment, Lifetime
 from crossover.local.cloud import LocalCloud
 from crossover.local.lambdas import Environment, InvocationOutcome
 from crossover.reports.folder import RunFolder
-from crossover.running import Prepared, run_deployed, run_inline
+from crossover.running import PreparedRun, run_deployed, run_inline
 from crossover.running.deployed import StateMachineExecution
 from tests.architectures.harness import small, standing, tree_architectures
 from tests.local.victims import kill_random
@@ -88,7 +88,7 @@ def test_the_budget_ends_a_run_that_nobody_follows(
     deployed: str, cloud: LocalCloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The command is gone once the execution has begun; the functions know what things cost."""
-    started: list[tuple[Prepared, StateMachineExecution]] = []
+    started: list[tuple[PreparedRun, StateMachineExecution]] = []
     monkeypatch.setattr(
         running.deployed, "finish", lambda prepared, execution, *_, **__: started.append((prepared, execution))
     )

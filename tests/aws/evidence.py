@@ -12,7 +12,7 @@ from crossover.reports import usage
 from crossover.reports.folder import Label, RunFolder
 from crossover.reports.usage import Report, on_instance
 from crossover.running import account
-from crossover.running.account import FUNCTION, Owner, Whose
+from crossover.running.account import FUNCTION, Owner, Ownership
 from crossover.workflow.architecture import architecture_of, steps
 
 T = TypeVar("T")
@@ -149,7 +149,7 @@ class Evidence:
         """Network interfaces that Lambda made for the functions of the project."""
         everyone = account.load_owner(self.session, self.experiment.project)
         found = account.find_resources(self.session, everyone, ["network interface"])
-        return sum(each.whose is not Whose.UNPROVEN for each in found)
+        return sum(each.whose is not Ownership.UNPROVEN for each in found)
 
 
 def _made(session: Any, stack: str) -> Iterator[tuple[str, float]]:

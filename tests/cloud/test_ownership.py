@@ -17,7 +17,7 @@ from crossover.experiment import Experiment
 from crossover.local.cloud import LocalCloud
 from crossover.reports import prices
 from crossover.running import account, removal
-from crossover.running.account import Owner, Whose
+from crossover.running.account import Owner, Ownership
 from tests.aws import driver
 from tests.cloud import made
 from tests.cloud.conftest import Command
@@ -167,7 +167,7 @@ def test_an_interface_of_a_function_of_ours_in_a_network_of_ours(cloud: LocalClo
     networks = account.load_owner(session, "crossover", "tiny").networks
     owner = Owner(project="crossover", experiment="tiny", left={"AWS::Lambda::Function": named}, networks=networks)
     found = {each.id: each.whose for each in account.find_resources(session, owner, ["network interface"])}
-    assert (found[mine], found[other]) == (Whose.LEFT, Whose.UNPROVEN)
+    assert (found[mine], found[other]) == (Ownership.LEFT, Ownership.UNPROVEN)
     for id in (mine, other):
         ec2.delete_network_interface(NetworkInterfaceId=id)
 

@@ -9,8 +9,8 @@ from crossover.data.memory import MemoryObjectStore
 from crossover.data.protocols import Traffic
 from crossover.errors import ConfigError
 from crossover.experiment import Exchange, Experiment, Training
-from crossover.running.monitor import Deployed
-from crossover.running.preparing import Prepared
+from crossover.running.monitor import DeployedParameters
+from crossover.running.preparing import PreparedRun
 from crossover.workflow.architecture import load
 
 
@@ -36,8 +36,8 @@ def test_more_minibatches_than_a_map_is_given_are_refused_once_the_data_are_know
         "buffers": 0,
         "created_at": 0.0,
     }
-    prepared = Prepared("run", experiment, load("spirt"), MemoryObjectStore(Traffic()), facts)
-    deployed = Deployed("bucket", "arn", "", (), shape)
+    prepared = PreparedRun("run", experiment, load("spirt"), MemoryObjectStore(Traffic()), facts)
+    deployed = DeployedParameters("bucket", "arn", "", (), shape)
     if not refused:
         deployed.check(prepared)
         return

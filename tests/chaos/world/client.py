@@ -12,7 +12,7 @@ from crossover.errors import CrossoverError, RunFailed, UserError, rebuild_error
 from crossover.experiment import Experiment
 from crossover.reports.spending import BudgetReached
 from crossover.running.monitor import attach_to_run, begin_deadline, follow, has_ended
-from crossover.running.preparing import Materials, Prepared, attempt_number, prepare
+from crossover.running.preparing import Materials, PreparedRun, attempt_number, prepare
 from crossover.running.resume import count_instances, tolerates_failures
 from crossover.training.fleet import ProgramsExecution, announce
 from crossover.workflow import first_event
@@ -144,7 +144,7 @@ class Client:
             self.world.fleet.resize(0)
             self.announced = False
 
-    def _machine(self, prepared: Prepared, *, again: bool) -> None:
+    def _machine(self, prepared: PreparedRun, *, again: bool) -> None:
         world = self.world
         if self.execution is None or self.execution.status != "RUNNING":
             attempt = attempt_number(prepared, again=again)
@@ -161,7 +161,7 @@ class Client:
             assert self.execution is not None
         self._until_it_ends(prepared, MachineExecution(world, self.execution))
 
-    def _programs(self, prepared: Prepared) -> None:
+    def _programs(self, prepared: PreparedRun) -> None:
         """As running/deployed.py, with the group's API by hand."""
         world, fleet, members = self.world, self.world.fleet, prepared.experiment.workers
         assert fleet is not None
@@ -189,7 +189,7 @@ class Client:
             release()
             prepared.objects.delete(current_run(FLEET))
 
-    def _until_it_ends(self, prepared: Prepared, execution: MachineExecution | ProgramsExecution) -> None:
+    def _until_it_ends(self, prepared: PreparedRun, execution: MachineExecution | ProgramsExecution) -> None:
         """The records are read only where money decides: nothing else depends on them."""
         if prepared.experiment.lifetime.budget_usd is not None:
             follow(prepared, execution, lambda progress: None)

@@ -13,7 +13,7 @@ from crossover.experiment import Data, Experiment, Faults, ImageSize, Metric, Tr
 from crossover.learning.datasets import load
 from crossover.learning.learner import Objective
 from crossover.learning.samples import Preparation, compute_constants
-from crossover.running.preparing import Prepared, prepare
+from crossover.running.preparing import PreparedRun, prepare
 from tests.unit.own_code.folders import Folders
 
 TASK = """
@@ -46,7 +46,7 @@ OURS = replace(OWN, loss="cross_entropy", metric=Metric())
 
 def prepared(
     folders: Folders, training: Training, *, data: Data | None = None, faults: Faults | None = None, **parts: str
-) -> Prepared:
+) -> PreparedRun:
     folders.experiment(task=TASK.format(**{**GOOD, **parts}))
     experiment = Experiment(
         name="own",

@@ -153,11 +153,11 @@ def test_a_long_runs_timeline_stays_small() -> None:
 def test_the_first_epochs_are_shown_singly_where_all_are_too_many() -> None:
     epochs = EXAMPLE.result()["epochs"]
     count = len(EXAMPLE.records)
-    assert plots.opening(EXAMPLE.records, epochs, started_at=STARTED_AT) == []
-    first = plots.opening(EXAMPLE.records, epochs, started_at=STARTED_AT, limit=count)
+    assert plots.select_first_epochs(EXAMPLE.records, epochs, started_at=STARTED_AT) == []
+    first = plots.select_first_epochs(EXAMPLE.records, epochs, started_at=STARTED_AT, limit=count)
     assert 0 < len(first) < count
     assert {0, 1} <= {record["epoch"] for record in first} <= {0, 1, 2}
-    assert plots.opening(EXAMPLE.records, epochs, started_at=STARTED_AT, limit=1), "one epoch at least"
+    assert plots.select_first_epochs(EXAMPLE.records, epochs, started_at=STARTED_AT, limit=1), "one epoch at least"
 
 
 def test_every_bar_of_a_timeline_lies_within_its_axes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from crossover.reports import display, folder, usage
 from crossover.reports.usage import Report
 from crossover.running.deployed import fetch_lambda_reports, start_execution
 from crossover.running.monitor import AwsRetryPolicy, finish, follow, read_records, renewing_session
-from crossover.running.preparing import Prepared, prepare
+from crossover.running.preparing import PreparedRun, prepare
 from tests.architectures.harness import Proxy, small
 from tests.clocks import Passing
 from tests.unit.reports.example_run import spirt
@@ -41,14 +41,14 @@ class Ending:
 
 
 @pytest.fixture
-def prepared() -> Prepared:
+def prepared() -> PreparedRun:
     objects = MemoryClients(workers=2, shared_tensors=False).objects(Traffic())
     found = prepare(small("spirt"), objects=objects, data=[objects])
     found.records["record"] = dict(spirt().records[0])
     return found
 
 
-def test_an_execution_that_began_and_ended_while_its_answer_was_lost_is_followed(prepared: Prepared) -> None:
+def test_an_execution_that_began_and_ended_while_its_answer_was_lost_is_followed(prepared: PreparedRun) -> None:
     states = boto3.client("stepfunctions", region_name="us-east-1")
     machine = "arn:aws:states:us-east-1:123456789012:stateMachine:x-run"
     with Stubber(states) as stub:
@@ -58,18 +58,18 @@ def test_an_execution_that_began_and_ended_while_its_answer_was_lost_is_followed
     assert arn == f"arn:aws:states:us-east-1:123456789012:execution:x-run:{prepared.run}-0"
 
 
-def billed(prepared: Prepared) -> None:
+def billed(prepared: PreparedRun) -> None:
     prepared.records["record"]["billed_ms"] = 7_000
 
 
-def ended(prepared: Prepared, out: Path, error: BaseException, complete: Any) -> folder.RunFolder:
+def ended(prepared: PreparedRun, out: Path, error: BaseException, complete: Any) -> folder.RunFolder:
     with pytest.raises(type(error)):
         finish(prepared, Ending(error), out, lambda progress: None, where="aws", complete=complete)
     return folder.read(out)
 
 
-def test_what_cannot_be_learned_hides_no_failure(prepared: Prepared, tmp_path: Path) -> None:
-    def denied(prepared: Prepared) -> None:
+def test_what_cannot_be_learned_hides_no_failure(prepared: PreparedRun, tmp_path: Path) -> None:
+    def denied(prepared: PreparedRun) -> None:
         raise PermissionError("logs")
 
     run = ended(prepared, tmp_path, RunFailed("no memory left"), denied)
@@ -78,7 +78,7 @@ def test_what_cannot_be_learned_hides_no_failure(prepared: Prepared, tmp_path: P
 
 @pytest.mark.parametrize("where", ["local", "aws"])
 def test_what_was_killed_is_told_and_billed(
-    prepared: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+    prepared: PreparedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     def reported(request_id: str, function: str) -> Report:
         stack = f"{prepared.experiment.project}-{prepared.experiment.name}"
@@ -105,7 +105,7 @@ def test_what_was_killed_is_told_and_billed(
     assert "1 killed and billed without a record" in display.describe_attempts(run.result)
 
 
-def test_ctrl_c_does_not_wait_for_reports(prepared: Prepared, tmp_path: Path) -> None:
+def test_ctrl_c_does_not_wait_for_reports(prepared: PreparedRun, tmp_path: Path) -> None:
     run = ended(prepared, tmp_path, KeyboardInterrupt(), billed)
     assert run.result["failure"] == "interrupted" and "billed_ms" not in run.records[0]
 
@@ -136,7 +136,7 @@ PASSING = [
 ]
 
 
-def test_what_passes_ends_neither_the_run_nor_the_looking(prepared: Prepared, tmp_path: Path) -> None:
+def test_what_passes_ends_neither_the_run_nor_the_looking(prepared: PreparedRun, tmp_path: Path) -> None:
     renewed, told, pauses = list[int](), list[str](), list[float]()
     look = AwsRetryPolicy(lambda: renewed.append(1), tell=told.append, pause=pauses.append)
     execution = Ending(*PASSING)
@@ -156,7 +156,9 @@ def test_what_passes_ends_neither_the_run_nor_the_looking(prepared: Prepared, tm
         KeyboardInterrupt(),
     ],
 )
-def test_whatever_else_ends_the_looking_stops_the_run(prepared: Prepared, tmp_path: Path, error: BaseException) -> None:
+def test_whatever_else_ends_the_looking_stops_the_run(
+    prepared: PreparedRun, tmp_path: Path, error: BaseException
+) -> None:
     execution = Ending(error)
     look = AwsRetryPolicy(lambda: None, pause=lambda seconds: None)
     with pytest.raises(type(error)):
@@ -164,14 +166,14 @@ def test_whatever_else_ends_the_looking_stops_the_run(prepared: Prepared, tmp_pa
     assert execution.stopped == 1
 
 
-def test_a_run_that_failed_is_not_stopped(prepared: Prepared, tmp_path: Path) -> None:
+def test_a_run_that_failed_is_not_stopped(prepared: PreparedRun, tmp_path: Path) -> None:
     execution = Ending(RunFailed("no memory left"))
     with pytest.raises(RunFailed):
         finish(prepared, execution, tmp_path, lambda progress: None, where="aws")
     assert execution.stopped == 0
 
 
-def test_a_run_that_is_finished_has_ended_well(prepared: Prepared, tmp_path: Path) -> None:
+def test_a_run_that_is_finished_has_ended_well(prepared: PreparedRun, tmp_path: Path) -> None:
     """Its last execution failed, because it was resumed for nothing but clearing away, or was stopped too late."""
     prepared.objects.put_new(prepared.keys.finished_marker, b"")
     found = finish(prepared, Ending(RunFailed("gave way")), tmp_path, lambda progress: None, where="aws")
@@ -179,7 +181,7 @@ def test_a_run_that_is_finished_has_ended_well(prepared: Prepared, tmp_path: Pat
 
 
 def test_a_stop_that_is_refused_hides_nothing(
-    prepared: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    prepared: PreparedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     execution = Ending(KeyboardInterrupt())
 
@@ -225,7 +227,7 @@ def test_clients_take_renewed_credentials(tmp_path: Path, monkeypatch: pytest.Mo
     assert signed == ["AKIAOLD", "AKIANEW", "AKIANEW"]
 
 
-def test_a_mark_that_goes_while_it_is_looked_at_is_no_failure(prepared: Prepared) -> None:
+def test_a_mark_that_goes_while_it_is_looked_at_is_no_failure(prepared: PreparedRun) -> None:
     """Its invocation has ended between the listing and the look at it: the record is for the next look."""
     objects, mark = prepared.objects, spirt().records[0]
     objects.put(prepared.keys.mark("ended"), [memoryview(b"{}")])
@@ -240,7 +242,7 @@ def test_a_mark_that_goes_while_it_is_looked_at_is_no_failure(prepared: Prepared
     assert prepared.under_way == [mark]
 
 
-def test_whoever_follows_a_run_looks_four_times_a_second(prepared: Prepared) -> None:
+def test_whoever_follows_a_run_looks_four_times_a_second(prepared: PreparedRun) -> None:
     """docs/correctness.md says so of the servers, which are looked at together with the execution; the clock goes by the pauses alone."""
     clock, looks = Passing(), list[float]()
 

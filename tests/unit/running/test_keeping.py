@@ -51,7 +51,7 @@ def test_two_rounds_that_all_have_are_kept_wherever_workers_stand(objects: Memor
     """Should one checkpoint be damaged, another round is whole; what is older goes."""
     for last in range(4, 40, 3):
         stand_at(objects, (last, last + 1), (last - 1, last))
-        resume.save_resume_data(objects, tmp_path, databases={}, looks=1)
+        resume.save_resume_data(objects, tmp_path, databases={}, tries=1)
         assert len(common(tmp_path)) >= min(2, last - 3)
         assert all(len(rounds) <= 4 for rounds in kept(tmp_path).values())
 
@@ -63,7 +63,7 @@ def test_what_is_kept_stays_until_what_is_newer_is_whole(
     """The copying is cut off before its file number `at` is in its place."""
     for last in (2, 5, 8):
         stand_at(objects, (last - 1, last), (last - 1, last))
-        resume.save_resume_data(objects, tmp_path, databases={}, looks=1)
+        resume.save_resume_data(objects, tmp_path, databases={}, tries=1)
     before, replace, moved = kept(tmp_path), os.replace, list[Any]()
 
     def cut_off(source: Any, target: Any) -> None:
@@ -76,7 +76,7 @@ def test_what_is_kept_stays_until_what_is_newer_is_whole(
     monkeypatch.setattr(os, "replace", cut_off)
     stand_at(objects, (10, 11), (10, 11))
     with pytest.raises(KeyboardInterrupt):
-        resume.save_resume_data(objects, tmp_path, databases={}, looks=1)
+        resume.save_resume_data(objects, tmp_path, databases={}, tries=1)
     assert all(before[worker] <= kept(tmp_path)[worker] for worker in WORKERS)
 
 
@@ -106,6 +106,6 @@ def test_a_database_s_older_state_stays_until_the_newer_one_is_whole(
     monkeypatch.setattr(os, "replace", cut_off)
     databases: Any = {0: None}
     with pytest.raises(KeyboardInterrupt):
-        resume.save_resume_data(objects, tmp_path, databases=databases, looks=1)
+        resume.save_resume_data(objects, tmp_path, databases=databases, tries=1)
     there = store.list(KEYS.saved_states)
     assert set(older) <= set(there) and newer[0] not in there

@@ -159,7 +159,7 @@ def test_a_round_begins_only_if_the_whole_of_it_is_there() -> None:
 def test_a_size_that_fails_leaves_the_others_to_be_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     """The smallest has too little memory, the largest is more than a new account's functions may have."""
     lambda_, stack = Lambda(largest=3_008), MagicMock(bucket="runs", data_buckets=())
-    monkeypatch.setattr(measuring.Deployed, "load", lambda *_: stack)
+    monkeypatch.setattr(measuring.DeployedParameters, "load", lambda *_: stack)
     monkeypatch.setattr(measuring, "find_run_under_way", lambda *_: None)
     monkeypatch.setattr(measuring, "prepare", lambda *_, **__: MagicMock())
     monkeypatch.setattr("crossover.data.s3.S3ObjectStore", MagicMock())
@@ -202,7 +202,7 @@ def test_what_was_measured_is_told_whatever_ended_it(
 
 
 def test_functions_that_a_program_starts_are_not_said_to_be_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measuring.Deployed, "load", lambda *_: None)
+    monkeypatch.setattr(measuring.DeployedParameters, "load", lambda *_: None)
     experiment = read(CONFIG / "p2p-serverless.yaml")
     with pytest.raises(ConfigError, match="p2p_serverless are started by a program; only --tune memory without --on"):
         next(

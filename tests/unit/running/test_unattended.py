@@ -82,10 +82,10 @@ FACTS = {"bucket": "b", "shape": "{}"}
     ("session", "expected"),
     [
         (Session({**FACTS, "run_machine": "m"}), None),
-        (Session({**FACTS, "run_machine": "m"}, executions=(f"{RUN}-0",)), running.UnderWay(RUN, f"arn:{RUN}-0")),
+        (Session({**FACTS, "run_machine": "m"}, executions=(f"{RUN}-0",)), running.RunUnderWay(RUN, f"arn:{RUN}-0")),
         (Session({**FACTS, "fleet": "f"}), None),
         (Session({**FACTS, "fleet": "f"}, desired=1), None),  # instances, but nobody told them of a run
-        (Session({**FACTS, "fleet": "f"}, desired=4), running.UnderWay(RUN, "")),
+        (Session({**FACTS, "fleet": "f"}, desired=4), running.RunUnderWay(RUN, "")),
     ],
 )
 def test_what_is_under_way_is_asked_of_the_machine_or_the_fleet(session: Session, expected: Any) -> None:
