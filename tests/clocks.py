@@ -6,8 +6,8 @@ from crossover.runtime import ThisProcess
 
 
 class Passing(ThisProcess):
-    """A runtime whose time passes by sleeping alone. `now_s`: its monotonic clock, which a test may set; `slept_s`: its pauses so far;
-    `called`: functions that are called in each pause.
+    """A runtime whose time passes only in its own sleeps. `now_s`: its monotonic clock, which a test may set; `slept_s`: its pauses so far,
+    in seconds; `called`: functions that are called in each pause.
     """
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class Passing(ThisProcess):
 
 
 class Stepping:
-    """A clock that moves forward by `step_s` seconds at each look."""
+    """A clock that advances by `step_s` seconds each time it is read."""
 
     def __init__(self, step_s: float = 0.0) -> None:
         self.now_s, self.step_s = 1000.0, step_s

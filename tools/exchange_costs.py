@@ -50,7 +50,7 @@ RUNS: dict[str, tuple[str, list[str]]] = {
 
 def project_bands(name: str, changes: Sequence[str], calibration: Calibration) -> tuple[Band, Band, float]:
     """Return (p5 to p95 of the seconds, p5 to p95 of the dollars, bytes moved) of a run, projected with `calibration`. `name`: name of the
-    architecture's example in config/, without `-cifar10.yaml`; `changes`: settings as in `--set`.
+    architecture in the examples of config/, such as "spirt"; `changes`: settings as in `--set`.
     """
     significant = 0.18 if "mlless.threshold=0.3" in changes else calibration.significant  # as the runs passed
     found = project(load(CONFIG / f"{name}-cifar10.yaml", list(changes)), replace(calibration, significant=significant))

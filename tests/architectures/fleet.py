@@ -22,8 +22,8 @@ PATIENCE_S = 120.0
 
 @dataclass
 class Fleet:
-    """A fleet of programs of one run, each in a thread of its own; a killed program is replaced. `hooks(number)`: hook that is told of
-    every call of program `number` (members first, then replacements).
+    """The programs of one run, each in a thread of its own; a killed program is replaced. `hooks(number)`: returns the hook that is called
+    at every call of program `number` (members first, then replacements).
     """
 
     job: Job
@@ -77,10 +77,12 @@ class Fleet:
         claim, enter = Membership.claim, Membership.__enter__
 
         def remember(membership: Membership) -> Membership:
+            """Record the membership of the current thread, then enter it."""
             fleet.threads[threading.current_thread()] = membership
             return enter(membership)
 
         def remember_claim(hearts: Heartbeats, **named: Any) -> Membership | None:
+            """Record whose lease the current thread claims, then claim it."""
             fleet.leases[threading.current_thread()] = hearts.me
             return claim(hearts, **named)
 
@@ -163,7 +165,7 @@ def only(program: int, hook: Hook) -> Callable[[int], Hook]:
 
 
 class Counted(list[FailAt]):
-    """Hooks of a fleet that record the operations of each of its programs."""
+    """Hooks for a fleet that record the operations of each program."""
 
     def __call__(self, number: int) -> Hook:
         """Return a new recording hook for program `number`."""

@@ -29,7 +29,7 @@ READS = ("get", "exists", "list", "peek", "arrived")  # how often one looks is a
 
 
 class Killed(BaseException):
-    """Exception: the process of a step is gone. No code catches it, so that nothing is cleaned up."""
+    """Raised to simulate that the process of a step was killed. No code catches it, so nothing is cleaned up."""
 
 
 def silent(moment: str, operation: str) -> None:
@@ -84,7 +84,7 @@ def most_to_lose(architecture: str) -> Exchange | None:
 
 
 class Proxy:
-    """A client that tells a hook of every call, before and after the call."""
+    """A client that calls a hook before and after each call of its methods."""
 
     def __init__(self, client: Any, hook: Hook) -> None:
         self._client, self._hook = client, hook
@@ -96,6 +96,7 @@ class Proxy:
             return method
 
         def call(*arguments: Any, **named: Any) -> Any:
+            """Call the method, and the hook before and after it."""
             self._hook("before", name)
             result = method(*arguments, **named)
             self._hook("after", name)
@@ -106,7 +107,7 @@ class Proxy:
 
 @dataclass
 class WatchedClients(MemoryClients):
-    """Memory stores that tell `hook` of every call. Their `stores` are not watched, for assertions afterwards."""
+    """In-memory clients that report every call to `hook`. Their `stores` do not report, so that a test may read them afterwards."""
 
     hook: Hook = silent
 
@@ -115,18 +116,23 @@ class WatchedClients(MemoryClients):
         self.hook = silent
 
     def objects(self, traffic: Traffic) -> Any:
+        """Return the object store, with all calls reported."""
         return Proxy(super().objects(traffic), self._call)
 
     def data(self, worker: int, traffic: Traffic) -> Any:
+        """Return the store of training data, with all calls reported."""
         return Proxy(super().data(worker, traffic), self._call)
 
     def tensors(self, experiment: Experiment, worker: int, traffic: Traffic) -> Any:
+        """Return the tensor store, with all calls reported."""
         return Proxy(super().tensors(experiment, worker, traffic), self._call)
 
     def compute(self, experiment: Experiment, worker: int, traffic: Traffic) -> Any:
+        """Return computing that fetches from the tensor store, with all calls to the store reported."""
         return FetchCompute(self.tensors(experiment, worker, traffic))
 
     def bus(self, traffic: Traffic) -> Any:
+        """Return the message bus, with all calls reported."""
         return Proxy(super().bus(traffic), self._call)
 
     def _call(self, moment: str, operation: str) -> None:
@@ -136,7 +142,7 @@ class WatchedClients(MemoryClients):
 
 @dataclass
 class Job:
-    """An experiment whose data is staged in memory, ready to run once."""
+    """An experiment whose data is stored in memory, ready to be run once."""
 
     experiment: Experiment
     clients: WatchedClients = field(init=False)
@@ -207,7 +213,9 @@ def every_step(monkeypatch: pytest.MonkeyPatch, wrap: Callable[[Any], Any]) -> I
 
 
 class FailAt:
-    """A hook that raises `error` once, at the k-th call (0: never), before or after the call takes effect. Heartbeats are not counted."""
+    """A hook that raises `error` once, at the k-th call (0: never), before or after the call takes effect. Calls for heartbeats do not
+    count.
+    """
 
     def __init__(self, k: int = 0, moment: str = "before", error: type[BaseException] = Unavailable) -> None:
         self.k, self.moment, self.error = k, moment, error
@@ -227,7 +235,7 @@ class FailAt:
 
 
 class Beside:
-    """Runs attempts of `step` in threads of their own, beside the attempts whose answers count. Some wait at their k-th call."""
+    """Additional attempts of `step` in threads of their own, beside those whose answers are used. Some of them wait at their k-th call."""
 
     def __init__(self, step: str, k: int, clients: WatchedClients) -> None:
         self.step, self.k = step, k
@@ -251,6 +259,7 @@ class Beside:
         """Start an attempt in a thread and a context of its own. `then`: name of the event that is set when the attempt has ended."""
 
         def attempt() -> None:
+            """Run the step in a context of its own, and record the error that ends it, or None."""
             self.local.mine = mine
             try:
                 with ctx.child() as own:
@@ -275,8 +284,8 @@ class Beside:
 
 
 class Zombies(Beside):
-    """Attempts that are overtaken: the first attempt of every `step` stops at its k-th call until the second attempt has ended
-    (`until_end`: until the whole run has), then goes on.
+    """Superseded attempts: the first attempt of every `step` stops at its k-th call until the second attempt has ended (with `until_end`:
+    until the whole run has), then continues.
     """
 
     def __init__(self, step: str, k: int, clients: WatchedClients, *, until_end: bool) -> None:
@@ -293,6 +302,7 @@ class Zombies(Beside):
         """Return Step.run with a zombie attempt before each attempt of the step."""
 
         def attempt(step: Step, ctx: Context, event: Event) -> Event:
+            """Start an attempt of the step that stops at its k-th call, run a second one, and return the second one's result."""
             if step.name != self.step:
                 return run(step, ctx, event)
             zombie = {"calls": 0, "paused": threading.Event(), "resume": threading.Event()}

@@ -23,6 +23,7 @@ def restarting(run: Callable[[Step, Context, Event], Event]) -> Callable[[Step, 
     """
 
     def attempt(step: Step, ctx: Context, event: Event) -> Event:
+        """Run the step; whenever its process is killed, run it again in a new context."""
         while True:
             try:
                 with ctx.child() as own:
@@ -34,8 +35,8 @@ def restarting(run: Callable[[Step, Context, Event], Event]) -> Callable[[Step, 
 
 
 class ShortLives:
-    """Gives every invocation of a long step time for `looks` looks at the clock beyond what it reserves for leaving. The clock is the
-    test's own: each look takes a second, so an invocation leaves wherever the looks run out, mostly in the middle of a wait.
+    """A limit on the life of long invocations: each may read its clock `looks` times beyond the time that it reserves for leaving. The
+    clock advances a second at each reading, so an invocation leaves wherever the readings run out, mostly during a wait.
     """
 
     def __init__(self, looks: int, *, reserve_s: float) -> None:
@@ -51,6 +52,7 @@ class ShortLives:
         """Return Step.run with short invocations of the long steps."""
 
         def attempt(step: Step, ctx: Context, event: Event) -> Event:
+            """Run a long step with a clock and deadline of its own, and record its event and result."""
             if step.name not in LONG:
                 return run(step, ctx, event)
             with ctx.child() as own:
@@ -65,8 +67,8 @@ class ShortLives:
 
 
 class Hurry:
-    """A clock that runs `factor` times as fast from `begin` on. It shortens waits for workers that are dead, not waits for workers that are
-    slow to start.
+    """A clock that runs `factor` times as fast once `begin` was called. It shortens waits for dead workers, but not waits for workers that
+    start slowly.
     """
 
     def __init__(self, factor: float) -> None:
@@ -86,11 +88,15 @@ def mortal(monkeypatch: pytest.MonkeyPatch, worker: int, clock: Hurry) -> Callab
     """Return a wrapper of Step.run by which `worker` dies for good in round 3. From then on the clock hurries."""
 
     def wrap(run: Callable[..., Event]) -> Callable[..., Event]:
+        """Return the step's function with a worker that fails in round 3."""
+
         def attempt(step: Step, ctx: Context, event: Event) -> Event:
+            """Run the step; if it is the chosen worker's training, let it fail in round 3."""
             if step.name == "train" and event["worker"] == worker:
                 compute = ctx.learner.compute_gradient
 
                 def until_round_3(*arguments: Any, **where: Any) -> float:
+                    """Compute a gradient; in round 3 start the fast clock and raise Unavailable instead."""
                     if where["round"] == 3:
                         clock.begin()
                         raise Unavailable("no memory, no process")
@@ -108,6 +114,7 @@ def twice(run: Callable[..., Event]) -> Callable[..., Event]:
     """Return Step.run that runs every step twice and checks that both answers are equal."""
 
     def both(step: Step, ctx: Context, event: Event) -> Event:
+        """Run the step twice, and return the second result. Fails if the two results differ."""
         with ctx.child() as own:
             first = run(step, own, event)
         second = run(step, ctx, event)

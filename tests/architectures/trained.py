@@ -15,8 +15,8 @@ from tests.architectures.harness import Hook, Job, Killed, silent
 
 @dataclass(frozen=True)
 class Trained:
-    """A run that was trained to its end. `model`: bytes of the trained model; `calls`: operations of the data plane that a tree's run
-    takes, or those of the program that made the most.
+    """A run that was trained to its end. `model`: bytes of the trained model; `calls`: data plane operations of the run of its tree, or of
+    the program that made the most.
     """
 
     model: bytes

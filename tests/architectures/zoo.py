@@ -55,13 +55,14 @@ def beyond(experiment: Experiment) -> Samples:
 
 
 class Pooled(nn.Module):
-    """Model of each token beside the mean of its sequence, from which padding is left out."""
+    """A model that classifies each token from its embedding and the mean of its sequence, without padding."""
 
     def __init__(self) -> None:
         super().__init__()
         self.words, self.head = nn.Embedding(WORDS, WIDTH), nn.Linear(2 * WIDTH, WORDS)
 
     def forward(self, tokens: Tensor, mask: Tensor) -> Tensor:
+        """Return the logits, (N, classes, places). `mask`: 1 for tokens, 0 for padding."""
         found = self.words(tokens) * mask.unsqueeze(-1)
         mean = found.sum(1, keepdim=True) / mask.sum(1).reshape(-1, 1, 1)
         logits: Tensor = self.head(torch.cat([found, mean.expand_as(found)], -1))
@@ -69,17 +70,19 @@ class Pooled(nn.Module):
 
 
 def pooled(classes: int, shape: Shape) -> nn.Module:
+    """Build a model with a second input, the mask of its tokens."""
     return Pooled()
 
 
 class Model(nn.Module):
-    """Model of `body` on inputs (N, 4, 8), the mean over the places, and a linear head."""
+    """A model of `body` on inputs of shape (N, 4, 8), followed by the mean over the places and a linear head."""
 
     def __init__(self, body: nn.Module, width: int = WIDTH) -> None:
         super().__init__()
         self.body, self.head = body, nn.Linear(width, CLASSES)
 
     def forward(self, inputs: Tensor) -> Tensor:
+        """Return the logits, (N, classes)."""
         found = self.body(inputs)
         found = found[0] if isinstance(found, tuple) else found
         logits: Tensor = self.head(found.flatten(1) if found.ndim == 2 else found.mean(1))
@@ -87,7 +90,7 @@ class Model(nn.Module):
 
 
 class Flat(nn.Sequential):
-    """Layers on inputs flattened to (N, 32)."""
+    """Layers that are applied to inputs flattened to (N, 32)."""
 
     def forward(self, inputs: Tensor) -> Tensor:
         found: Tensor = super().forward(inputs.flatten(1))
@@ -103,6 +106,8 @@ def flat(*layers: nn.Module) -> nn.Module:
 
 
 class Attention(nn.Module):
+    """Self-attention with a mask that is a buffer."""
+
     def __init__(self) -> None:
         super().__init__()
         self.heads = nn.MultiheadAttention(WIDTH, 2, batch_first=True)
@@ -162,21 +167,25 @@ class Fourier(nn.Module):
 
 
 def random_features(classes: int, shape: Shape) -> nn.Module:
+    """Build a model with a layer of fixed random features."""
     return flat(Fourier())
 
 
 class Persistent(Fourier):
+    """Random Fourier features whose buffers are all saved in the state_dict."""
+
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("phases", self.phases)
 
 
 def random_features_in_the_file(classes: int, shape: Shape) -> nn.Module:
+    """Build a model whose fixed random features are saved in the state_dict."""
     return flat(Persistent())
 
 
 class Masked(nn.Linear):
-    """Linear layer that keeps the larger half of its first weights."""
+    """A linear layer in which only the larger half of its initial weights is used."""
 
     def __init__(self) -> None:
         super().__init__(32, 16)
@@ -187,10 +196,12 @@ class Masked(nn.Linear):
 
 
 def mask_from_weights(classes: int, shape: Shape) -> nn.Module:
+    """Build a model with a mask that is computed from its initial weights."""
     return flat(Masked(), nn.ReLU())
 
 
 def pruned(classes: int, shape: Shape) -> nn.Module:
+    """Build a model with a layer that torch's pruning has changed."""
     return flat(prune.l1_unstructured(nn.Linear(32, 16), "weight", amount=0.5), nn.ReLU())
 
 
@@ -199,18 +210,21 @@ def weight_norm(classes: int, shape: Shape) -> nn.Module:
 
 
 class Symmetric(nn.Module):
+    """A parametrization that makes a matrix symmetric."""
+
     def forward(self, whole: Tensor) -> Tensor:
         return whole.triu() + whole.triu(1).mT
 
 
 def parametrized(classes: int, shape: Shape) -> nn.Module:
+    """Build a model with a layer whose weight is parametrized."""
     layer = nn.Linear(WIDTH, WIDTH)
     register_parametrization(layer, "weight", Symmetric())
     return Model(nn.Sequential(layer, nn.Tanh()))
 
 
 class Anchored(nn.Linear):
-    """Linear layer whose first weights are subtracted in part, as L2-SP does (Li et al. 2018)."""
+    """A linear layer from whose weights half of the initial weights are subtracted, as in L2-SP (Li et al. 2018)."""
 
     def __init__(self) -> None:
         super().__init__(32, 16)
@@ -221,11 +235,12 @@ class Anchored(nn.Linear):
 
 
 def anchored(classes: int, shape: Shape) -> nn.Module:
+    """Build a model with a copy of its initial weights."""
     return flat(Anchored(), nn.ReLU())
 
 
 class Listed(nn.Module):
-    """Layers whose parameters are also held in a list, where torch does not look."""
+    """Layers whose parameters are also kept in a plain list, which torch does not search."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -239,13 +254,15 @@ class Listed(nn.Module):
 
 
 def listed(classes: int, shape: Shape) -> nn.Module:
+    """Build a model with parameters in a plain list."""
     return flat(Listed())
 
 
 class Extractor(nn.Sequential):
-    """Frozen body that stays in evaluation mode, whatever mode the model is in."""
+    """A frozen body that always stays in evaluation mode."""
 
     def train(self, mode: bool = True) -> "Extractor":
+        """Stay in evaluation mode, whatever `mode` is."""
         return super().train(False)
 
 
@@ -257,22 +274,26 @@ def _body() -> list[nn.Module]:
 
 
 def frozen_extractor(classes: int, shape: Shape) -> nn.Module:
+    """Build a model with a body in evaluation mode whose weights are not trained."""
     return Model(Extractor(*_body()).requires_grad_(False), 16)
 
 
 def extractor_whose_weights_train(classes: int, shape: Shape) -> nn.Module:
+    """Build a model with a body in evaluation mode whose weights are trained."""
     return Model(Extractor(*_body()), 16)
 
 
 class Quiet(nn.Sequential):
-    """Model whose `train` returns nothing, as many users write it."""
+    """A model whose `train` returns nothing, as many users write it."""
 
     def train(self, mode: bool = True) -> None:  # type: ignore[override]
+        """Set the mode, except for the first layer, which stays in evaluation mode."""
         super().train(mode)
         self[0].eval()
 
 
 def body_in_evaluation(classes: int, shape: Shape) -> nn.Module:
+    """Build a model whose own `train` keeps its body in evaluation mode."""
     return Quiet(nn.Sequential(*_body()), nn.Linear(16, CLASSES))
 
 
@@ -292,7 +313,7 @@ def frozen_first_layer(classes: int, shape: Shape) -> nn.Module:
 
 
 class Adapted(nn.Module):
-    """Low-rank adapter beside a frozen layer (Hu et al. 2021)."""
+    """A low-rank adapter beside a frozen layer (Hu et al. 2021)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -322,7 +343,7 @@ TUNED: dict[str, Any] = {
 
 
 class Language(nn.Module):
-    """Model of the next token, which uses the weights of its embedding twice."""
+    """A model of the next token whose embedding and head share their weights."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -336,6 +357,7 @@ class Language(nn.Module):
 
 
 def tied(classes: int, shape: Shape) -> nn.Module:
+    """Build a language model with shared weights."""
     return Language()
 
 
@@ -344,6 +366,8 @@ def embedding_with_padding(classes: int, shape: Shape) -> nn.Module:
 
 
 class Last(nn.Linear):
+    """A linear layer whose output has the classes on its second axis."""
+
     def __init__(self) -> None:
         super().__init__(WIDTH, WORDS)
 
@@ -363,7 +387,7 @@ def spectral_norm(classes: int, shape: Shape) -> nn.Module:
 
 
 class Codebook(nn.Module):
-    """Layer of codes that move by an exponential average, as in VQ-VAE (van den Oord et al. 2017)."""
+    """A layer of codes that move by an exponential average during training, as in VQ-VAE (van den Oord et al. 2017)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -385,6 +409,8 @@ def observer(classes: int, shape: Shape) -> nn.Module:
 
 
 class Counting(nn.Module):
+    """A layer that counts its calls and depends on their number."""
+
     def __init__(self) -> None:
         super().__init__()
         self.steps = 0
@@ -399,7 +425,7 @@ def step_counter(classes: int, shape: Shape) -> nn.Module:
 
 
 class Remembering(nn.Module):
-    """Layer that keeps the end of the minibatch before in a place that no state_dict has."""
+    """A layer that adds the mean of the previous minibatch, which it keeps outside of the state_dict."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -417,7 +443,7 @@ def remembering(classes: int, shape: Shape) -> nn.Module:
 
 
 class Scaled(nn.Module):
-    """Layer that divides by the deviation of the first minibatch that it sees."""
+    """A layer that divides by the standard deviation of the first minibatch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -434,6 +460,8 @@ def scale_of_the_first_minibatch(classes: int, shape: Shape) -> nn.Module:
 
 
 class Clipped(nn.Embedding):
+    """An embedding with a largest norm, indexed by the sign of the first input."""
+
     def __init__(self) -> None:
         super().__init__(2, 16, max_norm=9.0)  # of which the first weights know nothing
 
@@ -442,7 +470,7 @@ class Clipped(nn.Embedding):
 
 
 class Centred(nn.Module):
-    """Layer that begins at the mean of the first minibatch, as an ActNorm does (Kingma and Dhariwal 2018)."""
+    """A layer that subtracts the mean of the first minibatch, as ActNorm does (Kingma and Dhariwal 2018)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -464,7 +492,7 @@ def embedding_with_a_largest_norm(classes: int, shape: Shape) -> nn.Module:
 
 
 class Kept(nn.Module):
-    """Layer that makes a constant when it is first called, the same in every process, and keeps the last inputs."""
+    """A layer that creates a constant in its first call, equal in every process, and keeps its last inputs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -482,6 +510,7 @@ def waves_when_first_called(classes: int, shape: Shape) -> nn.Module:
 
 
 def gradient_hook(classes: int, shape: Shape) -> nn.Module:
+    """Build a model with a hook that changes a gradient."""
     layer = nn.Linear(32, 16)
     layer.weight.register_hook(lambda gradient: gradient * 0)
     return flat(layer)
@@ -494,18 +523,22 @@ def post_accumulate_hook(classes: int, shape: Shape) -> nn.Module:
 
 
 def half(classes: int, shape: Shape) -> nn.Module:
+    """Build a model whose parameters are bfloat16."""
     return flat(nn.Linear(32, 16)).to(torch.bfloat16)
 
 
 def double(classes: int, shape: Shape) -> nn.Module:
+    """Build a model whose parameters are float64."""
     return flat(nn.Linear(32, 16)).double()
 
 
 def own_momentum(classes: int, shape: Shape) -> nn.Module:
+    """Build a model with batch normalization of an unusual momentum."""
     return flat(nn.Linear(32, 16), nn.BatchNorm1d(16, momentum=0.01))
 
 
 def cumulative_momentum(classes: int, shape: Shape) -> nn.Module:
+    """Build a model with batch normalization that averages over all minibatches."""
     return flat(nn.Linear(32, 16), nn.BatchNorm1d(16, momentum=None))
 
 
@@ -514,12 +547,15 @@ def all_frozen(classes: int, shape: Shape) -> nn.Module:
 
 
 def shared_memory(classes: int, shape: Shape) -> nn.Module:
+    """Build a model in which a buffer and a parameter share their memory."""
     layer = nn.Linear(32, 16)
     layer.register_buffer("same", layer.weight.detach())
     return flat(layer)
 
 
 class Twice(nn.Module):
+    """A layer that applies its normalization twice."""
+
     def __init__(self) -> None:
         super().__init__()
         self.norm = nn.BatchNorm1d(16)
@@ -534,7 +570,7 @@ def norm_used_twice(classes: int, shape: Shape) -> nn.Module:
 
 
 class Depth(Twice):
-    """Layer with stochastic depth (Huang et al. 2016): it is left out of some passes, not of the first."""
+    """A layer with stochastic depth (Huang et al. 2016): its normalization is left out of some passes."""
 
     def forward(self, inputs: Tensor) -> Tensor:
         found: Tensor = inputs if self.training and len(inputs) == 8 else self.norm(inputs)
@@ -546,6 +582,8 @@ def norm_left_out(classes: int, shape: Shape) -> nn.Module:
 
 
 class Idle(nn.Linear):
+    """A layer with a parameter that does not affect its output."""
+
     def __init__(self) -> None:
         super().__init__(32, 16)
         self.idle = nn.Parameter(torch.ones(3))
@@ -556,6 +594,7 @@ def idle_parameter(classes: int, shape: Shape) -> nn.Module:
 
 
 def drawn_elsewhere(classes: int, shape: Shape) -> nn.Module:
+    """Build a model with a value drawn from Python's own random generator."""
     layer = nn.Linear(32, 16)
     nn.init.constant_(layer.bias, random.random())
     return flat(layer)
@@ -599,7 +638,7 @@ def summed(outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class Sided(Language):
-    """Language model that returns its logits with the places first, and beside them values that belong to no sample."""
+    """A language model that returns its logits with the places first, and beside them values that belong to no sample."""
 
     def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor, float]:  # type: ignore[override]
         logits = super().forward(tokens)
@@ -611,10 +650,12 @@ def sided(classes: int, shape: Shape) -> nn.Module:
 
 
 def summed_beside(outputs: tuple[Tensor, Tensor, float], labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the summed loss and number of labels for the first of several outputs."""
     return summed(outputs[0].permute(1, 2, 0), labels)
 
 
 def right_beside(outputs: tuple[Tensor, Tensor, float], labels: Tensor) -> tuple[int, int]:
+    """Return the number of right answers and of labels for the first of several outputs."""
     return right(outputs[0].permute(1, 2, 0), labels)
 
 

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class Lacking(Exception):
-    """There is no evidence of a fact, and why."""
+    """Raised if there is no evidence for a fact, with the reason."""
 
 
 def needs(there: object, otherwise: str) -> None:
@@ -39,7 +39,7 @@ CHILDREN = ("worker", "epoch", "round")  # state machines that another one start
 
 @dataclass(frozen=True, kw_only=True)
 class Redriven:
-    """How a run's execution ended after it was redriven, and whether it took up a child that existed."""
+    """How a run's execution ended after it was redriven, and whether it adopted an existing child."""
 
     status: str
     error: str
@@ -48,7 +48,9 @@ class Redriven:
 
 @dataclass(kw_only=True)
 class Evidence:
-    """`on_aws`: a real account answered, not the cloud on one machine. `minutes`: of each phase, by its name."""
+    """The evidence that a verification collects. `on_aws`: whether a real account answered, not the local cloud; `minutes`: duration of
+    each phase, by name.
+    """
 
     session: Any
     experiment: Experiment
@@ -66,10 +68,12 @@ class Evidence:
     network_deleted: bool = False
 
     def client(self, service: str, **arguments: Any) -> Any:
+        """Return a boto3 client."""
         return self.session.client(service, **arguments)
 
     @property
     def stack(self) -> str:
+        """Name of the experiment's stack."""
         return f"{self.experiment.project}-{self.experiment.name}"
 
     @property
@@ -85,10 +89,12 @@ class Evidence:
 
     @cached_property
     def owner(self) -> Owner:
+        """Owner of the experiment's resources, for finding them by their tags."""
         return account.load_owner(self.session, self.experiment.project, self.experiment.name)
 
     @property
     def records(self) -> list[Mapping[str, Any]]:
+        """Records of the run; [] without a run."""
         return list(self.run.records) if self.run else []
 
     @cached_property
@@ -108,6 +114,7 @@ class Evidence:
 
     @cached_property
     def functions(self) -> list[Mapping[str, Any]]:
+        """Configurations of the experiment's Lambda functions."""
         listed = deployed_clients.list_items(self.session, "lambda", "list_functions", "Functions")
         return [each for each in listed if self.owner.has_named(FUNCTION, each["FunctionName"])]
 

@@ -28,6 +28,7 @@ BROKER = "AWS::AmazonMQ::Broker"
 
 @check
 def redis_host_boots(evidence: Evidence) -> Observed:
+    """Return whether Redis hosts report within the limit, and the minutes."""
     waits = evidence.made.get(preflight.HOST_TYPE, [])
     needs(waits, "no wait condition among the stack's events")
     return judged(
@@ -40,6 +41,7 @@ def redis_host_boots(evidence: Evidence) -> Observed:
 
 @check
 def root_volume(evidence: Evidence) -> Observed:
+    """Return whether Redis hosts have exactly one volume, with the expected root device."""
     running = list_instances(evidence.session, evidence.owner, states=["pending", "running"])
     hosts = [each for each in running if {"Key": "crossover:role", "Value": "redis"} in each.get("Tags", [])]
     needs(hosts, "no Redis host runs")
@@ -50,6 +52,7 @@ def root_volume(evidence: Evidence) -> Observed:
 
 @check
 def broker_minutes(evidence: Evidence) -> Observed:
+    """Return whether the broker is created in about the documented time, and the minutes."""
     found = evidence.made.get(BROKER, [])
     needs(found, "no broker among the stacks' events")
     near = abs(found[0] - BROKER_MINUTES) <= BROKER_TOLERANCE * BROKER_MINUTES
@@ -58,6 +61,7 @@ def broker_minutes(evidence: Evidence) -> Observed:
 
 @check
 def cold_import(evidence: Evidence) -> Observed:
+    """Return whether functions with PyTorch start within Lambda's limit of INIT, and the seconds."""
     starts = [
         report.init_ms / 1_000
         for report in evidence.reports.values()
@@ -70,6 +74,7 @@ def cold_import(evidence: Evidence) -> Observed:
 
 @check
 def layer_size(evidence: Evidence) -> Observed:
+    """Return whether Lambda accepts functions with both layers."""
     two = [each for each in evidence.functions if len(each.get("Layers", [])) == 2]
     needs(two, "no function with both layers")
     return _all_active(two, "with both layers")
@@ -77,6 +82,7 @@ def layer_size(evidence: Evidence) -> Observed:
 
 @check
 def interfaces_denied_to_code(evidence: Evidence) -> Observed:
+    """Return whether functions in the VPC work without permissions for network interfaces."""
     needs(evidence.on_aws, "the cloud on one machine gives functions no network interfaces")
     inside = [each for each in evidence.functions if each.get("VpcConfig", {}).get("VpcId")]
     needs(inside, "no function in the VPC")
@@ -84,12 +90,14 @@ def interfaces_denied_to_code(evidence: Evidence) -> Observed:
 
 
 def _all_active(functions: Sequence[Mapping[str, Any]], which: str) -> Observed:
+    """Return whether all of these functions are active. `which`: the functions in words."""
     active = sum(each.get("State", "Active") == "Active" for each in functions)
     return judged(active == len(functions), f"{active} of {len(functions)} functions {which} are active")
 
 
 @check
 def image_packaging(evidence: Evidence) -> Observed:
+    """Return whether a run with functions packaged as images finishes."""
     as_image = evidence.experiment.functions.packaging == "image"
     needs(as_image, "the functions came as layers; a config with functions.packaging: image would show it")
     outcome = evidence.result["outcome"]
@@ -113,6 +121,7 @@ def distributed_maps(evidence: Evidence) -> Observed:
 
 
 def _most_at_once(records: Sequence[Mapping[str, Any]]) -> int:
+    """Return how many of the recorded invocations ran at the same time at most."""
     moments = [(float(each["started_at"]), 1) for each in records]
     moments += [(float(each["started_at"]) + float(each["wall_s"]), -1) for each in records]
     return max(accumulate(change for _, change in sorted(moments)))
@@ -137,6 +146,7 @@ def new_account_memory(evidence: Evidence) -> Observed:
 
 @check
 def reports_joined(evidence: Evidence) -> Observed:
+    """Return whether each record has a report of Lambda with the same request id."""
     functions = [each for each in evidence.records if not each.get("instance_type")]
     needs(functions, "no function ran")
     found = sum(1 for each in functions if each["request_id"] in evidence.reports)
@@ -155,6 +165,7 @@ def reports_billed(evidence: Evidence) -> Observed:
 
 @check
 def unverified_prices(evidence: Evidence) -> Observed:
+    """Return whether AWS's Price List confirms the prices that nobody has verified."""
     listed = prices.load()
     items = [item for item, price in listed.items.items() if not price.verified]
     needs(items, "every price is verified")
@@ -178,6 +189,7 @@ def gpu_image(evidence: Evidence) -> Observed:
 
 @check
 def gpu_boots(evidence: Evidence) -> Observed:
+    """Return whether a GPU instance boots within the limit, and the minutes."""
     started = [float(each["started_at"]) for each in evidence.records if each.get("instance_type")]
     needs(evidence.experiment.module == "gpu" and started, "no GPU instance ran")
     scaling = evidence.client("autoscaling")
@@ -236,6 +248,7 @@ def packages_at_boot(evidence: Evidence) -> Observed:
 
 @check
 def classic_queues(evidence: Evidence) -> Observed:
+    """Return whether the message bus works on the deployed broker."""
     needs(evidence.on_aws, "the broker is this machine's")
     client, name = evidence.client("mq"), f"{evidence.experiment.project}-broker"
     mine = [each for each in client.list_brokers()["BrokerSummaries"] if each["BrokerName"] == name]
@@ -248,6 +261,7 @@ def classic_queues(evidence: Evidence) -> Observed:
 
 @check
 def bucket_shows_stack(evidence: Evidence) -> Observed:
+    """Return whether CloudFormation's stack tag is readable on the bucket."""
     needs(evidence.on_aws, "the tags of the cloud on one machine are its own")
     from botocore.exceptions import ClientError
 

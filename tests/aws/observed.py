@@ -13,7 +13,7 @@ Verdict = Literal["proven", "refuted", "not covered"]
 
 @dataclass(frozen=True)
 class Observed:
-    """Result of checking one fact: a verdict, and what was seen. `value`: what was seen as a number in `unit`, if it is one."""
+    """The result of checking one fact: a verdict, and what was seen. `value`: what was seen as a number in `unit`, if it is a number."""
 
     verdict: Verdict
     seen: str
@@ -34,6 +34,7 @@ def check(look: Check) -> Check:
 
     @functools.wraps(look)
     def looked(evidence: Evidence) -> Observed:
+        """Run the check; return "not covered" with the reason if evidence is lacking."""
         try:
             return look(evidence)
         except Lacking as reason:

@@ -34,8 +34,8 @@ FUNCTIONS_USD = 0.01  # of one small run: generous
 
 @dataclass(kw_only=True)
 class ProofWalk(Evidence):
-    """State that the steps of the verification share. `whole`: True for the project's own proof, of which everything is tried; another
-    configuration is deployed, run and destroyed.
+    """The state that the steps of a verification share. `whole`: True for the project's own experiment, with which everything is tried; any
+    other one is only deployed, run and destroyed.
     """
 
     config: Path
@@ -82,8 +82,8 @@ class ProofWalk(Evidence):
 
 @dataclass(frozen=True, kw_only=True)
 class ProofStep:
-    """One step of the verification. `usd_per_hour`: dollars per hour of what exists while it lasts; `left_out`: returns why it is not
-    taken, empty if it is.
+    """One step of the verification. `usd_per_hour`: function that returns dollars per hour of what exists during the step; `left_out`:
+    function that returns why the step is skipped, "" if it is taken.
     """
 
     name: str
@@ -243,6 +243,7 @@ def _without(stack: str) -> Callable[[ProofWalk], str]:
     """Return a function that says why a step with a shared stack is left out."""
 
     def reason(walk: ProofWalk) -> str:
+        """Return why the step is skipped: the experiment does not need the stack, or the account refuses it; "" if neither."""
         needed = stack in shared_stacks(walk.experiment)
         return walk.refusal(walk.experiment) if needed else f"the experiment needs no {stack}"
 

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(not ASKED, reason="it costs dollars on an AWS ac
 
 @dataclass(frozen=True)
 class Walked:
-    """How the walk through the account ended, and what it showed of each line, by id."""
+    """How the verification ended, and what it showed of each line of the list, by id."""
 
     status: int
     facts: dict[str, dict[str, Any]]
@@ -53,6 +53,7 @@ def walk_through_account(options: Sequence[str]) -> int:
 
 
 def written(path: Path) -> bytes:
+    """Return a file's content; empty if it does not exist."""
     return path.read_bytes() if path.exists() else b""
 
 

@@ -57,12 +57,14 @@ def seen(*, on_aws: bool = True, of: Mapping[str, str] | None = None, **known: A
 
 
 def run(**result: Any) -> RunFolder:
+    """Return a finished run with `result` in its result.json."""
     counted = {"tensor_store": {"requests": 7}, "bus": {"requests": 3}}
     whole = {"outcome": "finished", "label": "measured-aws", "traffic": counted, **result}
     return RunFolder(path=Path(), result=whole, records=result.pop("records", []))
 
 
 def report(function: str, init_ms: float | None) -> Report:
+    """Return a Lambda report of a function. `init_ms`: milliseconds of INIT, None for a warm start."""
     return Report(
         logged_at=0.0,
         request_id="r",
@@ -85,21 +87,24 @@ def records(*spans: tuple[float, float]) -> list[dict[str, Any]]:
 
 
 def redriven(status: str, error: str = "", *, adopted: bool = True) -> Redriven:
+    """Return the end of a redriven run."""
     return Redriven(status=status, error=error, adopted=adopted)
 
 
 def aws(client: Any) -> Any:
+    """Return a boto3 session whose clients are all `client`."""
     return SimpleNamespace(client=lambda service, **arguments: client)
 
 
 class Answers:
-    """A client of which each call answers what is given for it, or raises it."""
+    """A boto3 client whose calls each return, or raise, what was given for them."""
 
     def __init__(self, **answers: Any) -> None:
         self.answers = answers
 
     def __getattr__(self, name: str) -> Any:
         def call(**arguments: Any) -> Any:
+            """Return the answer given for this call, or raise it if it is an exception."""
             if isinstance(self.answers[name], Exception):
                 raise self.answers[name]
             return self.answers[name]
@@ -108,6 +113,7 @@ class Answers:
 
 
 def refused(code: str) -> ClientError:
+    """Return the exception of an AWS call with that error code."""
     return ClientError({"Error": {"Code": code, "Message": ""}}, "Get")
 
 
@@ -119,10 +125,12 @@ def tagged(answer: Any) -> Evidence:
 
 
 def quota(answer: Any) -> Evidence:
+    """Return evidence from an account that answers `answer` for every quota."""
     return seen(aws=aws(Answers(get_service_quota=answer)))
 
 
 def over_the_broker(outcome: str) -> Evidence:
+    """Return evidence from an account with a broker and a run with that outcome."""
     listed = {"BrokerSummaries": [{"BrokerName": "crossover-verify-broker", "BrokerId": "b"}]}
     described = {"EngineVersion": "4.2.0", "HostInstanceType": "mq.m7g.medium"}
     return seen(aws=aws(Answers(list_brokers=listed, describe_broker=described)), run=run(outcome=outcome))

@@ -32,16 +32,19 @@ PROOF = load(driver.PROOF)
 def walk(
     experiment: Experiment = PROOF, *, config: Path = driver.PROOF, session: Any = None, **known: Any
 ) -> ProofWalk:
+    """Return the state of a verification, with `known` fields changed."""
     never: Any = None
     mine = {"on_aws": True, "out": Path(), "whole": config == driver.PROOF, "train": never, "ceiling_usd": 10.0} | known
     return ProofWalk(session=session, experiment=experiment, config=config, **mine)
 
 
 def taken(walk: ProofWalk) -> list[str]:
+    """Return the names of the steps that a verification would take."""
     return [each.name for each in STEPS if not each.left_out(walk)]
 
 
 def step(name: str, work: Callable[[ProofWalk], None], *, left_out: str = "") -> ProofStep:
+    """Return a step that does `work`."""
     return ProofStep(
         name=name, does="it", minutes=30, usd_per_hour=lambda e: 0.2, work=work, left_out=lambda walk: left_out, runs=1
     )
@@ -144,7 +147,7 @@ def test_the_schedule_is_waited_for_no_longer_than_it_may_take(monkeypatch: pyte
 
 
 class States:
-    """Step Functions with a run and one child of it: a redriven child succeeds, a redriven run ends as its child did."""
+    """A Step Functions client with a run and one child: a redriven child succeeds, a redriven run ends as its child did."""
 
     class exceptions:
         class ExecutionDoesNotExist(Exception):
@@ -180,7 +183,7 @@ class States:
 
 
 class Known(Evidence):
-    """Evidence whose executions are those of `States`."""
+    """Evidence from an account with the executions of `States`."""
 
     def client(self, service: str, **arguments: Any) -> Any:
         return self.session

@@ -31,6 +31,7 @@ def found() -> PlayGrid:
 
 
 def moved(page: Path, tmp_path: Path, *moves: tuple[str, str]) -> list[dict[str, Any]]:
+    """Return what the page shows after each move of a slider. `moves`: (slider, value)."""
     told: list[dict[str, Any]] = asked("play.mjs", tmp_path, page, json.dumps(moves))
     return told
 
@@ -47,6 +48,7 @@ def settings(found: PlayGrid) -> list[dict[str, int]]:
 
 
 def cell(found: PlayGrid, at: dict[str, int]) -> Sequence[Point]:
+    """Return the simulated points at the positions of the sliders."""
     return found.cells[at["epochs"], at["parameters"], at["workers"]]
 
 

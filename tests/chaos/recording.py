@@ -49,8 +49,8 @@ _ITS_OWN = (
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One request. `key`: the first that it names, without the run. `server`: which database. `up`, `down`:
-    bytes of payload. `vain`: it asked for what was not there.
+    """One recorded request. `key`: the first key that it names, without the run's name; `server`: number of the database; `up`, `down`:
+    bytes of payload; `vain`: whether it asked for something that did not exist.
     """
 
     service: str
@@ -64,7 +64,7 @@ class Asked:
 
 @dataclass
 class Invoked:
-    """One invocation of a step, or a program's epoch: its requests in their order, and its record."""
+    """One invocation of a step, or one epoch of a program: its requests in order, and its record."""
 
     requests: list[Asked]
     record: dict[str, Any]
@@ -100,13 +100,14 @@ class Invoked:
 
 @dataclass
 class Recorder(Nothing):
-    """Listens to one world. `invoked` in the order in which they ended."""
+    """A nemesis that causes no faults but records all requests. `invoked`: invocations in the order in which they ended."""
 
     invoked: list[Invoked] = field(default_factory=list)
     _world: VirtualWorld | None = None
     _under_way: dict[Process, list[Asked]] = field(default_factory=dict)
 
     def began(self, world: VirtualWorld) -> None:
+        """Remember the world."""
         self._world = world
 
     def after(self, call: VirtualCall) -> None:
@@ -140,35 +141,40 @@ def _answered(call: VirtualCall) -> tuple[int, bool]:
 
 
 class Told(ExactLearner):
-    """Losses and metrics as long, written down, as those of a real learner mostly are: what a recording counts must not vary with them.
-    `share`: of the gradient's coordinates, which are not 0.
+    """A learner whose losses and metrics always have equally many digits, so that recorded sizes do not vary. `share`: share of the
+    gradient's coordinates that are not 0.
     """
 
     share = 1.0
 
     def initial_model(self) -> memoryview:
+        """Return a model whose values are all 0.5."""
         self._model.fill_(0.5)
         return self.model
 
     def compute_gradient(self, batch: Batch, *, epoch: int, round: int, worker: int, minibatch: int) -> float:
+        """Set the gradient to 0.25 in the first `share` of the parameters and to 0 in the others, and return a constant loss."""
         self._gradient.fill_(0.25)
         self._gradient[int(self.share * self.parameters) : self.parameters] = 0.0
         return _LOSS
 
     def evaluate(self, batches: Iterable[Batch]) -> Evaluation:
+        """Return the evaluation with a constant loss and metric."""
         return replace(super().evaluate(batches), loss=_LOSS, metric=_METRIC)
 
 
 @dataclass
 class _AtOnce(VirtualWorld):
-    """Nothing takes time."""
+    """A world in which nothing takes time."""
 
     share: float = 1.0
 
     def spread(self, seconds: float) -> float:
+        """Return 0 seconds."""
         return 0.0
 
     def _learner(self, experiment: Experiment, manifest: Mapping[str, Any]) -> Any:
+        """Return a `Told` learner."""
         learner = Told(experiment, sizes=self.sizes)
         learner.share = self.share
         return learner

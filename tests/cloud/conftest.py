@@ -24,6 +24,7 @@ FIRST = "test_a_new_account_deploys_it_trains_and_it_deletes_itself"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark all tests of this folder as slow, except one."""
     for item in items:
         if item.path.is_relative_to(Path(__file__).parent) and item.name != FIRST:
             item.add_marker(pytest.mark.slow)
@@ -36,7 +37,7 @@ def cloud(account_cloud: AccountCloud) -> AccountCloud:
 
 
 class Settled:
-    """A cloud with resources of others in it, and a snapshot of them."""
+    """A cloud that contains other people's resources, with a snapshot of them for comparison."""
 
     def __init__(self, cloud: LocalCloud) -> None:
         self.session = made.one_session(cloud)
@@ -116,6 +117,9 @@ def crossover(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Command:
     """
 
     def call(*command: str, status: int = 0, **fields: Any) -> str:
+        """Run a `crossover` command on a small experiment, changed by `fields`, and return what it prints. Fails unless it ends with
+        `status`.
+        """
         config = written(
             tmp_path, **{"architecture": "all_reduce", "name": "tiny", "storage": {"channel": "s3"}} | fields
         )

@@ -21,7 +21,9 @@ OPERATOR = "operator"  # the access key of the command under test; functions and
 
 @dataclass(frozen=True)
 class Point:
-    """A moment at which a command is interrupted: the n-th call of one kind, `before` AWS acts on it, or after, with the answer lost."""
+    """A moment at which a command is interrupted: at the n-th call of one kind, either before AWS acts on it (`before`), or after, with the
+    answer lost.
+    """
 
     call: str
     before: bool
@@ -33,8 +35,8 @@ class Point:
 
 
 class Interrupter:
-    """Stands in front of a cloud and interrupts commands. `calls`: how many calls of each kind the last command made, in order of their
-    first.
+    """A WSGI layer in front of a cloud that interrupts commands. `calls`: number of calls of each kind by the last command, in the order of
+    their first occurrence.
     """
 
     def __init__(self, cloud: LocalCloud) -> None:
@@ -75,6 +77,7 @@ class Interrupter:
         return self._point is None
 
     def _answer(self, environ: Mapping[str, Any], start_response: Any) -> Iterable[bytes]:
+        """Pass a request on to the cloud and return its answer; at the chosen point interrupt the command instead."""
         call = _call(environ)
         if call is None:
             return self._application(environ, start_response)  # type: ignore[no-any-return]

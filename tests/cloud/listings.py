@@ -61,6 +61,7 @@ def details(client: Client, regions: tuple[str, ...]) -> dict[str, str]:
 
 
 def _details(client: Client, region: str, *, everywhere: bool) -> Iterator[tuple[str, Any]]:
+    """Yield (name, details) of each resource that AWS's APIs list in a region. `everywhere`: include services that have no region."""
     for service, operation, key, field in LISTINGS:
         if service in GLOBAL and not everywhere:
             continue
@@ -96,11 +97,13 @@ def _more(client: Any, operation: str, name: str) -> Any:
 
 
 def _body(client: Any, bucket: str, version: Any) -> bytes:
+    """Return the content of one version of an object."""
     body = client.get_object(Bucket=bucket, Key=version["Key"], VersionId=version["VersionId"])["Body"]
     return bytes(body.read())
 
 
 def _bucket_tags(client: Any, name: str) -> Any:
+    """Return a bucket's tags; [] if it has none."""
     try:
         return client.get_bucket_tagging(Bucket=name)["TagSet"]
     except client.exceptions.ClientError:  # none
@@ -108,12 +111,14 @@ def _bucket_tags(client: Any, name: str) -> Any:
 
 
 def _entries(client: Any, operation: str, key: str) -> list[Any]:
+    """Return all entries of a listing operation, from all of its pages."""
     if client.can_paginate(operation):
         return [each for page in client.get_paginator(operation).paginate() for each in page.get(key, [])]
     return list(getattr(client, operation)()[key])
 
 
 def _instances(client: Any) -> list[Any]:
+    """Return all EC2 instances that are not terminated."""
     reservations = client.describe_instances()["Reservations"]
     found = [each for reservation in reservations for each in reservation["Instances"]]
     return [each for each in found if each["State"]["Name"] != "terminated"]

@@ -27,6 +27,7 @@ def ours(session: Any, project: str, part: str, resources: Mapping[str, Any] = T
 
 
 def tags(project: str, part: str) -> dict[str, str]:
+    """Return the tags of a stack of the project, by its part: "network", "broker", or an experiment's name."""
     shared = part in ("network", "broker")
     return {
         "project": project,
@@ -60,6 +61,7 @@ def stacks(cloud: LocalCloud) -> set[str]:
 
 
 def clear(cloud: LocalCloud) -> None:
+    """Destroy all stacks, newest first, except other people's."""
     for name in reversed(cloud.stacks()):
         if name not in neighbours.STACKS:
             cloud.destroy(name)

@@ -39,6 +39,7 @@ def settle(client_of: Client) -> list[str]:
 
 
 def _pairs(tags: Mapping[str, str], key: str = "Key", value: str = "Value") -> list[dict[str, str]]:
+    """Return tags as a list of mappings, as most AWS APIs expect them. `key`, `value`: names of the two fields."""
     return [{key: name, value: each} for name, each in tags.items()]
 
 
@@ -50,7 +51,10 @@ def _names() -> Iterator[tuple[str, Mapping[str, str]]]:
 
 
 def _stacks(client_of: Client) -> Iterator[str]:
+    """Create other people's CloudFormation stacks in two regions; yield the name of each."""
+
     def make(region: str, name: str, tags: Mapping[str, str]) -> str:
+        """Create one stack, and return its name and region."""
         client = client_of("cloudformation", region)
         client.create_stack(StackName=name, TemplateBody=_TOPIC, Tags=_pairs(tags))
         return f"stack {name}, {region}"
@@ -65,6 +69,7 @@ def _stacks(client_of: Client) -> Iterator[str]:
 
 
 def _data(client_of: Client) -> Iterator[str]:
+    """Create other people's buckets, parameters and secrets; yield the name of each."""
     s3 = client_of("s3", HERE)
     for (name, tags), region in zip(_names(), (HERE, FAR, HERE), strict=True):
         far = {"CreateBucketConfiguration": {"LocationConstraint": region}} if region != HERE else {}
@@ -93,6 +98,7 @@ def _data(client_of: Client) -> Iterator[str]:
 
 
 def _lambda(client_of: Client) -> Iterator[str]:
+    """Create other people's functions, roles, log groups and layers; yield the name of each."""
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w") as file:
         file.writestr("index.py", "def handler(event, context): return event\n")
@@ -118,6 +124,7 @@ def _lambda(client_of: Client) -> Iterator[str]:
 
 
 def _work(client_of: Client) -> Iterator[str]:
+    """Create other people's state machines, an execution, schedules and brokers; yield the name of each."""
     states, scheduler, queue = (client_of(each, HERE) for each in ("stepfunctions", "scheduler", "mq"))
     for name, tags in _names():
         arn = states.create_state_machine(
@@ -158,6 +165,7 @@ def _work(client_of: Client) -> Iterator[str]:
 
 
 def _people(client_of: Client) -> Iterator[str]:
+    """Create other people's roles, instance profiles and budgets; yield the name of each."""
     iam = client_of("iam", HERE)
     for name, tags in list(_names())[1:]:
         iam.create_role(RoleName=name, AssumeRolePolicyDocument="{}", Tags=_pairs(tags))
@@ -178,6 +186,7 @@ def _people(client_of: Client) -> Iterator[str]:
 
 
 def _ec2(client_of: Client) -> Iterator[str]:
+    """Create other people's networks, instances and all that belongs to them; yield the name of each."""
     ec2 = client_of("ec2", HERE)
     network = ec2.create_vpc(CidrBlock="10.9.0.0/16", TagSpecifications=_given("vpc", BY_HAND))["Vpc"]["VpcId"]
     yield f"network {network}"
@@ -222,6 +231,7 @@ def _ec2(client_of: Client) -> Iterator[str]:
 
 
 def _given(kind: str, tags: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return EC2's tag specification for a kind of resource; [] if there are no tags."""
     return [{"ResourceType": kind, "Tags": _pairs(tags)}] if tags else []
 
 

@@ -102,6 +102,8 @@ def s3(s3_client: Any) -> Any:
 
 
 def _clients(request: pytest.FixtureRequest) -> VirtualClients:
+    """Return data plane clients for virtual servers; functions cannot be invoked."""
+
     def nobody(name: str, event: Event) -> Event:
         raise AssertionError(name)
 
@@ -118,6 +120,7 @@ def make_objects(request: pytest.FixtureRequest, folder: Path) -> MakeObjects:
     """Return a function that makes an object store by its name in OBJECT_STORES."""
 
     def make(name: str, traffic: Traffic) -> ObjectStore:
+        """Return the object store implementation with that name, counting into `traffic`."""
         if name == "s3":
             from crossover.data.s3 import S3ObjectStore
 
@@ -143,6 +146,7 @@ def make_tensors(request: pytest.FixtureRequest, tls: TlsFiles) -> Iterator[Make
     made = []
 
     def make(name: str, traffic: Traffic) -> TensorStore:
+        """Return the tensor store implementation with that name, counting into `traffic`."""
         from crossover.data.memory import MemoryObjectStore, MemoryTensorStore
 
         if name == "memory":
@@ -177,6 +181,7 @@ def make_bus(request: pytest.FixtureRequest, tls: TlsFiles) -> Iterator[MakeBus]
     made: list[MessageBus] = []
 
     def make(name: str, traffic: Traffic) -> MessageBus:
+        """Return the message bus implementation with that name, counting into `traffic`."""
         if name == "memory":
             from crossover.data.memory import MemoryMessageBus
 

@@ -126,7 +126,7 @@ def rabbit_server(folder: Path, tls: TlsFiles) -> TlsRabbitServer:
 
 
 class AtOnce:
-    """Connection to a virtual server without a world around it: each request is done when it is made, one at a time."""
+    """A connection to a virtual server without a simulated world: each request takes effect immediately, one at a time."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -138,7 +138,7 @@ class AtOnce:
 
 
 class Proxy:
-    """A TCP port in front of another, which can break every connection, at once or after a number of bytes towards the server."""
+    """A TCP port that forwards to another one and can break every connection, immediately or after a number of bytes towards the server."""
 
     def __init__(self, port: int, *, host: str = "127.0.0.1") -> None:
         self._target = port

@@ -39,6 +39,7 @@ def at_once(count: int, work: Callable[[int], T]) -> list[T]:
     line = threading.Barrier(count, timeout=60)
 
     def start(index: int) -> T:
+        """Wait until all threads are ready, then run the work."""
         line.wait()
         return work(index)
 

@@ -147,6 +147,7 @@ def host(search: Search, rank: int) -> Caller | None:
     """Return the Redis host of a rank as a caller; None if the templates have none."""
 
     def matches(properties: Mapping[str, Any]) -> bool:
+        """Return whether the properties are those of the database host with the rank."""
         tags = {tag["Key"]: tag["Value"] for tag in properties.get("Tags", [])}
         return tags.get("crossover:role") == "redis" and tags.get("crossover:rank") == str(rank)
 

@@ -38,6 +38,7 @@ def synth(spirt: Experiment, tmp_path_factory: pytest.TempPathFactory) -> Synthe
     nowhere = tmp_path_factory.mktemp("no-layers")
 
     def make(*, layers: Path = nowhere, now: datetime = NOW, **fields: Any) -> Assembly:
+        """Synthesize the SPIRT experiment with changed `fields`, and return its assembly."""
         experiment = replace(spirt, **fields)
         folder = synthesize(experiment, tmp_path_factory.mktemp("assembly"), layers=layers, now=now)
         return Assembly(folder, f"{experiment.project}-{experiment.name}")
@@ -51,6 +52,7 @@ def assembled(tmp_path_factory: pytest.TempPathFactory) -> Assembled:
 
     @functools.cache
     def make(name: str) -> Assembly:
+        """Synthesize the case with that name, checked by cdk-nag, and return its assembly."""
         experiment, nowhere = Case.of(name).experiment, tmp_path_factory.mktemp("no-layers")
         out = tmp_path_factory.mktemp("assembly")
         app = App(outdir=str(out), context=feature_flags(), builtin_cloud_formation_validation=False)

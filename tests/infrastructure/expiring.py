@@ -29,7 +29,7 @@ def filled_in(*, only: str = "") -> str:
 
 
 class Account:
-    """Stacks with one machine each, whose execution waits for an hour."""
+    """An account with stacks that each have one state machine, whose execution waits for an hour."""
 
     def __init__(self, client: Callable[[str], Any], account: str = "123456789012") -> None:
         """`client(service)` makes clients of an account in us-east-1."""
@@ -62,6 +62,7 @@ class Account:
         self.ssm.put_parameter(Name=name, Value=bucket, Type="String", Overwrite=True)
 
     def running(self, arn: str) -> bool:
+        """Return whether an execution is running; False if it was deleted with its state machine."""
         try:
             return bool(self.states.describe_execution(executionArn=arn)["status"] == "RUNNING")
         except self.states.exceptions.ExecutionDoesNotExist:  # it went with its machine
@@ -85,6 +86,7 @@ class Account:
         self.stacks.get_waiter("stack_delete_complete").wait(StackName=stack, WaiterConfig={"Delay": 1})
 
     def present(self) -> set[str]:
+        """Return the names of all existing stacks."""
         return {stack["StackName"] for stack in self.stacks.describe_stacks()["Stacks"]}
 
 

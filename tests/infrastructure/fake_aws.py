@@ -27,8 +27,9 @@ METADATA = {
 
 
 class FakeAws:
-    """`objects` by key, `calls` in order, `signals` and `logs` as they came. `fails`: calls that are refused. `listening`: the socket to
-    answer at; by default one of this machine.
+    """An HTTP server with the AWS services that a booting host calls. `objects`: contents of S3 by key; `calls`: names of the calls in
+    order; `signals`, `logs`: what was received; `fails`: names of calls that are refused; `listening`: socket to answer at, by default a
+    new one on this machine.
     """
 
     def __init__(self, listening: socket.socket | None = None) -> None:
@@ -42,6 +43,8 @@ class FakeAws:
         fake = self
 
         class Handler(BaseHTTPRequestHandler):
+            """The handler of one HTTP request, which lets the fake answer it."""
+
             def do_GET(self) -> None:
                 fake.answer(self)
 
@@ -64,11 +67,13 @@ class FakeAws:
         return {"AWS_ENDPOINT_URL": self.url, "AWS_EC2_METADATA_SERVICE_ENDPOINT": self.url}
 
     def close(self) -> None:
+        """Stop the server and wait for its end."""
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
 
     def answer(self, request: BaseHTTPRequestHandler) -> None:
+        """Answer one HTTP request."""
         body = request.rfile.read(int(request.headers.get("Content-Length") or 0))
         status, answer = self._route(request, body)
         request.send_response(status)
@@ -77,6 +82,7 @@ class FakeAws:
         request.wfile.write(answer)
 
     def _route(self, request: BaseHTTPRequestHandler, body: bytes) -> tuple[int, bytes]:
+        """Return (HTTP status, body) for a request, and record it. Requests must have the token or signature that AWS would require."""
         path = request.path
         if path == "/latest/api/token":
             return 200, b"token"
@@ -94,6 +100,7 @@ class FakeAws:
         return (400, b'{"__type": "AccessDeniedException"}') if name.split(" ")[0] in self.fails else act()
 
     def _action(self, request: BaseHTTPRequestHandler, body: bytes) -> tuple[str, Any]:
+        """Return (name of the AWS call, function that performs it and returns (HTTP status, body)) for a request."""
         target = request.headers["X-Amz-Target"]
         if target:
             given = json.loads(body)
@@ -111,6 +118,7 @@ class FakeAws:
         return f"GetObject {key}", lambda: (200, self.objects[key]) if key in self.objects else (404, b"NoSuchKey")
 
     def _json(self, action: str, given: dict[str, Any]) -> tuple[int, bytes]:
+        """Perform a call of one of AWS's JSON APIs, and return (HTTP status, body)."""
         if action == "GetSecretValue":
             return 200, json.dumps({"SecretString": self.secret}).encode()
         if action == "PutLogEvents":
@@ -121,7 +129,7 @@ class FakeAws:
 
 
 class Machine:
-    """A folder that stands for a booting machine's root, and the AWS around it. `stubs`: its programs, by name."""
+    """A folder that acts as the root of a booting machine, with a fake AWS. `stubs`: the machine's programs, by name."""
 
     def __init__(self, root: Path, stubs: Mapping[str, str], *folders: str) -> None:
         self.root, self.aws = root, FakeAws()
@@ -139,6 +147,7 @@ class Machine:
         return text
 
     def run(self, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Run a command with this machine's programs, root folder and AWS, for at most 100 seconds, and return the ended process."""
         stand_ins = {"HOST": str(self.root), "PYTHON": sys.executable, **self.aws.environment, **environment}
         return subprocess.run(
             ["timeout", "100", *command],

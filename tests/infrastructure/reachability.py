@@ -18,7 +18,9 @@ NETWORK, BROKER = "crossover-network", "crossover-broker"
 
 @dataclass
 class Search:
-    """`missing` names what is not there, `evidence` is what was found. `stack`: the experiment's."""
+    """A search for what must be in the templates so that a service can be reached. `missing`: what was not found; `evidence`: what was
+    found; `stack`: name of the experiment's stack.
+    """
 
     templates: Templates
     stack: str
@@ -26,6 +28,7 @@ class Search:
     missing: list[str] = field(default_factory=list)
 
     def of(self, stack: str, kind: str) -> Iterator[tuple[str, Json]]:
+        """Yield (logical id, properties) of each resource of a type in a stack."""
         for name, resource in self.templates.get(stack, {"Resources": {}})["Resources"].items():
             if resource["Type"] == kind:
                 yield name, resource.get("Properties", {})
@@ -99,6 +102,9 @@ class Search:
         (stack, _, ours), (_, _, theirs) = group.partition("/"), target.partition("/")
 
         def rule(mine: str, other: str, direction: str) -> Callable[[Json], bool]:
+            """Return a function that tells whether a security group's rule lets traffic to the port pass between the two groups in that
+            direction.
+            """
             return lambda p: (
                 flat(p["GroupId"]) == f"<{mine}.GroupId>"
                 and flat(p.get(f"{direction}SecurityGroupId")) == f"<{other}.GroupId>"
@@ -175,6 +181,7 @@ def without(templates: Templates, pointer: Pointer) -> Templates:
     assert isinstance(stack, str)
 
     def cut(node: Any, path: list[str | int]) -> Any:
+        """Return a copy of the nested data without the element at the path."""
         head, *rest = path
         if isinstance(node, dict):
             return {k: cut(v, rest) if k == head else v for k, v in node.items() if rest or k != head}

@@ -48,6 +48,8 @@ KINDS = {  # what stands in a command line -> what the process is; the first tha
 
 @dataclass(frozen=True)
 class Process:
+    """A running process: its id, kind and what else decides whether it can be a victim."""
+
     pid: int
     parent: int
     kind: str
@@ -55,7 +57,7 @@ class Process:
 
 @dataclass(frozen=True)
 class Ended:
-    """A run that one of its children was taken from. `victim`: its kind; "" where the run ended before there was one."""
+    """A run of which one child process was killed. `victim`: kind of that process; "" if the run ended before there was one."""
 
     status: int
     said: str
@@ -90,6 +92,7 @@ def children(main: int) -> list[Process]:
 
 
 def _processes() -> Iterator[tuple[int, int, str, bytes]]:
+    """Yield (pid, parent's pid, command line, environment) of each live process that this user may read."""
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
@@ -102,6 +105,7 @@ def _processes() -> Iterator[tuple[int, int, str, bytes]]:
 
 
 def _kind(command: str, *, forked: bool) -> str:
+    """Return the kind of a process by its command line. `forked`: whether it was forked by a fork server, without a command of its own."""
     kind = next((kind for words, kind in KINDS.items() if words in command), "helper")  # Erlang's, and shells
     return kind.replace("function", "fork server") if not forked else kind
 
@@ -166,6 +170,7 @@ def of_any_kind(rng: random.Random) -> Callable[[list[Process]], Process | None]
     """First a kind, then one of it: there are many more functions than servers."""
 
     def choose(there: list[Process]) -> Process | None:
+        """Choose a random kind of process, then a random process of it; None if there is no process."""
         kind = _one(sorted({each.kind for each in there}), rng)
         return _one([each for each in there if each.kind == kind], rng)
 
@@ -173,4 +178,5 @@ def of_any_kind(rng: random.Random) -> Callable[[list[Process]], Process | None]
 
 
 def _one(of: Sequence[T], rng: random.Random) -> T | None:
+    """Return a random element; None if there is none."""
     return rng.choice(of) if of else None

@@ -35,6 +35,7 @@ def listening(pids: Iterable[int]) -> list[Listening]:
 
 
 def _sockets_of(pid: int) -> set[str]:
+    """Return the inode numbers of the sockets that a process has open."""
     found = set[str]()
     with suppress(OSError):  # it has ended
         for each in Path(f"/proc/{pid}/fd").iterdir():
@@ -44,6 +45,7 @@ def _sockets_of(pid: int) -> set[str]:
 
 
 def _internet() -> Iterator[Listening]:
+    """Yield the TCP sockets that listen and the UDP sockets that receive from anyone, on this machine."""
     for table in ("tcp", "tcp6", "udp", "udp6"):
         path = Path("/proc/net", table)
         for line in path.read_text().splitlines()[1:] if path.exists() else ():
@@ -54,6 +56,7 @@ def _internet() -> Iterator[Listening]:
 
 
 def _unix() -> Iterator[Listening]:
+    """Yield the unix sockets on this machine that accept connections or datagrams."""
     for line in Path("/proc/net/unix").read_text().splitlines()[1:]:
         _, _, _, flags, kind, _, inode, *path = line.split(maxsplit=7)
         datagrams = kind == _DATAGRAMS and bool(path)

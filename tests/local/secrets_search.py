@@ -66,6 +66,7 @@ def environments() -> Iterator[tuple[str, bytes]]:
 
 
 def _objects(cloud: LocalCloud) -> Iterator[tuple[str, bytes]]:
+    """Yield (where, content) of each object in S3."""
     s3 = cloud.session().client("s3")
     for bucket in s3.list_buckets()["Buckets"]:
         for page in s3.get_paginator("list_objects_v2").paginate(Bucket=bucket["Name"]):
@@ -75,6 +76,7 @@ def _objects(cloud: LocalCloud) -> Iterator[tuple[str, bytes]]:
 
 
 def _logs(cloud: LocalCloud) -> Iterator[tuple[str, bytes]]:
+    """Yield (where, text) of each log event."""
     logs = cloud.session().client("logs")
     for group in logs.describe_log_groups()["logGroups"]:
         for page in logs.get_paginator("filter_log_events").paginate(logGroupName=group["logGroupName"]):
@@ -83,6 +85,7 @@ def _logs(cloud: LocalCloud) -> Iterator[tuple[str, bytes]]:
 
 
 def _executions(cloud: LocalCloud) -> Iterator[tuple[str, bytes]]:
+    """Yield (where, JSON text) of each state machine, execution and history."""
     states = cloud.session().client("stepfunctions")
     for machine in states.list_state_machines()["stateMachines"]:
         yield _told("machine", states.describe_state_machine(stateMachineArn=machine["stateMachineArn"]))
@@ -121,4 +124,5 @@ def _descriptions(cloud: LocalCloud) -> Iterator[tuple[str, bytes]]:
 
 
 def _told(where: str, answer: Any) -> tuple[str, bytes]:
+    """Return (where, an API's answer as JSON text)."""
     return where, json.dumps(answer, default=str).encode()

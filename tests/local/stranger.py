@@ -83,6 +83,7 @@ def redis(address: str, *, family: str, commands: Mapping[str, int], **_: Any) -
 
 
 def _connected(family: str, address: str) -> socket.socket:
+    """Return a socket connected to a TCP port of this machine or to a unix socket."""
     if family == "tcp":
         return socket.create_connection(("127.0.0.1", int(address)), LIMIT_S)
     client = socket.socket(socket.AF_UNIX)
@@ -96,10 +97,12 @@ def _connected(family: str, address: str) -> socket.socket:
 
 
 def _resp(words: list[str]) -> bytes:
+    """Return a command as Redis's protocol encodes it."""
     return f"*{len(words)}\r\n".encode() + b"".join(f"${len(word)}\r\n{word}\r\n".encode() for word in words)
 
 
 def datagram(address: str, **_: Any) -> Answers:
+    """Try to send a datagram to a unix socket; yield whether it was taken, or the error's name."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as client:
         try:
             client.sendto(b"x", address.replace("@", "\0", 1))
@@ -109,6 +112,7 @@ def datagram(address: str, **_: Any) -> Answers:
 
 
 def broker(address: str, **_: Any) -> Answers:
+    """Try to log in to RabbitMQ with common passwords; yield for each user whether that worked, or the error's name."""
     for user, password in (("guest", "guest"), ("crossover", "crossover"), ("", "")):
         login = pika.PlainCredentials(user, password)
         try:
@@ -132,6 +136,7 @@ def distribution(address: str, **_: Any) -> Answers:
 
 
 def _tell(node: socket.socket, words: bytes) -> None:
+    """Send a message with its length in front, as Erlang's distribution protocol expects."""
     node.sendall(len(words).to_bytes(2, "big") + words)
 
 
@@ -173,6 +178,7 @@ def asking() -> Iterator[Callable[..., list[tuple[str, str]]]]:
         told, heard = process.stdin, process.stdout
 
         def ask(kind: str, **about: Any) -> list[tuple[str, str]]:
+            """Let the stranger's process make one kind of attempt, and return its (attempt, answer) pairs."""
             told.write(json.dumps({"kind": kind, **about}) + "\n")
             told.flush()
             return [(what, answer) for what, answer in json.loads(heard.readline())]
@@ -182,6 +188,9 @@ def asking() -> Iterator[Callable[..., list[tuple[str, str]]]]:
 
 
 def main() -> None:
+    """Drop all privileges if this process has them, then make the attempts that standard input asks for, one JSON line each, and print the
+    answers.
+    """
     logging.disable()
     if os.getuid() == 0:
         os.setgroups([])

@@ -12,7 +12,7 @@ from tests.moto_patches import account, definitions, interfaces, stacks
 
 
 class AccountCloud(LocalCloud):
-    """The cloud on this machine as a double of an account. `account`: its limits, which tests change."""
+    """The local cloud, extended so that it answers like an AWS account. `account`: its limits, which tests may change."""
 
     def __init__(self, workspace: Path, **settings: Any) -> None:
         super().__init__(workspace, **settings)

@@ -28,7 +28,7 @@ BROKER_TYPES = ("mq.m7g.medium", "mq.m7g.large", "mq.m5.large")
 
 
 class Account:
-    """Answers of an account's APIs; those of an established account by default."""
+    """The limits and offers that an account's APIs report; by default those of an established account."""
 
     def __init__(self) -> None:
         self.concurrency = CONCURRENCY
@@ -51,6 +51,7 @@ def install(changes: Replacements, account: Account) -> None:
     from moto.ssm.models import SimpleSystemManagerBackend
 
     def settings(request: Any, full_url: str, headers: Any) -> tuple[int, dict[str, str], str]:
+        """Answer Lambda's GetAccountSettings with the account's concurrency."""
         limit = {
             "TotalCodeSize": 80_530_636_800,
             "CodeSizeUnzipped": 262_144_000,
@@ -61,6 +62,7 @@ def install(changes: Replacements, account: Account) -> None:
         return 200, {}, json.dumps({"AccountLimit": limit, "AccountUsage": {"TotalCodeSize": 0, "FunctionCount": 0}})
 
     def options(request: Any, full_url: str, headers: Any) -> tuple[int, dict[str, str], str]:
+        """Answer Amazon MQ's DescribeBrokerInstanceOptions with what the account offers."""
         offered = [
             {
                 "hostInstanceType": kind,
@@ -78,6 +80,7 @@ def install(changes: Replacements, account: Account) -> None:
 
     @changes.wraps(SimpleSystemManagerBackend, "get_parameter")
     def get(old: Any, self: Any, name: str) -> Any:
+        """Return an SSM parameter; a public parameter of AWS names the account's newest image, if one is set."""
         found = old(self, name)
         if found is not None and name.startswith("/aws/service/") and account.newest_image:
             found = copy.copy(found)
@@ -86,6 +89,7 @@ def install(changes: Replacements, account: Account) -> None:
 
     @changes.wraps(ServiceQuotasBackend, "get_service_quota")
     def quota(old: Any, self: Any, service_code: str, quota_code: str) -> Any:
+        """Return the account's value of a quota, or moto's if the account sets none."""
         value = account.quotas.get((service_code, quota_code))
         if value is None:
             return old(self, service_code, quota_code)
@@ -96,11 +100,13 @@ def install(changes: Replacements, account: Account) -> None:
 
     @changes.wraps(InstanceTypeOfferingBackend, "describe_instance_type_offerings")
     def offerings(old: Any, self: Any, *rest: Any, **named: Any) -> Any:
+        """Return the instance types on offer, without those that the account does not offer."""
         found = old(self, *rest, **named)
         return [each for each in found if (each["Location"], each["InstanceType"]) not in account.not_offered]
 
     @changes.wraps(VPCBackend, "describe_vpc_endpoint_services")
     def services(old: Any, self: Any, *rest: Any, **named: Any) -> Any:
+        """Return VPC endpoint services, without zones in which the account does not offer them."""
         found = old(self, *rest, **named)
 
         def offered(service: Any) -> Any:

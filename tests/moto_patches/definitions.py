@@ -18,6 +18,7 @@ def install(changes: Replacements) -> None:
 
     @changes.adds(StepFunctionResponse, "validate_state_machine_definition")
     def validate(self: Any) -> Any:
+        """Answer ValidateStateMachineDefinition with the diagnostics of the definition."""
         found = list(diagnostics(self._get_param("definition")))
         return ActionResult({"result": "FAIL" if found else "OK", "diagnostics": found, "truncated": False})
 

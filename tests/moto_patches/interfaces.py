@@ -35,12 +35,14 @@ def install(changes: Replacements, account: Account) -> None:
     shared: dict[_Place, _Shared] = {}
 
     def enter(function: Any) -> None:
+        """Record that a function uses the network interfaces of its subnets; create those that do not exist."""
         for place in _places(function._vpc_config):
             if place not in shared:
                 shared[place] = _Shared(_interface(place))
             shared[place].users.add(function.function_name)
 
     def leave(function: Any, *, lets_go: bool) -> None:
+        """Record that a function no longer uses its network interfaces. Forget those without users, and delete them if `lets_go`."""
         for place, used in list(shared.items()):
             if function.function_name in used.users:
                 used.users.discard(function.function_name)
@@ -51,12 +53,14 @@ def install(changes: Replacements, account: Account) -> None:
 
     @changes.wraps(LambdaFunction, "create_from_cloudformation_json")
     def create(old: Any, cls: Any, *rest: Any, **named: Any) -> Any:
+        """Create a function, with its network interfaces."""
         made = old(*rest, **named)
         enter(made)
         return made
 
     @changes.wraps(LambdaFunction, "update_configuration")
     def configure(old: Any, self: Any, updates: Mapping[str, Any]) -> Any:
+        """Change a function's configuration, and its network interfaces with it."""
         if "VpcConfig" in updates:
             leave(self, lets_go=_stands(self.role))
         answer = old(self, updates)
@@ -65,11 +69,13 @@ def install(changes: Replacements, account: Account) -> None:
 
     @changes.wraps(LambdaFunction, "delete")
     def delete(old: Any, self: Any, *rest: Any) -> None:
+        """Delete a function, and network interfaces that no other function uses."""
         leave(self, lets_go=account.interfaces_are_awaited)
         old(self, *rest)
 
     @changes.wraps(SubnetBackend, "delete_subnet")
     def delete_subnet(old: Any, self: Any, subnet_id: str) -> Any:
+        """Delete a subnet. Raises DependencyViolationError if a Lambda network interface is in it."""
         held = [each.id for each in self.enis.values() if each.subnet.id == subnet_id and _of_lambda(each)]
         if held:
             raise DependencyViolationError(

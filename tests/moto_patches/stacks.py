@@ -31,6 +31,7 @@ _REMEMBERED = "crossover_resources"  # our mark on moto's deleted stack
 
 
 def install(changes: Replacements) -> None:
+    """Add CloudFormation's rules of updates, creation, deletion and remembered stacks to moto."""
     from moto.awslambda.models import LayerVersion
 
     _updates(changes)
@@ -49,6 +50,7 @@ def _creation(changes: Replacements) -> None:
     from moto.cloudformation.models import Stack
 
     def is_being_made(stack: Any) -> bool:
+        """Return whether a stack's creation is in progress."""
         return stack.status in ("CREATE_PENDING", "CREATE_IN_PROGRESS")
 
     resources, outputs = (vars(Stack)[name].fget for name in ("stack_resources", "outputs"))
@@ -61,11 +63,13 @@ def _creation(changes: Replacements) -> None:
 
 
 def _deletion(changes: Replacements) -> None:
+    """Patch moto so that deletions of stacks can fail, and are remembered, as on AWS."""
     from moto.cloudformation.models import CloudFormationBackend, Event, Stack
     from moto.cloudformation.parsing import ResourceMap
 
     @changes.wraps(ResourceMap, "_delete_resource")
     def delete_resource(old: Any, self: Any, resource: Any, described: Any) -> Any:
+        """Delete a resource, and record the error if that fails."""
         failures = self.__dict__.setdefault("crossover_failures", {})
         try:
             done = old(self, resource, described)
@@ -77,6 +81,7 @@ def _deletion(changes: Replacements) -> None:
 
     @changes.wraps(CloudFormationBackend, "delete_stack")
     def delete(old: Any, self: Any, name_or_id: str) -> Any:
+        """Delete a stack, unless others use its exports."""
         stack = self.stacks.get(name_or_id)
         if stack is None:  # by name: moto asks again, by id
             return old(self, name_or_id)
@@ -87,6 +92,7 @@ def _deletion(changes: Replacements) -> None:
             return delete_made(old, self, stack)
 
     def delete_made(old: Any, self: Any, stack: Any) -> Any:
+        """Delete a stack whose resources are all created. If that fails, keep it with the status DELETE_FAILED and the reasons."""
         setattr(stack, _REMEMBERED, _remembered(stack))
         try:
             return old(self, stack.stack_id)
@@ -102,6 +108,7 @@ def _deletion(changes: Replacements) -> None:
 
     @changes.wraps(Stack, "create_resources")
     def create(old: Any, self: Any) -> None:
+        """Create a stack's resources, unless it was deleted meanwhile."""
         with _being_made(self):
             if not self.status.startswith("DELETE"):
                 old(self)
@@ -137,6 +144,7 @@ def _remembered(stack: Any) -> list[Any]:
 
 
 def _resources(changes: Replacements) -> None:
+    """Patch moto so that it lists the resources of deleted stacks, and finds stacks by a physical id, as on AWS."""
     from moto.cloudformation.exceptions import ValidationError
     from moto.cloudformation.models import CloudFormationBackend
     from moto.cloudformation.responses import CloudFormationResponse, StackResourceDTO
@@ -144,11 +152,13 @@ def _resources(changes: Replacements) -> None:
 
     @changes.wraps(CloudFormationBackend, "list_stack_resources")
     def listed(old: Any, self: Any, name_or_id: str) -> Any:
+        """Return a stack with its resources, as remembered if it was deleted."""
         stack = self.get_stack(name_or_id)
         return (stack, _remembered(stack)) if stack.status.startswith("DELETE") else old(self, name_or_id)
 
     @changes.wraps(CloudFormationResponse, "describe_stack_resources")
     def described(old: Any, self: Any) -> Any:
+        """Answer DescribeStackResources, also for a physical id without a stack's name."""
         physical = self._get_param("PhysicalResourceId")
         if self._get_param("StackName") or not physical:
             return old(self)
@@ -181,23 +191,27 @@ _INSTANCE, _CONDITION = "AWS::EC2::Instance", "AWS::CloudFormation::WaitConditio
 
 
 class BootWaits:
-    """`booted(user data)` is told of every first boot; conditions that are made wait for the boots that name their handle."""
+    """Wait conditions of stacks, which wait for the first boots of instances. `booted(user_data)` is called at every first boot."""
 
     def __init__(self) -> None:
         self._boots: list[str] = []
         self._made = threading.local()
 
     def booted(self, user_data: str) -> None:
+        """Record the user data of an instance that boots."""
         self._boots.append(user_data)
 
     def make_condition(self, wanted: WantedResource) -> MadeResource:
+        """Create a wait condition, to be checked at the end of the stack's creation."""
         self._new().append(wanted)
         return make_without_effect(wanted)
 
     def begin(self) -> None:
+        """Start without any wait conditions."""
         self._made.conditions = []
 
     def _new(self) -> list[WantedResource]:
+        """Return the wait conditions created so far in this thread."""
         if not hasattr(self._made, "conditions"):
             self.begin()
         found: list[WantedResource] = self._made.conditions
@@ -216,6 +230,7 @@ class BootWaits:
 
 
 def _updates(changes: Replacements) -> None:
+    """Patch moto so that updates of stacks follow CloudFormation's rules."""
     from moto.cloudformation import models, parsing
     from moto.cloudformation.exceptions import ValidationError
     from moto.ec2.models.instances import Instance
@@ -225,10 +240,12 @@ def _updates(changes: Replacements) -> None:
 
     @changes.wraps(parsing, "resource_class_from_type")
     def class_of(old: Any, resource_type: str) -> Any:
+        """Return the class for a type of resource; wait conditions have one of their own."""
         return condition if resource_type == _CONDITION else old(resource_type)
 
     @changes.wraps(Instance, "create_from_cloudformation_json")
     def boot(old: Any, cls: Any, resource_name: str, cloudformation_json: Any, *rest: Any, **named: Any) -> Any:
+        """Create an EC2 instance, and record its properties and its boot."""
         properties = dict(cloudformation_json["Properties"])
         instance = old(resource_name, cloudformation_json, *rest, **named)
         setattr(instance, PROPERTIES, properties)
@@ -237,6 +254,7 @@ def _updates(changes: Replacements) -> None:
 
     @changes.wraps(parsing.ResourceMap, "create")
     def create(old: Any, self: Any, template: Any) -> Any:
+        """Create a stack's resources, then check its wait conditions."""
         waits.begin()
         ready = old(self, template)
         waits.check()
@@ -244,6 +262,7 @@ def _updates(changes: Replacements) -> None:
 
     @changes.wraps(parsing.ResourceMap, "update")
     def update(old: Any, self: Any, template: Any, parameters: Any = None) -> None:
+        """Update a stack's resources, then check its wait conditions."""
         waits.begin()
         self.before = self._resource_json_map
         old(self, template, parameters)
@@ -251,12 +270,14 @@ def _updates(changes: Replacements) -> None:
 
     @changes.wraps(parsing.ResourceMap, "build_resource_diff")
     def difference(old: Any, self: Any, other_template: Any, parameters: Any = None) -> dict[str, list[str]]:
+        """Return the logical ids to add, modify and remove; resources that refer to a replaced one are modified too."""
         found: dict[str, list[str]] = old(self, other_template, parameters)
         _add_affected(found["Modify"], self, other_template)
         return found
 
     @changes.wraps(parsing, "parse_and_update_resource")
     def update_one(old: Any, logical_id: str, resource_json: Any, resources_map: Any, *rest: Any, **named: Any) -> Any:
+        """Update one resource, or keep it if AWS would do so. Raises ValidationError if moto cannot update it in place."""
         there = resources_map[logical_id]
         if resource_json["Type"] == _INSTANCE:
             return _updated_instance(there, logical_id, resource_json, resources_map)
@@ -291,6 +312,7 @@ def _add_affected(modified: list[str], stack: Any, template: Mapping[str, Any]) 
     changed = {name for name in declared if _read_anew(stack, name, declared[name])}
 
     def affected(by: set[str]) -> list[str]:
+        """Return the resources, not modified yet, that refer to one of the given resources."""
         there, resources = stack._resource_json_map, template["Resources"]
         return [
             name
@@ -306,6 +328,7 @@ def _add_affected(modified: list[str], stack: Any, template: Mapping[str, Any]) 
 
 
 def _read_anew(stack: Any, name: str, parameter: Mapping[str, Any]) -> bool:
+    """Return whether an SSM parameter of the stack has another value than at the last deployment."""
     path = stack.input_parameters.get(name, parameter.get("Default"))
     if not str(parameter["Type"]).startswith("AWS::SSM::Parameter::") or name not in stack.resolved_parameters:
         return False
@@ -313,6 +336,7 @@ def _read_anew(stack: Any, name: str, parameter: Mapping[str, Any]) -> bool:
 
 
 def _references(value: Any) -> Iterator[str]:
+    """Yield the logical ids to which a template's value refers, at any depth."""
     if isinstance(value, dict):
         if "Ref" in value:
             yield value["Ref"]
@@ -323,6 +347,7 @@ def _references(value: Any) -> Iterator[str]:
 
 
 def _updated_instance(there: Any, logical_id: str, resource_json: Any, resources_map: Any) -> Any:
+    """Return the instance with its new properties: the same one, or a new one that replaces it if AWS would replace it."""
     from moto.cloudformation import parsing
 
     _, resource, _ = parsing.parse_resource_and_generate_name(logical_id, resource_json, resources_map)
@@ -336,4 +361,5 @@ def _updated_instance(there: Any, logical_id: str, resource_json: Any, resources
 
 
 def _but_for_tags(resource: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of a resource without its tags."""
     return {**resource, "Properties": {**resource.get("Properties", {}), "Tags": None}}

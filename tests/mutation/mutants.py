@@ -45,7 +45,7 @@ FLIPPED: dict[type[ast.cmpop], type[ast.cmpop]] = {
 
 @dataclass(frozen=True, order=True)
 class Fault:
-    """One line changed: the `occurrence`-th (from 0) in `function` of `file` that reads `before`, without its indentation."""
+    """One changed line: in `function` of `file`, the `occurrence`-th line (from 0) that reads `before`, without its indentation."""
 
     file: str
     function: str
@@ -120,6 +120,7 @@ def _changes(node: ast.AST) -> Iterator[tuple[str, ast.expr | ast.stmt, str]]:
 
 
 def _unparsed(node: ast.AST) -> str:
+    """Return the source text of a syntax tree."""
     return ast.unparse(ast.fix_missing_locations(node))
 
 
@@ -306,6 +307,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def main() -> None:
+    """Draw faults, measure which tests cover them, or run the tests on them, as the arguments say."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["draw", "cover", "run"])
     parser.add_argument("which", nargs="*", type=int)

@@ -78,7 +78,7 @@ _OF_OTHER_THINGS = re.compile(
 
 @dataclass(frozen=True)
 class Edit:
-    """In `file`, `old` (which occurs once) becomes `new`."""
+    """A change of `file`: the text `old`, which occurs once, becomes `new`."""
 
     file: str
     old: str
@@ -87,7 +87,9 @@ class Edit:
 
 @dataclass(frozen=True)
 class Fault:
-    """`loses`: what the protocol no longer keeps; `runs`: architectures that go through it, with these `settings`."""
+    """A planted fault. `loses`: what the protocol no longer guarantees with it; `runs`: architectures whose runs go through the changed
+    code, with `settings`.
+    """
 
     name: str
     source: str  # "tool", "planted", "later" or the commit whose mend is taken back
@@ -222,6 +224,7 @@ def outcome(fault: Fault, command: Sequence[str]) -> str:
 
 
 def main() -> int:
+    """Draw faults, check that all can be planted, or run the virtual world on them, as the arguments say. Return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["draw", "where", "run", "dead"])
     parser.add_argument("names", nargs="*")

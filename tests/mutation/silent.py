@@ -39,7 +39,7 @@ FOR_TESTS = (
 
 @dataclass(frozen=True)
 class Fault:
-    """`loses`: what would be wrong; `test`: the pytest node that tells."""
+    """A planted fault that gives a wrong result without an error. `loses`: what would be wrong; `test`: pytest node that must fail."""
 
     name: str
     loses: str
@@ -96,6 +96,7 @@ def _end(python_path: str) -> None:
 
 
 def main() -> int:
+    """Check that all faults can be planted, or run their tests, as the arguments say. Return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["where", "run"])
     parser.add_argument("names", nargs="*")

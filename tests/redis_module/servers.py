@@ -55,6 +55,7 @@ class Client(redis.Redis):
     """redis-py's client with a typed `execute_command`."""
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
+        """Send a command and return its reply."""
         return super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
 
 
@@ -152,6 +153,7 @@ def starting(default: Path) -> Iterator[Start]:
     with contextlib.ExitStack() as ends:
 
         def start(module: Path = default, **options: Any) -> Server:
+            """Start a Redis server with the tensor module, which is stopped at the end of the test."""
             server = Server(module, **options)
             ends.callback(server.close)
             return server.start()

@@ -18,6 +18,7 @@ def mutated(sample: Any) -> st.SearchStrategy[Any]:
 
     @st.composite
     def draw(drawn: st.DrawFn) -> Any:
+        """Draw a copy of the sample with one value replaced, removed or added."""
         found = copy.deepcopy(sample)
         path = drawn(st.sampled_from([(), *places(found)]))
         if not path:

@@ -30,6 +30,7 @@ def blocks(definition: State) -> Iterator[State]:
 
 
 def onward(state: State) -> set[str]:
+    """Return the names of all states that can follow a state."""
     following = {state.get("Next"), state.get("Default")}
     following |= {choice["Next"] for choice in [*state.get("Choices", []), *state.get("Catch", [])]}
     return {name for name in following if name}

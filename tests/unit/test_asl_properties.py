@@ -25,6 +25,7 @@ STEPS = [step(name) for name in ("compute", "compute failed", "Done", LONG)]  # 
 
 
 def grown(inner: st.SearchStrategy[Node]) -> st.SearchStrategy[Node]:
+    """Return a strategy for trees whose parts come from `inner`."""
     several = st.lists(inner, min_size=1, max_size=3)
     until = st.sampled_from(["synchronised", "finished"])
     return st.one_of(

@@ -38,6 +38,7 @@ def stored(key: str, body: bytes) -> MemoryObjectStore:
 
 
 def record(body: bytes) -> Vector:
+    """Return a stored vector that holds the bytes."""
     return Vector(VectorKind.RECORD, memoryview(body), dtype="uint8")
 
 
@@ -56,16 +57,19 @@ class Found:
 
 
 def heartbeat(body: bytes) -> Any:
+    """Read a lease whose stored bytes are `body`."""
     objects = MemoryObjectStore(Traffic())
     objects.put(Keys(RUN).heartbeat(0), body)
     return Heartbeats(objects, Keys(RUN)).has_given_back(0, 0)
 
 
 def of_records(body: bytes) -> Any:
+    """Read the records of a run whose stored bytes are `body`."""
     return spending.read_records(stored(f"{Keys(RUN).records}x", body), Keys(RUN), {})
 
 
 def facts_of(body: bytes) -> Any:
+    """Read a run configuration whose stored bytes are `body`."""
     return Resources(None).read_configuration(RUN, stored(Keys(RUN).experiment, body))  # type: ignore[arg-type]
 
 

@@ -90,11 +90,13 @@ def bare(tmp_path: Path) -> Path:
 
 
 def made(program: Path, text: str) -> None:
+    """Write an executable program with that text."""
     program.write_text(text)
     program.chmod(0o755)
 
 
 def make(*arguments: str, programs: Path) -> tuple[int, str, str]:
+    """Run make with only the given programs on the PATH. Return (exit status, output, errors)."""
     command = ["make", "--no-print-directory", *arguments]
     done = subprocess.run(
         command, cwd=ROOT, env={**os.environ, "PATH": str(programs)}, capture_output=True, text=True, check=False

@@ -15,16 +15,18 @@ from crossover.workflow.context import Context, Meter, Resources
 
 
 class Old(ThisProcess):
-    """A process that began two seconds ago, and has run nothing yet."""
+    """A process that started two seconds ago and has done nothing yet."""
 
     age_s = 2.0
 
     def started_at(self) -> float:
+        """Return when the process started, two seconds before the real one."""
         return super().started_at() - self.age_s
 
 
 @pytest.fixture
 def process() -> Iterator[Old]:
+    """Yield a process that has just started its interpreter, in use as the runtime."""
     with runtime.use(found := Old()):
         yield found
 
@@ -35,6 +37,7 @@ def clients(process: Old) -> MemoryClients:
 
 
 def records(clients: MemoryClients) -> list[dict[str, object]]:
+    """Return the records of two invocations in one environment, in order."""
     for _ in range(2):
         with Meter("train", Context(Resources(clients), run="r", memory_mb=512), first_event("r", workers=1)):
             pass

@@ -37,6 +37,7 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
         monkeypatch.setattr(package, "__path__", [*package.__path__, str(folder)])
 
     def put(name: str, text: str) -> None:
+        """Write a module that Python will find."""
         (tmp_path / name).write_text(text)
         importlib.invalidate_caches()
 
@@ -162,6 +163,7 @@ def test_another_experiment_does_not_mind_a_faulty_eighth(eighth: Callable[..., 
 
 
 def refused(name: str = "eighth") -> str:
+    """Return the message with which an architecture of that name is refused."""
     with pytest.raises(ConfigError) as caught:
         validate({"name": "x", "architecture": name})
     return str(caught.value)

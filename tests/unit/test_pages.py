@@ -36,6 +36,7 @@ OTHERS = {"torch", "aws", "docs"}  # packages, services and sites of others that
 
 @cache
 def parsed(file: str) -> ast.Module:
+    """Return the syntax tree of a file of the project."""
     return ast.parse((ROOT / file).read_text(encoding="utf-8"))
 
 
@@ -60,6 +61,7 @@ def own_names(file: str) -> set[str]:
 
 
 def ends(parts: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """Yield all endings of a dotted name, the longest first."""
     return (parts[start:] for start in range(len(parts)))
 
 
@@ -92,6 +94,7 @@ def resolves(name: str) -> bool:
 
 
 def field(schema: dict[str, object], parts: tuple[str, ...]) -> bool:
+    """Return whether the schema has a field with that dotted name."""
     if not parts:
         return True
     text = json.dumps(schema)

@@ -30,6 +30,7 @@ if __name__ == "__main__":
 
 
 def running(pid: int) -> bool:
+    """Return whether a process exists and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
@@ -52,6 +53,7 @@ def test_workers_end_with_who_asked(number: signal.Signals, time: int, tmp_path:
 
 
 def told(seen: list[int]) -> None:
+    """Add this process's id to the list."""
     seen.append(os.getpid())
 
 

@@ -7,6 +7,8 @@ from crossover.runtime import ThisProcess
 
 
 class Elsewhere(ThisProcess):
+    """A runtime whose time is always 12 seconds."""
+
     def time(self) -> float:
         return 12.0
 

@@ -83,6 +83,7 @@ NUMPY_ALLOWED = (
 
 
 def part_of(module: str) -> str:
+    """Return the part of the project to which a module belongs, such as "crossover.data" or "functions"."""
     names = module.split(".")
     if names[0] != "crossover":
         return names[0]
@@ -91,11 +92,13 @@ def part_of(module: str) -> str:
 
 
 def files() -> list[Path]:
+    """Return the paths of all Python files of the project's packages."""
     found = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
     return [*found, *ROOT.glob("app.py")]
 
 
 def module_of(path: Path) -> str:
+    """Return the dotted module name of a file."""
     names = path.relative_to(ROOT).with_suffix("").parts
     return ".".join(names[:-1] if names[-1] == "__init__" else names)
 
@@ -129,6 +132,7 @@ def imports(path: Path, *, for_types: bool = False) -> Iterator[tuple[str | None
 
 
 def named(path: Path, *, for_types: bool = False) -> Iterator[tuple[str, int]]:
+    """Yield (module, line) of each import of a file whose module is known."""
     return ((module, line) for module, line in imports(path, for_types=for_types) if module is not None)
 
 
@@ -153,6 +157,7 @@ def circles(graph: Mapping[str, set[str]]) -> list[set[str]]:
     """Nodes that reach one another, group by group."""
 
     def reached(start: str) -> set[str]:
+        """Return all parts that a part imports, directly or not."""
         found, ahead = set[str](), [start]
         while ahead:
             new = graph.get(ahead.pop(), set()) - found
@@ -308,6 +313,7 @@ def test_an_encoding_that_is_not_said_is_found(text: str, unsaid: bool) -> None:
 
 
 def trees() -> Iterator[tuple[str, ast.Module]]:
+    """Yield (path, syntax tree) of each file."""
     return ((str(path.relative_to(ROOT)), ast.parse(path.read_text("utf-8"))) for path in files())
 
 

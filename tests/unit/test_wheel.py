@@ -30,11 +30,13 @@ def test_a_wheel_in_an_empty_folder_projects_and_trains(tmp_path: Path) -> None:
     experiment = str(installed / "config" / "all-reduce-s3.yaml")
 
     def python(*arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run Python with the installed package in an empty folder."""
         environment = {**os.environ, "PYTHONPATH": str(installed)}
         command = (sys.executable, *arguments)
         return subprocess.run(command, cwd=empty, env=environment, check=False, capture_output=True, text=True)
 
     def crossover(*arguments: str, status: int = 0) -> str:
+        """Run a `crossover` command with the installed package, and return its output. Fails unless it ends with `status`."""
         done = python("-m", "crossover.cli", *arguments)
         assert done.returncode == status, done
         return done.stdout + done.stderr if status else done.stdout

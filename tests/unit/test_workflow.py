@@ -28,15 +28,19 @@ calls: list[tuple[str, int, int]] = []
 
 @pytest.fixture(autouse=True)
 def fresh_calls() -> None:
+    """Forget all calls before each test."""
     calls.clear()
 
 
 @pytest.fixture
 def ctx() -> Context:
+    """Return a context with in-memory stores for four workers."""
     return Context(Resources(MemoryClients(workers=4)), run="r")
 
 
 def named(name: str, **changes: object) -> Step:
+    """Return a step that records its calls and changes its event by `changes`."""
+
     def body(ctx: Context, event: Event) -> dict[str, object]:
         calls.append((name, event["worker"], event["minibatch"]))
         return changes

@@ -24,8 +24,8 @@ PREFIX = "crossover-boot-"
 
 
 class BootedHost:
-    """`user_data` as an instance has it. `variables`: of its environment. `files`: more of its image, by path. `objects`: of
-    its buckets.
+    """A host that runs its user data at its first boot. `user_data`: as an instance gets it; `variables`: of its environment; `files`:
+    further files of its image, by path; `objects`: contents of its buckets.
     """
 
     def __init__(
@@ -70,11 +70,13 @@ class BootedHost:
         self._process.stdin.close()
 
     def _write(self, path: str, content: bytes) -> None:
+        """Write a file into the host's folder."""
         target = self._folder / path
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(content)
 
     def _drain(self) -> None:
+        """Copy the console's output until the host ends."""
         assert self._process.stdout is not None
         with self._process.stdout as shown:
             for line in shown:
@@ -121,6 +123,7 @@ class BootedHost:
 
 
 def _unit(variables: Mapping[str, str]) -> str:
+    """Return the systemd unit that runs the user data, in place of cloud-init."""
     given = "".join(f'Environment="{name}={value}"\n' for name, value in variables.items())
     return (
         "[Unit]\nDescription=User data, in cloud-init's place\nAfter=basic.target\n"
@@ -154,6 +157,7 @@ def _listening_in(process: int) -> socket.socket:
     made = list[socket.socket]()
 
     def listen() -> None:  # in a thread of its own, as a thread has one network
+        """Open a socket in the network namespace of a process; needs a thread of its own."""
         with open(f"/proc/{process}/ns/net") as network:
             if ctypes.CDLL(None, use_errno=True).setns(network.fileno(), CLONE_NEWNET):
                 raise OSError(ctypes.get_errno(), "setns")

@@ -25,7 +25,7 @@ SHARED = ("crossover-network", "crossover-broker")
 
 @dataclass(frozen=True)
 class Created:
-    """The stacks of our project, by name: their templates, and what became of them."""
+    """The created stacks of our project by name: their templates, and their final states."""
 
     server: LocalStack
     templates: dict[str, Json]
@@ -68,6 +68,7 @@ def create(server: LocalStack, templates: dict[str, Json]) -> dict[str, Json]:
 
 
 def _begin(server: LocalStack, name: str, template: Json) -> None:
+    """Start the creation of a stack from its template."""
     text = json.dumps(template)
     for newer, known in NEWER.items():
         text = text.replace(newer, known)
@@ -83,6 +84,7 @@ def _begin(server: LocalStack, name: str, template: Json) -> None:
 
 
 def _assets(template: Json) -> Iterator[str]:
+    """Yield the keys of the ZIP files that a template's functions and layers need."""
     for kind, code in (("AWS::Lambda::Function", "Code"), ("AWS::Lambda::LayerVersion", "Content")):
         for properties in resources(template, kind).values():
             if "S3Key" in properties[code]:
@@ -101,6 +103,7 @@ def _parameters(template: Json) -> Iterator[tuple[str, str]]:
 
 
 def _created(server: LocalStack, name: str) -> Json:
+    """Wait until the creation of a stack has ended, and return the stack."""
     client, until = server.client("cloudformation"), time.monotonic() + PATIENCE_S
     while True:
         found: Json = client.describe_stacks(StackName=name)["Stacks"][0]

@@ -85,6 +85,7 @@ def _stamp(name: str) -> Path:
 
 
 def _beside_node(program: str) -> str:
+    """Return the path of a program in the folder of Node.js."""
     return str(Path(node_path()).with_name(program))
 
 

@@ -24,7 +24,7 @@ _PATIENCE_S = 180.0  # a stalled machine takes its time; a start takes about 3 s
 
 @dataclass(frozen=True)
 class LocalStack:
-    """One that answers. Clients are shared: boto's are safe in many threads, making one is slow."""
+    """A running LocalStack. Its clients are shared, because they are safe in several threads and slow to create."""
 
     url: str
 
@@ -34,6 +34,7 @@ class LocalStack:
 
 @cache
 def _client(service: str, url: str) -> Any:
+    """Return a boto3 client of a service at `url`, without retries."""
     config = Config(retries={"total_max_attempts": 1}, read_timeout=_PATIENCE_S, max_pool_connections=32)
     return boto3.client(service, endpoint_url=url, region_name=REGION, config=config)
 
@@ -79,6 +80,7 @@ def localstack(folder: Path, *, mocks: dict[str, Any] | None = None, **environme
 
 
 def _wait(url: str, child: Any, log: Path) -> None:
+    """Wait until LocalStack answers. Fails if its process ends or takes too long."""
     until = time.monotonic() + _PATIENCE_S
     while True:
         with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/_localstack/health", timeout=10):

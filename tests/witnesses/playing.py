@@ -28,6 +28,7 @@ _ROLE = f"arn:aws:iam::{ACCOUNT}:role/witness"
 
 
 def arn(kind: str, name: str, service: str = "states") -> str:
+    """Return the ARN of a resource in LocalStack's account."""
     return f"arn:aws:{service}:{REGION}:{ACCOUNT}:{kind}:{name}"
 
 
@@ -44,7 +45,7 @@ def shortened(state: Any) -> Any:
 
 @dataclass
 class Run:
-    """One run, which starts with the machine `root`. `case`: of the mocks."""
+    """One run of state machines, which starts with the machine `root`. `case`: name of the test case of mocked services."""
 
     id: str
     root: str
@@ -59,7 +60,7 @@ class Run:
 
 @dataclass
 class Stage:
-    """The machines of one architecture on a LocalStack, and the runs that are played there."""
+    """The state machines of one architecture on LocalStack, and the runs that are played there."""
 
     server: LocalStack
     name: str
@@ -76,6 +77,7 @@ class Stage:
             self.states.create_state_machine(name=self._full(machine), definition=definition, roleArn=_ROLE)
 
     def _full(self, name: str) -> str:
+        """Return the full name of a state machine of this architecture."""
         return f"{self.name}-{name}"
 
     def _definition(self, machine: str, **changes: Any) -> str:
@@ -119,6 +121,7 @@ class Stage:
     # --- executions -----------------------------------------------------------------------------------------------------
 
     def start(self, run: Run) -> None:
+        """Start the execution of a run."""
         machine = arn("stateMachine", self._full(run.root)) + (f"#{run.case}" if run.case else "")
         started = self.states.start_execution(stateMachineArn=machine, name=run.id, input=json.dumps(run.event))
         run.execution = started["executionArn"]
@@ -135,6 +138,7 @@ class Stage:
         return arn("execution", f"{self._full(name)}:{child_name(name, event)}")
 
     def status(self, execution: str) -> str:
+        """Return the status of an execution, such as RUNNING."""
         return str(self.states.describe_execution(executionArn=execution)["status"])
 
     def entered(self, execution: str) -> list[tuple[str, Event]]:
@@ -204,7 +208,10 @@ def answering(stages: Mapping[str, Stage]) -> Iterator[str]:
     """The address at which functions are answered, by the stage whose name theirs begins with."""
 
     class Handler(BaseHTTPRequestHandler):
+        """An HTTP handler that answers invocations of functions as the scripts of the runs say."""
+
         def do_POST(self) -> None:
+            """Answer one invocation, with an error if the script says so."""
             function = self.path.removeprefix("/")
             event = json.loads(self.rfile.read(int(self.headers["content-length"])))
             try:

@@ -77,6 +77,7 @@ def sanitized() -> None:
 
 
 def _redis(root: Path, server: Path) -> None:
+    """Write a script that starts the unpacked Redis or Valkey with its own loader."""
     _script(server, debian.command(root, root / "usr" / "bin" / server.name))
 
 

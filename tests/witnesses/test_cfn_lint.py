@@ -23,6 +23,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
 
 
 def broken(templates: list[Path]) -> dict[str, set[str]]:
+    """Run cfn-lint on templates, and return its findings by rule."""
     program = environment(NAME) / "venv" / "bin" / "cfn-lint"
     done = subprocess.run(
         [program, "--format", "json", "--regions", "us-east-1", "--", *templates],

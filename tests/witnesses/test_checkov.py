@@ -66,6 +66,9 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], set
 
 
 def failures(folder: Path, templates: int) -> dict[tuple[str, str], set[str]]:
+    """Run checkov on a folder of templates, and return the failed checks by (check, type of resource). Fails unless it has read all
+    templates.
+    """
     command = [environment(NAME) / "venv" / "bin" / NAME, "--directory", folder, "--framework", "cloudformation"]
     done = subprocess.run(
         [*command, "--output", "json", "--compact", "--soft-fail", "--skip-download"],

@@ -86,10 +86,12 @@ def stops_where_the_tree_does(walk: Walk, expected: Walk, failing: str) -> None:
 
 
 def surroundings(place: Place) -> list[Place]:
+    """Return all places that contain the place."""
     return [place[:length] for length in range(len(place))]
 
 
 def names_its_cause(trial: Trial, error: str, cause: str) -> None:
+    """Check that an execution's error and cause name what failed."""
     assert trial.failing is not None
     if trial.child is None:
         assert f"{trial.failing.name} failed, worker {trial.worker}, epoch 0, round 0: {trial.error}" in cause

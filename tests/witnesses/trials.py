@@ -25,7 +25,9 @@ DURING = ("SUCCEEDED", "FAILED", "ABORTED")  # or while its parent waits for it
 
 @dataclass
 class Trial:
-    """One run. `failing`: the step whose visit by `worker` fails; `child`: what was started under its name before."""
+    """One run that is tried. `failing`: the step that fails at worker `worker`; `child`: child execution that was started under its name
+    before.
+    """
 
     root: str
     name: str
@@ -38,6 +40,7 @@ class Trial:
 
     @property
     def id(self) -> str:
+        """The trial's name with only letters, digits and hyphens."""
         return "".join(letter if letter.isalnum() else "-" for letter in f"{self.root} {self.name}")
 
     @property
@@ -47,9 +50,11 @@ class Trial:
         return self.id, first_step(self.child).name, self.worker
 
     def event(self) -> Event:
+        """The event with which the trial starts."""
         return {**first_event(self.id, workers=2), "minibatches": 2}
 
     def trouble(self, step: str, event: Event, attempt: int) -> str | None:
+        """Return the error with which an attempt of a step fails in this trial; None if it succeeds."""
         if self.name == ONCE:
             return REPEATED[hash_of(step, event) % len(REPEATED)] if attempt == 0 else None
         here = self.failing is not None and step == self.failing.name
@@ -167,7 +172,7 @@ def all_states(block: StateDefinition) -> dict[str, StateDefinition]:
 
 @dataclass
 class Played:
-    """Result of a trial, and what the tree says."""
+    """The result of a trial on LocalStack, beside what the tree of steps gives."""
 
     run: Run
     walk: Walk
@@ -177,7 +182,7 @@ class Played:
 
 @dataclass
 class Performance:
-    """All trials of an architecture, under way or done."""
+    """All trials of an architecture, in progress or done."""
 
     machines: Mapping[str, StateDefinition]
     futures: dict[str, "Future[Played]"] = field(default_factory=dict)  # by the trial's id
@@ -198,6 +203,7 @@ def perform(server: LocalStack, name: str, stages: dict[str, Stage]) -> Performa
     trees = roots(load(name))
 
     def play(trial: Trial) -> Played:
+        """Run a trial to its end, and return its result beside the expected one."""
         tree = trees[trial.root]
         repeated = trial.name == ONCE  # which only state machines do
         walked, completes = expected(Script(tree) if repeated else Script(tree, trial.trouble), trial.event())
@@ -212,6 +218,7 @@ def perform(server: LocalStack, name: str, stages: dict[str, Stage]) -> Performa
         return Played(run, found, walked, completes)
 
     def throttle(run_id: str, machine: str, case: str) -> Run:
+        """Run a state machine whose services are throttled, and return the run."""
         event = {**first_event(run_id, workers=2), "minibatches": 2}
         run = stage.enlisted(Run(run_id, machine, event, Script(trees["run"]), case))
         stage.start(run)

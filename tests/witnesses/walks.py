@@ -25,7 +25,7 @@ TURNS = 2  # of every loop: its end is looked at twice
 
 
 class Failure(CrossoverError):
-    """Exception: what a scripted step answers instead of an event."""
+    """Raised in place of a scripted step's answer: the step fails."""
 
     def __init__(self, error: str) -> None:
         super().__init__(f"{error}: scripted")
@@ -33,7 +33,7 @@ class Failure(CrossoverError):
 
 
 class GaveWay(Failure, StaleAttempt):
-    """Failure that a tolerant ForEach does not go on without."""
+    """A failure after which even a tolerant ForEach does not continue."""
 
 
 Trouble = Callable[[str, Event, int], str | None]  # the error with which a step's attempt (0, 1, ...) on an event ends
@@ -41,7 +41,7 @@ Trouble = Callable[[str, Event, int], str | None]  # the error with which a step
 
 @dataclass
 class Script:
-    """Answers of each step of an architecture, for one run: all loops end at their second look, the innermost first."""
+    """The answers of each step of an architecture for one run. All loops end at their second check, the innermost first."""
 
     root: Node
     trouble: Trouble = lambda step, event, attempt: None
@@ -114,7 +114,7 @@ def expected(script: Script, event: Event) -> tuple[Walk, bool]:
 
 
 class _Recorder:
-    """Stands for the Context of scripted steps, and records the walk."""
+    """A context for scripted steps that records the walk."""
 
     def __init__(self, script: Script) -> None:
         self.script, self.walk = script, defaultdict[Place, list[Entry]](list)
@@ -125,13 +125,16 @@ class _Recorder:
         yield self
 
     def pause(self, seconds: float) -> None:
+        """Record a wait at the place of the last step."""
         place, event = self._here.last
         self.walk[place].append(("wait", event))
 
     def entered(self, name: str, place: Place, event: Event) -> None:
+        """Record that a task was entered."""
         self.walk[place].append((name, seen(event)))
 
     def called(self, step: str, place: Place, event: Event) -> Event:
+        """Record a step, and return its scripted answer."""
         self.entered(step, place, event)
         answer = self.script.answer(step, event)
         self._here.last = place, seen(answer)
@@ -156,11 +159,14 @@ class _Recorder:
         raise TypeError(f"not a node: {node!r}")
 
     def _started(self, name: str, place: Place, event: Event) -> Event:
+        """Record the start of a child execution."""
         self.entered(f"child {name}", place, event)
         return event
 
 
 class _Scripted(Step):
+    """A step whose work is a scripted call."""
+
     def __init__(self, name: str, call: Callable[[Event], Event]) -> None:
         super().__init__(name=name, module=__name__, body=lambda ctx, event: None)
         object.__setattr__(self, "call", call)
@@ -185,7 +191,7 @@ def resolved(place: Place, event: Mapping[str, Any]) -> Place:
 
 @dataclass(frozen=True)
 class Entered:
-    """A state as a walk names it; the name is "" for what only state machines have."""
+    """A state by the name that walks use; the name is "" for states that only state machines have."""
 
     name: str
     place: Place
@@ -196,6 +202,7 @@ def states(machines: Mapping[str, StateDefinition], machine: str, place: Place =
     found: dict[str, dict[str, Entered]] = {machine: {}}
 
     def block(definition: StateDefinition, place: Place) -> None:
+        """Collect the states of a definition and of all definitions inside it."""
         for name, state in definition["States"].items():
             match state["Type"]:
                 case "Map":

@@ -86,6 +86,7 @@ def search(
 
 
 def _seeds(given: str) -> range:
+    """Return the seeds that `--seeds` asks for, from text such as "7" or "0-99". Raises UserError if it is malformed."""
     found = re.fullmatch(r"(\d+)(?:-(\d+))?", given)
     first, last = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
     if not first <= last < SEEDS:

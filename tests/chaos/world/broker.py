@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(order=True, frozen=True, slots=True)
 class QueuedMessage:
-    """`order`: its place in the queue, which it takes again when it is given back."""
+    """A message in a queue. `order`: its position, to which it returns if it is given back unacknowledged."""
 
     order: int
     body: bytes = field(compare=False)
@@ -16,13 +16,15 @@ class QueuedMessage:
 
 @dataclass(eq=False, slots=True)
 class Queue:
+    """A queue of the broker: the arguments of its declaration, and its messages that are ready for delivery."""
+
     arguments: Mapping[str, Any]
     ready: list[QueuedMessage] = field(default_factory=list)
 
 
 @dataclass(eq=False, slots=True)
 class Channel:
-    """The broker's side of one. `held`: by tag, what was delivered and not acknowledged, and from which queue."""
+    """The broker's side of one client channel. `held`: by delivery tag, (queue, message) of what was delivered and not acknowledged yet."""
 
     number: int
     held: dict[int, tuple[str, QueuedMessage]] = field(default_factory=dict)
@@ -31,7 +33,9 @@ class Channel:
 
 
 class Closed(Exception):
-    """The broker closes a channel that asks for the impossible, with AMQP's code: 404 not found, 406 other arguments than before."""
+    """Raised if the broker closes a channel because of an invalid request, with AMQP's code: 404 not found, 406 other arguments than
+    before.
+    """
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(code, text)
@@ -65,6 +69,7 @@ class VirtualBroker:
         self.up = True
 
     def open(self) -> Channel:
+        """Open a channel and return it."""
         self._opened += 1
         channel = Channel(self._opened)
         self._channels.append(channel)
@@ -81,20 +86,24 @@ class VirtualBroker:
     # --- queues and exchanges -----------------------------------------------------------------------------------------
 
     def declare_queue(self, name: str, arguments: Mapping[str, Any]) -> None:
+        """Create a queue, unless it exists with the same arguments. Raises Closed if it exists with others."""
         found = self.queues.setdefault(name, Queue(arguments))
         if found.arguments != arguments:
             raise Closed(406, f"PRECONDITION_FAILED - inequivalent arg for queue '{name}' in vhost '/'")
 
     def declare_exchange(self, name: str) -> None:
+        """Create a fanout exchange, unless it exists."""
         self.exchanges.setdefault(name, [])
 
     def bind(self, queue: str, exchange: str) -> None:
+        """Let the queue receive every message that is published to the exchange. Raises Closed if either does not exist."""
         self.queue(queue)
         bound = self._exchange(exchange)
         if queue not in bound:
             bound.append(queue)
 
     def delete_queue(self, name: str) -> None:
+        """Delete a queue and its bindings, if it exists."""
         self.queues.pop(name, None)
         for bound in self.exchanges.values():
             if name in bound:
@@ -104,11 +113,13 @@ class VirtualBroker:
         self.exchanges.pop(name, None)
 
     def queue(self, name: str) -> Queue:
+        """Return the queue with that name. Raises Closed if it does not exist."""
         if name not in self.queues:
             raise Closed(404, f"NOT_FOUND - no queue '{name}' in vhost '/'")
         return self.queues[name]
 
     def _exchange(self, name: str) -> list[str]:
+        """Return the names of the queues bound to an exchange. Raises Closed if the exchange does not exist."""
         if name not in self.exchanges:
             raise Closed(404, f"NOT_FOUND - no exchange '{name}' in vhost '/'")
         return self.exchanges[name]
@@ -136,6 +147,7 @@ class VirtualBroker:
         return channel.tags, ready.pop(0)
 
     def acknowledge(self, channel: Channel, tag: int) -> None:
+        """Remove a delivered message for good. Raises Closed if the delivery tag is not known."""
         name, message = self._let_go(channel, tag)
         self.moved(False, name, message.body)
 
@@ -151,11 +163,13 @@ class VirtualBroker:
             self._drop_head(name)
 
     def _let_go(self, channel: Channel, tag: int) -> tuple[str, QueuedMessage]:
+        """Remove and return (queue, message) of a delivery that the channel holds. Raises Closed if the tag is not known."""
         if tag not in channel.held:
             raise Closed(406, f"PRECONDITION_FAILED - unknown delivery tag {tag}")
         return channel.held.pop(tag)
 
     def _drop_head(self, name: str) -> None:
+        """Drop the oldest messages of a queue until it has at most its maximum length."""
         queue = self.queues[name]
         while len(queue.ready) > queue.arguments.get("x-max-length", float("inf")):
             queue.ready.pop(0)

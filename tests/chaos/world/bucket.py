@@ -13,7 +13,9 @@ from tests.chaos.world.requests import Carry, LostReply, Request, ServerRefusal
 
 
 class Bucket:
-    """Objects by key. `carry` takes every request to them."""
+    """A virtual S3 bucket with the interface of boto3's client. `objects`: bodies by key; `carry`: carries each request to the bucket and
+    its reply back.
+    """
 
     def __init__(self, carry: Carry) -> None:
         self.objects: dict[str, bytes] = {}
@@ -21,9 +23,11 @@ class Bucket:
         self._carry = carry
 
     def put_object(self, *, Bucket: str, Key: str, Body: Any, IfNoneMatch: str = "") -> None:
+        """Store an object. Raises PreconditionFailed if `IfNoneMatch` is given and the key exists."""
         body = Body if isinstance(Body, bytes) else bytes(Body.read())
 
         def put() -> bool:
+            """Store the object unless the condition fails; return whether it was stored."""
             if IfNoneMatch and Key in self.objects:
                 return False
             self.objects[Key] = body
@@ -33,17 +37,21 @@ class Bucket:
             raise _error("PreconditionFailed", "PutObject")
 
     def get_object(self, *, Bucket: str, Key: str) -> Mapping[str, Any]:
+        """Return the object's body under "Body". Raises NoSuchKey."""
         return {"Body": io.BytesIO(self._found("GetObject", Key))}
 
     def head_object(self, *, Bucket: str, Key: str) -> None:
+        """Raise NoSuchKey unless the object exists."""
         self._found("HeadObject", Key)
 
     def delete_objects(self, *, Bucket: str, Delete: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Delete the objects that exist among the given keys, in one request."""
         keys = [each["Key"] for each in Delete["Objects"]]
         self._ask("DeleteObjects", keys, lambda: [self.objects.pop(key, None) for key in keys])
         return {}
 
     def get_paginator(self, operation: str) -> "Bucket":
+        """Return this bucket, which acts as its own paginator."""
         return self
 
     def paginate(self, *, Bucket: str, Prefix: str) -> Iterator[Mapping[str, Any]]:
@@ -62,6 +70,7 @@ class Bucket:
         return nsmallest(self.page_keys + 1, found)
 
     def _found(self, operation: str, key: str) -> bytes:
+        """Return the object's body after one request of that operation. Raises NoSuchKey."""
         found = self._ask(operation, [key], lambda: self.objects.get(key))
         if found is None:
             raise _error("NoSuchKey", operation)
@@ -80,6 +89,7 @@ class Bucket:
         """The reply. Raises botocore's errors."""
 
         def served() -> tuple[Any, int]:
+            """Return the reply, and the bytes of payload that it carries."""
             reply = effect()
             return reply, len(reply) if operation == "GetObject" and reply else 0
 
@@ -101,4 +111,5 @@ class Bucket:
 
 
 def _error(code: str, operation: str) -> ClientError:
+    """Return the exception that boto3 would raise, with that error code."""
     return ClientError({"Error": {"Code": code, "Message": code}}, operation)

@@ -26,7 +26,7 @@ PATIENCE = 6  # resumptions, before a run is given up
 
 
 class VirtualAccount(Protocol):
-    """What a client reaches: an account with the experiment deployed in it."""
+    """Interface of the account that a client uses, with the experiment deployed in it."""
 
     kernel: Kernel
     experiment: Experiment
@@ -45,12 +45,17 @@ class VirtualAccount(Protocol):
 
 @dataclass
 class MachineExecution:
-    """The run's execution, as a client sees it. It does not ask again before there can be news: so a run costs few turns."""
+    """The execution of a run's state machine, as the client sees it. It asks again only when something can have changed, so that a run
+    takes few steps of the simulation.
+    """
 
     world: VirtualAccount
     execution: VirtualExecution
 
     def has_ended(self) -> bool:
+        """Wait for news, then return whether the execution has succeeded. Raises RunFailed or the step's own error if it has failed or
+        timed out.
+        """
         self.world.machines.wait(self.execution, LOOK_S)
         found = self.execution
         if found.status == "RUNNING":
@@ -63,6 +68,7 @@ class MachineExecution:
         raise rebuild_error(find_innermost_error(error, found.cause), describe_cause(error, found.cause))
 
     def stop(self) -> None:
+        """Stop the execution."""
         self.execution.stop()
 
 
@@ -73,7 +79,7 @@ def _finished(failure: BaseException) -> bool:
 
 @dataclass
 class Client:
-    """The operator's side of one run, over as many attempts as it takes."""
+    """The operator's side of one run, over as many attempts (starts and resumptions) as it takes."""
 
     world: VirtualAccount
     run: str = ""
@@ -138,6 +144,7 @@ class Client:
         return going_on
 
     def _release(self) -> None:
+        """Stop the execution, and let all instances of the fleet end."""
         if self.execution is not None:
             self.execution.stop()
         if self.world.fleet is not None:
@@ -145,12 +152,14 @@ class Client:
             self.announced = False
 
     def _machine(self, prepared: PreparedRun, *, again: bool) -> None:
+        """Start the run's state machine unless it is running, and follow it to its end. `again`: whether an earlier attempt is resumed."""
         world = self.world
         if self.execution is None or self.execution.status != "RUNNING":
             attempt = attempt_number(prepared, again=again)
             event = first_event(prepared.run, workers=prepared.experiment.workers, attempt=attempt)
 
             def start() -> None:  # there it is then, though its client die before the answer
+                """Start the execution; accept that it exists already, because an earlier answer may have been lost."""
                 name = f"{prepared.run}-{attempt}"
                 try:
                     self.execution = world.machines.asked_to_start(RUN_MACHINE, name, event)
@@ -167,11 +176,13 @@ class Client:
         assert fleet is not None
 
         def can_finish() -> bool:
+            """Wait for a change of the fleet, then return whether it still has instances that can finish the run."""
             if fleet.capacity:
                 world.kernel.wait(fleet.changed, LOOK_S)
             return bool(world.asks("DescribeAutoScalingGroups", lambda: fleet.capacity > 0))
 
         def release() -> None:
+            """Ask the fleet to end all instances."""
             world.asks("SetDesiredCapacity", self._release)
 
         if not self.announced:

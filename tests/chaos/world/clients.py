@@ -19,8 +19,8 @@ from tests.chaos.world.requests import Carry
 
 
 class VirtualServers:
-    """The servers of one world: a bucket, a broker, and `databases` Redis servers. `carry` takes every request to them;
-    `now_s` is their clock.
+    """The servers of one world: a bucket, a broker, and `databases` Redis servers. `carry`: carries each request to a server and its reply
+    back; `now_s`: returns the servers' time in seconds.
     """
 
     def __init__(self, carry: Carry, *, databases: int, now_s: Callable[[], float] = lambda: 0.0) -> None:
@@ -31,7 +31,7 @@ class VirtualServers:
 
 
 class VirtualClients:
-    """Clients of one process: an environment of a function, a program on an instance."""
+    """The data plane's clients of one process: a function's environment, or a program on an instance."""
 
     def __init__(self, servers: VirtualServers, run_machine: Callable[[str, Event], Event]) -> None:
         self._servers = servers
@@ -46,18 +46,23 @@ class VirtualClients:
         self._to_broker.clear()
 
     def objects(self, traffic: Traffic) -> ObjectStore:
+        """Return a client of the bucket that counts into `traffic`."""
         return S3ObjectStore("bucket", traffic, client=cast(Any, self._servers.bucket))
 
     def data(self, worker: int, traffic: Traffic) -> ObjectStore:
+        """Return a client of the bucket for training data."""
         return self.objects(traffic)
 
     def uses_object_store(self, experiment: Experiment) -> bool:
+        """Return whether vectors are exchanged through S3, because there is no database."""
         return experiment.storage.channel == "s3" and not self._servers.databases
 
     def _database(self, worker: int) -> VirtualDatabase:
+        """Return the database of a worker; workers share them in turn if there are fewer databases."""
         return self._servers.databases[worker % len(self._servers.databases)]
 
     def tensors(self, experiment: Experiment, worker: int, traffic: Traffic) -> TensorStore:
+        """Return the tensor store of a worker: in the bucket if there is no database, else in the worker's database."""
         if self.uses_object_store(experiment):
             return open_object_tensors(self.objects(traffic))
         if worker not in self._tensor_stores:
@@ -67,19 +72,23 @@ class VirtualClients:
         return self._tensor_stores[worker].with_traffic(traffic)
 
     def compute(self, experiment: Experiment, worker: int, traffic: Traffic) -> TensorCompute:
+        """Return the computing for a worker's tensor store: in the database if the experiment asks for that, else by fetching."""
         store, compute = self.tensors(experiment, worker, traffic), experiment.database.compute
         if compute == "in_database" and isinstance(store, RedisTensorStore):
             return DatabaseCompute(store, self._database(worker))
         return choose_tensor_compute(store, compute="fetch")
 
     def bus(self, traffic: Traffic) -> MessageBus:
+        """Return a message bus that is connected to the virtual broker."""
         url = "amqp://broker:5672"
         return RabbitMessageBus(url, username="trainer", password="", traffic=traffic, connect=self._connect)
 
     def _connect(self, parameters: Any) -> VirtualConnection:
+        """Return a new connection to the virtual broker, and remember it."""
         connection = VirtualConnection(self._servers.broker, self._servers.carry, parameters)
         self._to_broker.append(connection)
         return connection
 
     def hold_slot(self) -> AbstractContextManager[float]:
+        """Return a context manager that does nothing: there is no limit of concurrent workers."""
         return nullcontext(0.0)

@@ -20,7 +20,9 @@ from tests.chaos.world.requests import Carry, LostReply, Request, ServerRefusal
 
 
 class VirtualDatabase(MemoryTensorStore):
-    """One server's vectors. What is stored from outside lives as long as its command says, by `now_s`; computed results stay."""
+    """The vectors of one virtual Redis server. A stored vector expires as its command says, measured by `now_s`; computed results do not
+    expire.
+    """
 
     def __init__(self, number: int, now_s: Callable[[], float]) -> None:
         super().__init__(Traffic())
@@ -41,6 +43,7 @@ class VirtualDatabase(MemoryTensorStore):
         self.up = True
 
     def delete(self, *keys: str) -> None:
+        """Delete keys and their expiry."""
         super().delete(*keys)
         for key in keys:
             self._until_s.pop(key, None)
@@ -55,6 +58,7 @@ class VirtualDatabase(MemoryTensorStore):
         return None if vector is None else f"{vector.kind} {vector.samples} {vector.dtype} ".encode() + vector.data
 
     def _expire(self) -> None:
+        """Delete all vectors whose time has passed."""
         now_s = self._now_s()
         for key in [key for key, until_s in self._until_s.items() if until_s <= now_s]:
             del self._until_s[key]
@@ -98,12 +102,13 @@ class VirtualDatabase(MemoryTensorStore):
 
 
 class Connection:
-    """As RedisConnection, to a database in the virtual world."""
+    """A connection to a virtual database, with the interface of RedisConnection."""
 
     def __init__(self, database: VirtualDatabase, carry: Carry, address: RedisAddress, *, timeout_s: float) -> None:
         self._database, self._carry, self._timeout_s = database, carry, timeout_s
 
         def accepted() -> tuple[None, int]:
+            """Accept the connection. Raises LostReply if the server is down."""
             if not database.up:
                 raise LostReply
             return None, 0
@@ -115,12 +120,16 @@ class Connection:
         self._life = database.life
 
     def set_timeout(self, timeout_s: float) -> None:
+        """Set how many seconds a command waits for its reply."""
         self._timeout_s = timeout_s
 
     def close(self) -> None:
         """Nothing is held."""
 
     def command(self, arguments: Sequence[Argument], place: Allocate | None = None) -> Any:
+        """Send one command and return its reply; a vector is copied into the memory that `place` allocates. Raises ErrorReply for an error
+        of the server, ConnectionResetError or TimeoutError if the reply is lost.
+        """
         name, *rest = cast(Sequence[Any], arguments)
         if self._life != self._database.life:
             raise ConnectionResetError("the server closed the connection")
@@ -140,6 +149,7 @@ class Connection:
         return [MODULE_NAMES[reply.dtype], [reply.elements], reply.kind, reply.samples, memory]
 
     def _request(self, name: str, arguments: Sequence[Any]) -> Request:
+        """Return the command as a request of the virtual world, with its keys and payload size."""
         bytes_out, keys = 0, arguments[:-1]  # a computation stands behind its keys
         match name:
             case "AI.TENSORSET":
@@ -151,6 +161,9 @@ class Connection:
         return Request("redis", name, tuple(keys), bytes_out, self._database.number, self._timeout_s)
 
     def _served(self, name: str, arguments: Sequence[Any]) -> tuple[Any, int]:
+        """Run the command on the server, and return (reply, bytes of payload). Raises LostReply if the server has restarted since the
+        connection was made.
+        """
         if self._life != self._database.life:
             raise LostReply
         try:
@@ -163,22 +176,26 @@ class Connection:
 
 
 class DatabaseClient(RedisClient):
-    """Our client of a virtual database."""
+    """The project's Redis client, connected to a virtual database."""
 
     def __init__(self, database: VirtualDatabase, carry: Carry) -> None:
         super().__init__(RedisAddress(f"database-{database.number}"), connect=partial(Connection, database, carry))
 
 
 class DatabaseCompute:
-    """A TensorCompute with RedisCompute's requests, one for each computation."""
+    """A TensorCompute that sends the same requests as RedisCompute, one for each computation, to a virtual database."""
 
     def __init__(self, store: RedisTensorStore, database: VirtualDatabase) -> None:
         self._store, self._computing = store, FetchCompute(database)
 
     def mean(self, keys: Sequence[str], *, out: str) -> None:
+        """Store the mean of the vectors of `keys` under `out`."""
         self._do("MEAN", [*keys, out], lambda: self._computing.mean(keys, out=out))
 
     def combine(self, keys: Sequence[str], *, rule: Aggregation, out: str, agree: Agree = list) -> None:
+        """Store the vectors of `keys`, combined by `rule`, under `out`. If the rule drops workers with non-finite values, do nothing if
+        `out` exists.
+        """
         if rule.non_finite == "drop":
             if self._store.exists(out):
                 return
@@ -188,6 +205,7 @@ class DatabaseCompute:
         self._do(command, [*keys, out], lambda: self._computing.combine(keys, rule=rule, out=out))
 
     def update(self, state: StateKeys, gradient: str, *, out: StateKeys, update: Update) -> None:
+        """Take one optimizer step and store the new state under the keys of `out`."""
         old = state.optimizer if out.optimizer and not update.is_first else ()
         inputs = [state.model, gradient, *old]
         for key in inputs:
@@ -197,8 +215,10 @@ class DatabaseCompute:
         self._do(command, [*inputs, *outputs], lambda: self._computing.update(state, gradient, out=out, update=update))
 
     def is_finite(self, key: str) -> bool:
+        """Return whether all values of a vector are finite."""
         return bool(self._do("FINITE", [key], lambda: self._computing.is_finite(key)))
 
     def _do(self, name: str, keys: Sequence[str], work: Callable[[], Any]) -> Any:
+        """Run `work` on the server as one command named TENSOR.`name`, counted in the traffic, and return its result."""
         self._store.traffic.count(name.lower())
         return self._store.client.command(f"TENSOR.{name}", *keys, cast(Argument, work), keys=keys)

@@ -270,6 +270,7 @@ def _behind_another(terrain: Terrain, place: Mapping[str, Any], chance: random.R
 
 
 def _published(terrain: Terrain, role: str) -> Requests:
+    """Return the requests of a role that publish a message."""
     return [each for each in terrain.requests[role] if each[1].startswith("basic.publish")]
 
 
@@ -317,6 +318,7 @@ _OF_ONE_ROLE: tuple[FaultKind, ...] = ("kill", "freeze", "slow", "lose", "messag
 
 
 def _some(of: Sequence[T], most: int, chance: random.Random) -> list[T]:
+    """Return a random selection of one to `most` elements."""
     return chance.sample(of, min(chance.randint(1, most), len(of)))
 
 

@@ -14,7 +14,7 @@ RESTART_S, BURST = 5.0, 4
 
 @dataclass
 class VirtualInstance:
-    """One instance of the fleet. `process`: the program that runs on it now."""
+    """One instance of the fleet. `process`: the program that runs on it at present, None before its start."""
 
     number: int
     service: Process
@@ -23,8 +23,8 @@ class VirtualInstance:
 
 @dataclass
 class VirtualFleet:
-    """An Auto Scaling group. `program(process)`: what an instance runs. `boot_s(number)`: how long an instance takes until its program is
-    started.
+    """An Auto Scaling group. `program`: function that returns what a process of an instance runs; `boot_s`: function that returns the
+    seconds from an instance's start to its program's.
     """
 
     kernel: Kernel
@@ -50,6 +50,7 @@ class VirtualFleet:
             self._fill()
 
     def _end(self, number: int) -> None:
+        """End the instance with that number and its program."""
         instance = self.instances.pop(number)
         if instance.process is not None:
             instance.process.kill()
@@ -57,6 +58,7 @@ class VirtualFleet:
         self.changed.set()
 
     def _fill(self) -> None:
+        """Start instances until there are as many as the group's capacity."""
         numbers = (number for number in range(self.capacity + len(self.instances)) if number not in self.instances)
         while len(self.instances) < self.capacity:
             number, self._made = next(numbers), self._made + 1
@@ -65,6 +67,7 @@ class VirtualFleet:
             self.kernel.spawn(partial(self._live, self.instances[number]), process=service, name="service")
 
     def _live(self, instance: VirtualInstance) -> None:
+        """Run one instance: boot, start its program, restart the program after failures (at most BURST starts), then end for good."""
         self.kernel.sleep(self.boot_s(instance.number))
         for start in range(1, BURST + 1):
             process = instance.process = Process(self.kernel, f"{instance.service.name}, start {start}")

@@ -21,7 +21,7 @@ from tests.chaos.world.machines import Failed
 
 @dataclass(frozen=True, kw_only=True)
 class VirtualFunction:
-    """One deployed function."""
+    """One deployed Lambda function."""
 
     step: Step
     memory_mb: int
@@ -31,7 +31,7 @@ class VirtualFunction:
 
 @dataclass
 class VirtualEnvironment:
-    """One of a function's. `used_s`: when its last invocation ended."""
+    """One execution environment of a function. `used_s`: time at which its last invocation ended."""
 
     function: VirtualFunction
     process: Process
@@ -41,7 +41,9 @@ class VirtualEnvironment:
 
 @dataclass(frozen=True)
 class Delivery:
-    """How an invocation reaches its function: after how long, and after how long again, for Lambda delivers at least once."""
+    """How an invocation reaches its function: the delay in seconds, and the delays of further deliveries, because Lambda delivers at least
+    once.
+    """
 
     delay_s: float = 0.0
     again_s: tuple[float, ...] = ()  # whose answers nobody waits for
@@ -49,7 +51,7 @@ class Delivery:
 
 @dataclass
 class LambdaContext:
-    """What a handler is told of its invocation."""
+    """The context object that a handler gets with its invocation."""
 
     kernel: Kernel
     deadline_s: float
@@ -57,6 +59,7 @@ class LambdaContext:
     aws_request_id: str
 
     def get_remaining_time_in_millis(self) -> int:
+        """Return the milliseconds until the invocation times out."""
         return int(1_000 * (self.deadline_s - self.kernel.now_s))
 
 
@@ -67,7 +70,9 @@ def at_once(function: str, event: Mapping[str, Any]) -> Delivery:
 
 @dataclass
 class VirtualFunctions:
-    """The Lambda service. `resources_of(process)`: what an environment makes when it starts. `delivered` may raise Failed: throttled."""
+    """The Lambda service. `resources_of`: function that returns what a new environment creates at its start; `delivered`: function that
+    decides how an invocation is delivered, or raises Failed if it is throttled.
+    """
 
     kernel: Kernel
     functions: Mapping[str, VirtualFunction]
@@ -96,11 +101,13 @@ class VirtualFunctions:
         return {**answer}
 
     def _begin(self, name: str, event: dict[str, Any], delay_s: float) -> Task:
+        """Start an invocation after a delay, as a task, and return the task."""
         self.under_way += 1
         service = Process(self.kernel, f"lambda {name}", of_the_world=True)
         return self.kernel.spawn(self._invocation, name, dict(event), delay_s, process=service, name=name)
 
     def _invocation(self, name: str, event: Event, delay_s: float) -> Event | Failed:
+        """Run one invocation and return the handler's result, or the Failed that ended it."""
         try:
             self.kernel.sleep(delay_s + self.invoke_s())
             return self._run(self._warm(name) or self._cold(name), event)
@@ -110,6 +117,7 @@ class VirtualFunctions:
             self.under_way -= 1
 
     def _warm(self, name: str) -> VirtualEnvironment | None:
+        """Return an idle environment of the function that is still kept warm; None if there is none."""
         idle = self._idle.get(name, [])
         while idle:
             found = idle.pop()
@@ -120,6 +128,7 @@ class VirtualFunctions:
         return None
 
     def _cold(self, name: str) -> VirtualEnvironment:
+        """Start a new environment of the function, which takes the time of a cold start, and return it."""
         function = self.functions[name]
         self.kernel.sleep(function.cold_s())
         process = Process(self.kernel, f"{name}/{len(self.environments) + 1}")
@@ -128,6 +137,9 @@ class VirtualFunctions:
         return found
 
     def _run(self, environment: VirtualEnvironment, event: Event) -> Event:
+        """Run the handler in the environment and return its result. Raises Failed if it raises, is killed, or exceeds its timeout.
+        Afterwards the environment is frozen and idle.
+        """
         kernel, function, process = self.kernel, environment.function, environment.process
         self.invocations += 1
         request_id = runtime.identifier()
@@ -156,4 +168,5 @@ class VirtualFunctions:
 
 
 def _failed(kind: str, message: str) -> Failed:
+    """Return a Failed with Lambda's JSON description of an error."""
     return Failed(kind, json.dumps({"errorType": kind, "errorMessage": message}))

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class HistoryEntry:
-    """A request, and one of its keys. `found`, `left`: digests of the values before and after it, "" for none; of a message to or from a
-    barrier, ROUND/MEMBER. `outcome`: "" where it was answered, "no reply" where it took effect and nobody learnt of it; else why it had
-    none.
+    """One request and one of its keys. `found`, `left`: digests of the key's value before and after it, "" for no value; of a message to or
+    from a barrier, ROUND/MEMBER. `outcome`: "" if it was answered, "no reply" if it took effect but its reply was lost, else why it had no
+    effect.
     """
 
     at_s: float
@@ -27,6 +27,7 @@ class HistoryEntry:
 
     @property
     def changed(self) -> bool:
+        """Whether the request changed the key's value."""
         return self.found != self.left
 
     def __str__(self) -> str:

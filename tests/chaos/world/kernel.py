@@ -14,21 +14,22 @@ from greenlet import getcurrent, greenlet
 
 
 class Killed(BaseException):
-    """This task's process is dead: what it does now, also in a `finally`, has no effect any more."""
+    """Raised in a task whose process is dead: nothing that it does from now on, even in a `finally`, has any effect."""
 
 
 class Stuck(Exception):
-    """The world stands still, or never does."""
+    """Raised if the world can make no progress any more, or makes progress without end."""
 
 
 class WorldFault(BaseException):
-    """Of the world itself: no `except Exception` of the code in it hides this, and the run of the kernel ends with it."""
+    """An error of the virtual world itself. It ends the kernel's run, and no `except Exception` of the simulated code hides it."""
 
 
 class Process:
-    """What lives and dies as one: a function's environment, a program on an instance, the client that follows a run.
+    """A simulated process, whose tasks live and die together: a function's environment, a program on an instance, the client that follows a
+    run.
 
-    `state`: what its modules keep between calls. `of_the_world`: a service, whose errors are the world's own.
+    `state`: what its modules keep between calls; `of_the_world`: whether it is a service, whose errors are errors of the world.
     """
 
     def __init__(self, kernel: "Kernel", name: str, *, of_the_world: bool = False) -> None:
@@ -76,13 +77,16 @@ class Signal:
         self.waiting: list[Task] = []
 
     def set(self) -> None:
+        """Wake all tasks that are waiting for this signal."""
         waiting, self.waiting = self.waiting, []
         for task in waiting:
             task.kernel.wake(task)
 
 
 class Task(greenlet):
-    """One thread of control of a process. `ended` is set once it is over; then `failure` says how, None for well."""
+    """One thread of control of a process. `ended`: signal that is set when it is over; `failure`: the exception that ended it, None if none
+    did.
+    """
 
     def __init__(
         self, kernel: "Kernel", process: Process, target: Callable[..., object], args: tuple[Any, ...], name: str
@@ -96,6 +100,7 @@ class Task(greenlet):
         self._target, self._args = target, args
 
     def run(self) -> None:
+        """Run the task to its end, and record its result or failure. An error in a service becomes a WorldFault."""
         try:
             self.result = self._target(*self._args)
         except BaseException as error:  # whoever waits for the task looks at it; the hub must not fall
@@ -124,6 +129,7 @@ class Task(greenlet):
             self._finish()
 
     def _finish(self) -> None:
+        """Mark the task as over, and wake who waits for its end. Does nothing the second time."""
         if not self.over:
             self.over = True
             self.process.tasks.remove(self)
@@ -131,7 +137,7 @@ class Task(greenlet):
 
 
 class Kernel:
-    """The clock, what happens next, and the schedule's chance."""
+    """The virtual clock, the queue of coming events, and the random generator that breaks ties."""
 
     def __init__(self, seed: int | str) -> None:
         self.chance = random.Random(f"virtual {seed}")
@@ -194,6 +200,7 @@ class Kernel:
         return True
 
     def _pause(self, task: Task) -> None:
+        """Switch to the kernel until the task is woken. Raises Killed if its process has died meanwhile."""
         self.hub.switch()
         task.process.check()
 

@@ -23,7 +23,9 @@ _STEPS = 64  # a gradient's values are multiples of 1/64 between -1 and 1: with 
 
 
 class ExactLearner:
-    """As `crossover.learning.learner.Learner`. `computes(samples, gradient=)` lets the time pass that computing takes."""
+    """A learner with the interface of `crossover.learning.learner.Learner` whose results are exact. `computes`: called with the number of
+    samples and whether a gradient is computed, to let the computing time pass.
+    """
 
     def __init__(
         self,
@@ -77,6 +79,7 @@ def samples_of(experiment: Experiment, *, minibatches: int, size: int = 2) -> Da
 
 
 def _samples(batch: Batch) -> bytes:
+    """Return the bytes that identify a batch: the ids of its samples, and their inputs."""
     return bytes(buffers.view(batch.sample_ids)) + bytes(buffers.view(batch.inputs))
 
 
@@ -88,4 +91,5 @@ def _hashed(what: str, seed: int, said: bytes, count: int) -> Tensor:
 
 
 def _number(what: str, said: bytes) -> float:
+    """Return a number from 0 to just below 1, in steps of 1/256, that is a hash of `said` under the key `what`."""
     return hashlib.blake2b(said, digest_size=1, key=what.encode()).digest()[0] / 256

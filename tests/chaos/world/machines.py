@@ -30,7 +30,7 @@ _FIELDS = frozenset(_UNDERSTOOD.split())
 
 
 class Failed(Exception):
-    """An error as Step Functions names it, with its cause."""
+    """An error with its name and cause, as Step Functions reports it."""
 
     def __init__(self, error: str, cause: str = "") -> None:
         super().__init__(f"{error}: {cause}")
@@ -39,7 +39,7 @@ class Failed(Exception):
 
 @dataclass
 class VirtualExecution:
-    """One execution of a machine. `visited`: the states that it entered, in their order, and what each was given."""
+    """One execution of a state machine. `visited`: the states that it entered, in order, with their input."""
 
     machine: str
     name: str
@@ -54,6 +54,7 @@ class VirtualExecution:
 
     @property
     def arn(self) -> str:
+        """The execution's ARN, which is unique in the world."""
         return f"states:execution:{self.machine}:{self.name}"
 
     def end(self, status: str, *, output: Any = None, error: str = "", cause: str = "") -> None:
@@ -80,7 +81,9 @@ class VirtualExecution:
 
 
 class VirtualMachines:
-    """The state machines of one deployment. `definitions`: by name, with crossover/asl's placeholders; `invoke` calls a function."""
+    """The state machines of one deployment. `definitions`: by name, with the placeholders of crossover/asl; `invoke`: function that invokes
+    a Lambda function.
+    """
 
     def __init__(
         self,
@@ -128,6 +131,7 @@ class VirtualMachines:
         return execution.status != "RUNNING" or self.kernel.wait(execution.ended, within_s)
 
     def _run(self, execution: VirtualExecution, definition: StateDefinition) -> None:
+        """Run an execution to its end, and record how it ended. An error that is not the machine's own becomes a WorldFault."""
         try:
             output = _Running(self, execution).block(definition, execution.event, {})
         except Failed as failed:
@@ -138,12 +142,13 @@ class VirtualMachines:
             execution.end("SUCCEEDED", output=output)
 
     def _limit(self, execution: VirtualExecution, seconds: float) -> None:
+        """End an execution as timed out after `seconds`."""
         self.kernel.sleep(seconds)
         execution.end("TIMED_OUT")
 
 
 class MachinesOf(StepFunctions):
-    """What a program starts and waits for, by its own client; `asks` carries a request there and back, and may repeat it."""
+    """The Step Functions client of one simulated program. `asks`: carries a request there and its reply back, and may deliver it twice."""
 
     def __init__(
         self, machines: VirtualMachines, asks: Callable[[str, Callable[[], Any]], Any], names: Sequence[str]
@@ -154,13 +159,16 @@ class MachinesOf(StepFunctions):
 
     @property
     def _client(self) -> Any:  # in the place of boto3's
+        """Return this object in place of boto3's client."""
         return self
 
     def start_execution(self, stateMachineArn: str, name: str, input: str) -> None:  # as boto3 names them
+        """Start an execution, as boto3's method of that name does."""
         machine, event = stateMachineArn.rpartition(":")[2], json.loads(input)
         self._asks("StartExecution", lambda: self._machines.asked_to_start(machine, name, event))
 
     def describe_execution(self, executionArn: str) -> dict[str, Any]:
+        """Return the description of an execution, as boto3's method of that name does."""
         told = self._asks("DescribeExecution", lambda: self._machines.executions[executionArn].described())
         return {name[0].lower() + name[1:]: value for name, value in told.items()}
 
@@ -171,7 +179,7 @@ class ExecutionAlreadyExists(Exception):
 
 @dataclass
 class _Running:
-    """An execution under way."""
+    """An execution in progress, which interprets the definition state by state."""
 
     machines: VirtualMachines
     execution: VirtualExecution
@@ -195,6 +203,7 @@ class _Running:
         return data
 
     def _entered(self, state: StateDefinition, data: Any, context: dict[str, Any]) -> tuple[Any, str | None]:
+        """Run one state with its retries and catches. Return (its output, name of the next state or None)."""
         kind = state["Type"]
         if kind == "Choice":
             return data, next((c["Next"] for c in state["Choices"] if _holds(c, data)), state["Default"])
@@ -227,12 +236,14 @@ class _Running:
         return None
 
     def _output(self, state: StateDefinition, data: Any, result: Any, context: Mapping[str, Any]) -> Any:
+        """Return the output of a state, from its input and result, by its ResultSelector, ResultPath and OutputPath."""
         if "ResultSelector" in state:
             result = filled(state["ResultSelector"], result, context)
         whole = _placed(state.get("ResultPath", "$"), data, result)
         return compiled(state["OutputPath"])(whole, context) if "OutputPath" in state else whole
 
     def _result(self, state: StateDefinition, data: Any, context: dict[str, Any]) -> Any:
+        """Run a state once, and return its result. Raises Failed if it fails."""
         try:
             given = filled(state["Parameters"], data, context) if "Parameters" in state else data
         except NoSuchPath as error:
@@ -252,6 +263,9 @@ class _Running:
         raise ValueError(f"state type {state['Type']!r}: none that crossover/asl writes")
 
     def _map(self, state: StateDefinition, data: Any, context: dict[str, Any]) -> Any:
+        """Run a Map state, and return the list of its branches' results. A Distributed Map fails with an error of its own if a branch
+        fails.
+        """
         calls = []
         for value in compiled(state["ItemsPath"])(data, context):
             own = {**context, "Map": {"Item": {"Value": value}}}
@@ -275,6 +289,7 @@ class _Running:
         waiting = list(enumerate(calls))[::-1]
 
         def work() -> None:
+            """Run branches one after another until none is left or one has failed."""
             while waiting and not failures:
                 number, call = waiting.pop()
                 try:
@@ -295,6 +310,7 @@ class _Running:
         return [results[number] for number in range(len(calls))]
 
     def _task(self, state: StateDefinition, given: dict[str, Any]) -> Any:
+        """Run a Task state: invoke a function, describe an execution, or run a child execution to its end. Raises Failed."""
         resource: str = state["Resource"]
         if resource.startswith("${step_"):
             assert "TimeoutSeconds" not in state, "a function has its own time-out"
@@ -315,6 +331,7 @@ class _Running:
         return {**told, "Output": child.output}
 
     def _describe(self, named: str) -> dict[str, Any]:
+        """Return the description of an execution, given by its placeholder. Raises Failed if it does not exist."""
         machine, _, name = named.removeprefix("${executions_").partition("}:")
         found = self.machines.executions.get(f"states:execution:{machine}:{name}")
         if found is None:
@@ -330,12 +347,14 @@ def _placed(path: str | None, data: Any, result: Any) -> Any:
 
 
 def _matches(names: Sequence[str], error: str) -> bool:
+    """Return whether a retry or catch for `names` applies to the error."""
     if error in names or "States.ALL" in names:
         return True
     return "States.TaskFailed" in names and error != "States.Timeout"
 
 
 def _holds(rule: StateDefinition, data: Any) -> bool:
+    """Return whether a rule of a Choice state holds for `data`. Raises ValueError for a comparison that crossover/asl does not use."""
     if "And" in rule:
         return all(_holds(each, data) for each in rule["And"])
     try:

@@ -30,7 +30,7 @@ _CHECKPOINT = re.compile(r"runs/[^/]+/checkpoint/(\d{12})/(\d+)/(\d{8})\.(\d{5})
 
 @dataclass(frozen=True)
 class Moved:
-    """A message that was sent to an exchange or a queue, or that its reader has acknowledged."""
+    """A message that was sent to an exchange or queue (`sent`), or that its reader has acknowledged."""
 
     sent: bool
     name: str
@@ -52,7 +52,9 @@ def _sort(request: Request) -> str:
 
 
 class Disturbed:
-    """The nemesis of one world. `struck`: the faults that took effect; one whose moment never came is none."""
+    """A nemesis that applies a schedule's faults to one world, and records the history. `struck`: the faults that have taken effect; a
+    fault whose moment never came is not among them.
+    """
 
     def __init__(self, faults: Iterable[Fault] = ()) -> None:
         self.faults = tuple(faults)
@@ -80,9 +82,11 @@ class Disturbed:
         self.seen: dict[int, dict[int, dict[str, int]]] = defaultdict(dict)  # of a peer, by round: what it has averaged
 
     def _of(self, *kinds: str) -> list[Fault]:
+        """Return the schedule's faults of these kinds."""
         return [fault for fault in self.faults if fault.kind in kinds]
 
     def _strike(self, fault: Fault) -> None:
+        """Record that a fault has taken effect."""
         if fault not in self.struck:
             self.struck.append(fault)
             self.history.faults.append((len(self.history.entries), str(fault)))
@@ -90,6 +94,9 @@ class Disturbed:
     # --- at a request -----------------------------------------------------------------------------------------------------
 
     def before(self, call: "VirtualCall") -> None:
+        """Apply the faults that come before a request takes effect, and note the values of its keys. May delay it, kill its process, or
+        raise LostReply or ServerRefusal.
+        """
         role = call.process.role
         self.requests[role] += 1
         nth = self.requests[role]  # others of its tasks ask meanwhile
@@ -109,11 +116,13 @@ class Disturbed:
         self._nth, self._message, self._moved = nth, message, []
 
     def failed(self, call: "VirtualCall") -> None:
+        """Record in the history a request that had no effect."""
         self._found.pop(call.number, None)
         values = self._values(call)
         self._note(call, zip(call.request.keys, values, values, strict=True), call.outcome)
 
     def after(self, call: "VirtualCall") -> None:
+        """Record in the history a request that has taken effect, then apply the faults that come after its effect."""
         nth, moved = self._nth, tuple(self._moved)
         changed: Iterable[tuple[str, str, str]] = [
             (each.name, "", each.said) if each.sent else (each.name, each.said, "") for each in moved
@@ -130,11 +139,13 @@ class Disturbed:
         self._answer_busy(call, "after")
 
     def _note(self, call: "VirtualCall", changed: Iterable[tuple[str, str, str]], outcome: str) -> None:
+        """Add a request's changes, as (key, value before, value after), to the history."""
         role, server = call.process.role, f"{call.request.service} {call.request.server}"
         who = (role, call.process.name, server, call.request.operation)
         self.history.entries += [HistoryEntry(call.at_s, *who, *change, outcome) for change in changed]
 
     def _look_at_model(self, call: "VirtualCall") -> None:
+        """Record the model of a checkpoint that was just stored, for later comparison between workers."""
         key = call.request.keys[0] if call.request.operation == "PutObject" else ""
         if not (of := _CHECKPOINT.fullmatch(key)):
             return
@@ -148,11 +159,13 @@ class Disturbed:
             self.saved[round][worker].add(bytes(model.data))
 
     def _kill(self, process: Process) -> None:
+        """Kill the process; ends the calling task if it belongs to it."""
         self.killed.add(process.name)
         process.kill()
         process.check()
 
     def _hit(self, call: "VirtualCall", nth: int, side: Side) -> None:
+        """Apply the faults at the process's `nth` request, on one side of its effect."""
         process = call.process
         for fault in self._strikes.get((process.role, nth, side), ()):
             self._strike(fault)
@@ -168,6 +181,7 @@ class Disturbed:
                 raise LostReply(silent=fault.silent)
 
     def _freeze(self, process: Process, seconds: float) -> None:
+        """Freeze the process for `seconds`. If that is longer than a heartbeat, others may take it for dead."""
         kernel = process.kernel
         process.freeze(kernel.now_s + seconds)
         if seconds > HEARTBEAT_S:
@@ -181,6 +195,7 @@ class Disturbed:
             process.at_end()
 
     def _refuse(self, call: "VirtualCall") -> None:
+        """Raise LostReply if the request's server has an outage now, or ServerRefusal if it refuses requests now."""
         now_s = call.process.kernel.now_s
         for fault in self._of("outage"):
             here = (fault.service, fault.server) == (call.request.service, call.request.server)
@@ -190,6 +205,7 @@ class Disturbed:
         self._answer_busy(call, "before")
 
     def _answer_busy(self, call: "VirtualCall", side: Side) -> None:
+        """Raise ServerRefusal if a fault lets the request's server refuse it now, on one side of its effect."""
         now_s, asked = call.process.kernel.now_s, call.request
         for fault in self._of("refusal"):
             here = (fault.service, fault.server, fault.side) == (asked.service, asked.server, side)
@@ -202,10 +218,12 @@ class Disturbed:
     # --- of messages ------------------------------------------------------------------------------------------------------
 
     def _of_message(self, role: str, nth: int, side: Side) -> list[Fault]:
+        """Return the faults at the role's `nth` message, on one side of its effect."""
         here = (role, nth, side)
         return [each for each in self._of("message") if (each.role, each.request, each.side) == here]
 
     def _hold_up(self, role: str, nth: int) -> None:
+        """Delay the role's `nth` message if a fault says so, so that others overtake it."""
         for fault in self._of_message(role, nth, "before"):
             self._strike(fault)
             self._world.kernel.sleep(fault.seconds)
@@ -225,6 +243,7 @@ class Disturbed:
             self._world.kernel.spawn(self._send_again, fault.seconds, again, process=nature, name="message")
 
     def _send_again(self, seconds: float, moved: Sequence["Moved"]) -> None:
+        """Publish messages a second time after `seconds`, and add that to the history."""
         self._world.kernel.sleep(seconds)
         broker = self._world.servers.broker
         for each in moved:
@@ -245,6 +264,7 @@ class Disturbed:
     # --- at an invocation -------------------------------------------------------------------------------------------------
 
     def delivered(self, function: str, event: Mapping[str, Any]) -> Delivery:
+        """Return how an invocation is delivered, perhaps late or twice. Raises Failed if it is throttled."""
         role, now_s = f"{function} {event['worker']}", self._world.kernel.now_s
         for fault in self._of("throttle"):
             if fault.at_s <= now_s < fault.at_s + fault.seconds:
@@ -258,6 +278,7 @@ class Disturbed:
         return Delivery()
 
     def starting(self, machine: str, name: str) -> None:
+        """Raise Failed if the start of executions is throttled now."""
         now_s = self._world.kernel.now_s
         for fault in self._of("starts"):
             if fault.at_s <= now_s < fault.at_s + fault.seconds:
@@ -281,6 +302,7 @@ class Disturbed:
     # --- at a moment ------------------------------------------------------------------------------------------------------
 
     def began(self, world: "VirtualWorld") -> None:
+        """Prepare the world for the schedule: clocks, limits, and tasks for faults at a given time."""
         self._world, self.experiment, self.minibatches = world, world.resolved, world.minibatches
         world.kernel.skew_s = self.skew_s
         for fault in self._of("limit"):
@@ -291,6 +313,7 @@ class Disturbed:
             world.kernel.spawn(self._at_its_moment, fault, process=nature, name=fault.kind)
 
     def _at_its_moment(self, fault: Fault) -> None:
+        """Wait for a fault's time, then apply it."""
         world = self._world
         world.kernel.sleep(fault.at_s)
         if fault.kind == "client_dies":
@@ -321,10 +344,12 @@ class Disturbed:
         world.servers.broker.start()
 
     def boot_s(self, number: int) -> float:
+        """Return by how many seconds an instance starts late, as the faults say."""
         late = [each for each in self._of("late") if each.role == f"program {number}" and each not in self.struck]
         for fault in late:
             self._strike(fault)
         return sum(fault.seconds for fault in late)
 
     def resumes_after_s(self) -> float:
+        """Return after how many seconds another client resumes the run."""
         return self._resumed_s.pop() if self._resumed_s else RESUME_S

@@ -139,6 +139,7 @@ def written_once(run: JudgedRun) -> list[str]:
 
 
 def _overwrites(entry: HistoryEntry) -> bool:
+    """Return whether the request replaced a value by another, where keys may not change."""
     return bool(entry.found and entry.left and entry.changed and not _CHANGES.fullmatch(entry.key))
 
 
@@ -321,6 +322,7 @@ def spends_within_its_budget(run: JudgedRun) -> list[str]:
 
 
 def _told(what: str, entry: HistoryEntry) -> str:
+    """Return a finding in words: what is wrong, and which request did it."""
     return f"{what}: {entry.key} by {entry.role} ({entry.process}) at {entry.at_s:.3f} s, {entry.operation} on {entry.server}"
 
 

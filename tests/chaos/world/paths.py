@@ -14,7 +14,7 @@ _TOKEN = re.compile(r"\s*(?:'((?:[^'\\]|\\.)*)'|(-?\d+)|(\${1,2}(?:\.\w+)*)|(Sta
 
 
 class NoSuchPath(Exception):
-    """A path that leads nowhere: States.ParameterPathFailure."""
+    """Raised for a path that the data does not have (States.ParameterPathFailure)."""
 
 
 def filled(template: Any, data: Any, context: Mapping[str, Any]) -> Any:
@@ -41,6 +41,7 @@ def compiled(text: str) -> Lookup:
 
 
 def _expression(text: str, at: int) -> tuple[Lookup, int]:
+    """Parse an expression at position `at`. Return (function that evaluates it, position after it). Raises ValueError."""
     found = _TOKEN.match(text, at)
     if not found or found[5]:
         raise ValueError(f"{text!r}, character {at}: a path, a number, a text or an intrinsic function was expected")
@@ -54,9 +55,11 @@ def _expression(text: str, at: int) -> tuple[Lookup, int]:
 
 
 def _path(path: str) -> Lookup:
+    """Return a function that looks up a reference path such as `$.a.b`, or `$$.a` in the context object."""
     names, of_context = path.lstrip("$").split(".")[1:], path.startswith("$$")
 
     def look(data: Any, context: Mapping[str, Any]) -> Any:
+        """Return the value at the path. Raises NoSuchPath."""
         value = context if of_context else data
         for name in names:
             if not isinstance(value, Mapping) or name not in value:
@@ -68,6 +71,9 @@ def _path(path: str) -> Lookup:
 
 
 def _call(text: str, function: str, at: int) -> tuple[Lookup, int]:
+    """Parse the arguments of an intrinsic function's call, whose opening bracket is at `at`. Return (function that evaluates the call,
+    position after it). Raises ValueError.
+    """
     given: list[Lookup] = []
     opening = _TOKEN.match(text, at)
     if not opening or opening[5] != "(" or function not in _FUNCTIONS:
@@ -85,16 +91,19 @@ def _call(text: str, function: str, at: int) -> tuple[Lookup, int]:
 
 
 def _computed(compute: Callable[..., Any], given: list[Lookup], data: Any, context: Mapping[str, Any]) -> Any:
+    """Evaluate the arguments and return the function's result."""
     return compute(*(each(data, context) for each in given))
 
 
 def _format(template: str, *values: Any) -> str:
+    """Return the template with each `{}` replaced by a value, as States.Format does."""
     parts = template.split("{}")
     shown = [each if isinstance(each, str) else json.dumps(each) for each in values]
     return "".join(part + text for part, text in zip(parts, [*shown, ""], strict=True))
 
 
 def _array_range(first: int, last: int, step: int) -> list[int]:
+    """Return the numbers from `first` to `last`, both included, as States.ArrayRange does."""
     return list(range(first, last + 1, step))
 
 

@@ -19,7 +19,9 @@ Watched = tuple[str, int, str]
 
 
 class Looks:
-    """Who has read what, how often it was written, and who is to be told."""
+    """A record of which process has read which keys and how often each was written, to wake a poller when something it has
+    read is written.
+    """
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel

@@ -36,11 +36,13 @@ _watching = False
 
 
 class BlocksForReal(WorldFault):
-    """Code of the virtual world that goes around crossover/runtime."""
+    """Raised if code in the virtual world would block this real process instead of going through crossover/runtime."""
 
 
 class VirtualRuntime(runtime.ThisProcess):
-    """Outside all tasks, while a world is built or looked at, it is the kernel's own time."""
+    """The runtime of simulated processes: each call is answered for the process whose task makes it. Outside of all tasks it answers with
+    the kernel's own time.
+    """
 
     simulated = True
 
@@ -52,18 +54,22 @@ class VirtualRuntime(runtime.ThisProcess):
 
     @property
     def _process(self) -> Process:
+        """The process whose task is running now."""
         current = getcurrent()
         return current.process if isinstance(current, Task) else self._outside
 
     def time(self) -> float:
+        """Return the wall time of the process in unix seconds; its clock may be wrong."""
         return BEGAN_S + self._kernel.now_s + self._kernel.skew_s(self._process)
 
     def monotonic(self) -> float:
+        """Return the kernel's time in seconds."""
         return self._kernel.now_s
 
     perf_counter = monotonic
 
     def processor_s(self) -> float:
+        """Return 0: simulated code uses no processor time."""
         return 0.0
 
     def process_s(self) -> float | None:
@@ -73,6 +79,7 @@ class VirtualRuntime(runtime.ThisProcess):
         return 100.0
 
     def started_at(self) -> float:
+        """Return when the process was started, in unix seconds of its own clock."""
         process = self._process
         return BEGAN_S + process.began_s + self._kernel.skew_s(process)
 
@@ -80,6 +87,7 @@ class VirtualRuntime(runtime.ThisProcess):
         self._kernel.sleep(seconds)
 
     def pause(self, seconds: float, *, calm_s: float) -> None:
+        """Sleep between two polls; longer if nothing can have changed. `calm_s`: longest pause."""
         self._looks.pause(seconds, calm_s)
 
     def thread(self, target: Callable[..., object], *args: Any, name: str | None = None) -> "VirtualThread":
@@ -92,6 +100,7 @@ class VirtualRuntime(runtime.ThisProcess):
         return VirtualLock(self._kernel)
 
     def local(self) -> Any:
+        """Return an object with separate attributes for each task."""
         return OfTask()
 
     def environment(self) -> Mapping[str, str]:
@@ -102,7 +111,7 @@ class VirtualRuntime(runtime.ThisProcess):
 
 
 class VirtualThread:
-    """A further task of the process that made it."""
+    """A thread: a further task of the process that creates it."""
 
     def __init__(
         self, kernel: Kernel, process: Process, target: Callable[..., object], args: tuple[Any, ...], name: str
@@ -115,6 +124,7 @@ class VirtualThread:
         self._task = self._kernel.spawn(self._target, *self._args, process=self._process, name=self._name)
 
     def join(self, timeout: float | None = None) -> None:
+        """Wait until the thread has ended, for at most `timeout` seconds."""
         if self._task is not None and not self._task.over:
             self._kernel.wait(self._task.ended, float("inf") if timeout is None else timeout)
 
@@ -123,7 +133,7 @@ class VirtualThread:
 
 
 class VirtualEvent:
-    """As threading.Event."""
+    """An event with the interface of threading.Event."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel, self._signal, self._set = kernel, Signal(), False
@@ -142,7 +152,7 @@ class VirtualEvent:
 
 
 class VirtualLock:
-    """As threading.Lock: who waits for it lets the others go on."""
+    """A lock with the interface of threading.Lock; a task that waits for it lets others run."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel, self._free, self._held = kernel, Signal(), False
@@ -161,9 +171,10 @@ class VirtualLock:
 
 
 class OfTask:
-    """As threading.local: each task has attributes of its own, kept with the task."""
+    """An object like threading.local, with separate attributes for each task."""
 
     def _own(self) -> dict[str, Any]:
+        """Return the current task's attributes."""
         current: Any = getcurrent()
         kept: dict[int, dict[str, Any]] = current.__dict__.setdefault("kept", {})
         return kept.setdefault(id(self), {})
@@ -203,6 +214,7 @@ def _refusing(what: str, real: Callable[..., Any]) -> Callable[..., Any]:
     """`real`, but for the tasks of a virtual world."""
 
     def call(*arguments: Any, **named: Any) -> Any:
+        """Call the real function. Raises BlocksForReal if a task of the virtual world makes the call."""
         _refuse_in_a_task(what)
         return real(*arguments, **named)
 
@@ -210,11 +222,13 @@ def _refusing(what: str, real: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _refuse(event: str, arguments: tuple[Any, ...]) -> None:
+    """Raise BlocksForReal for an audit event of real input or output inside a task."""
     if event in _REAL:
         _refuse_in_a_task(event)
 
 
 def _refuse_in_a_task(what: str) -> None:
+    """Raise BlocksForReal, with the place of the call, if a task of the virtual world is running."""
     if isinstance(getcurrent(), Task):
         raise BlocksForReal(f"{what} inside the virtual world, {_where(sys._getframe(2))}: ask crossover/runtime")
 

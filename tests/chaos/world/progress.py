@@ -67,6 +67,7 @@ def attempt_of(key: str) -> str:
 
 
 def _common(run: JudgedRun, kept: dict[int, dict[int, int]]) -> int:
+    """Return the latest round, among those kept for sure, of which all members have a state; 0 if there is none."""
     whole = set.intersection(*map(set, kept.values())) if len(kept) == run.members else set[int]()
     return max((round for round in whole if round % run.every == 0), default=0)
 

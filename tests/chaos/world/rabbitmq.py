@@ -14,12 +14,14 @@ _NOTHING = (None, None, None)
 
 @dataclass(frozen=True, slots=True)
 class _Method:
+    """The part of pika's delivery that the message bus reads: the delivery tag."""
+
     delivery_tag: int
 
 
 class VirtualConnection:
-    """What RabbitMessageBus asks of pika.BlockingConnection and of its one channel: durable queues, fanout exchanges, confirms
-    on. Opening all that counts as one request.
+    """A connection to the virtual broker and its one channel, with those methods of pika that RabbitMessageBus uses. Opening both counts as
+    one request.
     """
 
     def __init__(self, broker: VirtualBroker, carry: Carry, parameters: Any) -> None:
@@ -33,15 +35,18 @@ class VirtualConnection:
         self.is_open = True
 
     def _opened(self) -> tuple[Channel, int]:
+        """Open a channel at the broker. Raises LostReply if the broker is down."""
         if not self._broker.up:
             raise LostReply
         return self._broker.open(), 0
 
     @property
     def connection(self) -> Self:
+        """This object, as the connection of its channel."""
         return self
 
     def channel(self) -> Self:
+        """Return this object as the channel of its connection."""
         return self
 
     def confirm_delivery(self) -> None:
@@ -62,6 +67,7 @@ class VirtualConnection:
             raise amqp.ChannelWrongStateError("Channel is closed.")
 
         def effect() -> tuple[Any, int]:
+            """Run the request at the broker. Raises LostReply if the channel is closed."""
             if not self._channel.open:
                 raise LostReply
             try:
@@ -110,7 +116,10 @@ class VirtualConnection:
     # --- messages -----------------------------------------------------------------------------------------------------
 
     def basic_publish(self, exchange: str, routing_key: str, body: bytes, *, properties: Any, mandatory: bool) -> None:
+        """Publish a message. Raises NackError if the broker refuses it, UnroutableError if no queue gets it."""
+
         def publish() -> bool:
+            """Publish the message at the broker; return whether a queue got it."""
             return self._broker.publish(exchange, routing_key, bytes(body))
 
         try:
@@ -121,16 +130,21 @@ class VirtualConnection:
             raise amqp.UnroutableError([])
 
     def basic_get(self, queue: str) -> tuple[Any, Any, Any]:
+        """Return (method, None, body) of the next message of a queue; three Nones if there is none."""
         found = self._ask("basic.get", (queue,), lambda: self._broker.get(self._channel, queue))
         return _NOTHING if found is None else (_Method(found[0]), None, found[1].body)
 
     def basic_ack(self, delivery_tag: int) -> None:
+        """Acknowledge a delivered message, without waiting for a reply."""
         held = self._channel.held.get(delivery_tag)
         keys = (held[0],) if held else ()  # the wire says the tag alone; a history says of which queue
         self._tell("basic.ack", keys, lambda: self._broker.acknowledge(self._channel, delivery_tag))
 
     def basic_nack(self, delivery_tag: int, *, multiple: bool = False, requeue: bool) -> None:
+        """Give delivered messages back to their queues, without waiting for a reply. `multiple`: also those with smaller tags."""
+
         def give_back() -> None:
+            """Give the deliveries back at the broker."""
             tags = [tag for tag in self._channel.held if tag == delivery_tag or (multiple and tag < delivery_tag)]
             self._broker.give_back(self._channel, tags)
 

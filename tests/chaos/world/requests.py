@@ -14,7 +14,7 @@ Effect = Callable[[], tuple[Any, int]]
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is asked of a server once. `operation` is in the server's own words: AI.TENSORSET, PutObject, basic.publish, connect."""
+    """One request to a server. `operation`: in the server's own words, such as AI.TENSORSET, PutObject, basic.publish or connect."""
 
     service: ServiceName
     operation: str
@@ -27,10 +27,9 @@ class Request:
 
 
 class LostReply(Exception):
-    """Raised by who carries, in place of a reply: the connection broke, or with `silent` nothing came for as long as the client waits.
+    """Raised in place of a reply that was lost: the connection broke, or, if `silent`, nothing came for as long as the client waits.
 
-    Whether the effect took place is not told. A silent loss is raised when the client's patience has passed, not before: who carries
-    keeps the time.
+    Whether the request took effect is not known. A silent loss is raised only after the client's timeout has passed.
     """
 
     def __init__(self, *, silent: bool = False) -> None:
@@ -39,8 +38,8 @@ class LostReply(Exception):
 
 
 class ServerRefusal(Exception):
-    """Raised by who carries: the server's refusal in place of an effect, by the server's own code. Redis: LOADING, BUSY, TRYAGAIN. S3:
-    SlowDown, InternalError, ConditionalRequestConflict. RabbitMQ: basic.nack, to a publish.
+    """Raised if a server refuses a request with an error code of its own. Redis: LOADING, BUSY, TRYAGAIN. S3: SlowDown, InternalError,
+    ConditionalRequestConflict. RabbitMQ: basic.nack, to a publish.
     """
 
     def __init__(self, code: str) -> None:

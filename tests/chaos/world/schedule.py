@@ -97,10 +97,12 @@ def refusal_of(fault: Fault) -> str:
 
 
 def _at_request(what: str) -> Callable[[Fault], str]:
+    """Return a function that describes a fault at a request, with `what` as its effect."""
     return lambda f: f"{f.role}, request {f.request}, {f.side} its effect: {what.format(f=f)}"
 
 
 def _at_moment(what: str) -> Callable[[Fault], str]:
+    """Return a function that describes a fault at a time, with `what` as its effect."""
     return lambda f: f"at {f.at_s:.3f} s: {what.format(f=f)}"
 
 
@@ -205,6 +207,7 @@ def ends_client(fault: Fault) -> bool:
 
 
 def _passes(fault: Fault, *, at_most_s: float) -> bool:
+    """Return whether a run survives the fault without being resumed by an operator. `at_most_s`: longest duration that a fault may have."""
     within_s = min(at_most_s, PASSES_S.get(fault.kind, -inf))
     return ends_client(fault) or fault.kind in ALWAYS_PASS or fault.seconds <= within_s
 
@@ -223,6 +226,9 @@ def from_json(given: Any, terrain: Terrain) -> tuple[Fault, ...]:
 
 
 def _fault(number: int, given: Any, terrain: Terrain) -> Fault:
+    """Return the fault that JSON data describe. Raises UserError if it has unknown fields or cannot happen to the experiment. `number`: its
+    index, for errors.
+    """
     try:
         fault = Fault(**given)
     except TypeError as error:

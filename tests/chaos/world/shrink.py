@@ -17,6 +17,7 @@ def smallest(faults: FaultList, fails: Callable[[FaultList], bool], *, tries: in
     asked: dict[FaultList, bool] = {}
 
     def still(candidate: FaultList) -> bool:
+        """Return whether the candidate still fails; each is tried once, and none after the last allowed try."""
         if candidate not in asked:
             if len(asked) >= tries:
                 return False
@@ -30,6 +31,7 @@ def smallest(faults: FaultList, fails: Callable[[FaultList], bool], *, tries: in
 
 
 def _fewest(faults: FaultList, still: Callable[[FaultList], bool]) -> FaultList:
+    """Return the faults without those that are not needed for the failure, found by delta debugging."""
     parts = 2
     while len(faults) > 1:
         smaller = next((rest for rest in _without_one_part(faults, parts) if still(rest)), None)
@@ -43,6 +45,7 @@ def _fewest(faults: FaultList, still: Callable[[FaultList], bool]) -> FaultList:
 
 
 def _without_one_part(faults: FaultList, parts: int) -> Iterator[FaultList]:
+    """Yield the faults without one part of them, for each of `parts` parts of about equal size."""
     size = -(-len(faults) // parts)
     for start in range(0, len(faults), size):
         yield faults[:start] + faults[start + size :]
@@ -56,6 +59,7 @@ def _plainer(faults: FaultList) -> Iterator[FaultList]:
 
 
 def _simpler(fault: Fault) -> Sequence[Fault]:
+    """Return simpler variants of the fault: shorter, rounded, or not silent."""
     found = [
         replace(fault, seconds=each) for each in ROUND_S if 0.0 < each < fault.seconds and fault.seconds not in ROUND_S
     ]

@@ -43,7 +43,7 @@ TURNS = 300_000  # a hundred times what a small run takes
 
 @dataclass(frozen=True)
 class Trial:
-    """One run: its faults, those that took effect, and the promises that it broke."""
+    """One run under a schedule: its faults, those that took effect, and the promises that it broke."""
 
     seed: int
     faults: tuple[Fault, ...]
@@ -54,7 +54,7 @@ class Trial:
 
 @dataclass
 class Trials:
-    """Of one experiment."""
+    """Runs of one experiment under schedules."""
 
     experiment: Experiment
     _yardsticks: dict[tuple[int, int, Any], Yardstick] = field(default_factory=dict)
@@ -142,11 +142,13 @@ class Trials:
         return self.experiment.workers - 1 if self._removes or tolerates_failures(self.experiment) else 0
 
     def _setting(self, name: str) -> Any:
+        """Return the value of a setting of the architecture; None if the architecture has no such setting."""
         settings = self.architecture.settings
         return getattr(settings and self.experiment.settings(settings), name, None)
 
     @property
     def _sizes(self) -> tuple[int, int]:
+        """The model's number of parameters and buffers in these runs."""
         return PARAMETERS, 0 if self._adds else BUFFERS
 
     def _world(self, seed: int, nemesis: Disturbed) -> VirtualWorld:
@@ -223,6 +225,7 @@ class Trials:
         return Trial(seed, tuple(faults), tuple(nemesis.struck), tuple(findings), nemesis.history)
 
     def judged(self, nemesis: Disturbed, outcome: RunOutcome, world: VirtualWorld) -> JudgedRun:
+        """Return what the oracles need to know of a run that has ended."""
         given, databases = self.experiment, database_hosts(self.experiment, self.architecture)
         lost = {fault.server for fault in nemesis.struck if fault.kind == "memory_lost"}
         left, passes = gone(nemesis.struck), pass_by(nemesis.struck, may_go=self._may_go)
@@ -283,12 +286,14 @@ class Trials:
         oracles = {_oracle(finding) for finding in trial.findings}
 
         def fails(faults: tuple[Fault, ...]) -> bool:
+            """Return whether a run with these faults breaks the same promise."""
             return bool(oracles & {_oracle(finding) for finding in self.under(faults, trial.seed).findings})
 
         return self.under(smallest(trial.faults, fails), trial.seed)
 
 
 def _oracle(finding: str) -> str:
+    """Return the name of the oracle that reports the finding."""
     return finding.partition(":")[0]
 
 
@@ -329,8 +334,10 @@ _mine: list[Trials] = []
 
 
 def _begin(experiment: Experiment) -> None:
+    """Prepare this process for trials of the experiment."""
     _mine[:] = [Trials(experiment)]
 
 
 def _of(seed: int) -> Trial:
+    """Run the trial of a seed in this process, and return it without its history."""
     return replace(_mine[0].of(seed), history=RequestHistory())

@@ -43,7 +43,7 @@ CODE: Mapping[str, Any] = {"digest": "", "settings": {}, "files": {}}  # the sam
 
 @dataclass(slots=True)
 class VirtualCall:
-    """A request on its way: whose, when, and what became of it."""
+    """A request in progress: which process made it, when, and its outcome."""
 
     number: int
     request: Request
@@ -55,7 +55,7 @@ class VirtualCall:
 
 
 class Nemesis(Protocol):
-    """What may go wrong. Each method may let time pass, kill or freeze processes, or raise what the caller is to see."""
+    """The source of faults. Each method may let time pass, kill or freeze processes, or raise the error that the caller is to get."""
 
     def before(self, call: VirtualCall) -> None:
         """The request has reached the server; raises LostReply, ServerRefusal."""
@@ -86,7 +86,7 @@ class Nemesis(Protocol):
 
 
 class Nothing:
-    """Nothing goes wrong."""
+    """A nemesis that causes no faults."""
 
     def before(self, call: VirtualCall) -> None: ...
     def failed(self, call: VirtualCall) -> None: ...
@@ -105,7 +105,9 @@ class Nothing:
 
 @dataclass
 class RunOutcome:
-    """What a run came to. `model`: the sha256 of its final model, "" where there is none. `left`: what is in each service at the end."""
+    """The result of a run. `model`: SHA-256 of its final model, "" if there is none; `left`: what each service still
+    contains at the end.
+    """
 
     run: str
     failure: str
@@ -121,7 +123,9 @@ class RunOutcome:
 
 @dataclass
 class VirtualWorld:
-    """Everything that one run needs. `minibatch_s`: what the gradient of a minibatch takes. `sizes`: the model's parameters and buffers."""
+    """Everything that one simulated run needs. `minibatch_s`: seconds of a minibatch's gradient; `sizes`: the model's number of parameters
+    and buffers.
+    """
 
     experiment: Experiment
     seed: int | str
@@ -188,6 +192,7 @@ class VirtualWorld:
         raise Unavailable(f"{operation}: {why}")
 
     def computes(self, samples: int, *, gradient: bool) -> None:
+        """Let the time pass that computing takes. `gradient`: whether a gradient is computed, else an evaluation."""
         share = 1.0 if gradient else self.calibration.evaluate_share
         self.kernel.sleep(self.spread(self.minibatch_s * share))
 
@@ -234,16 +239,20 @@ class VirtualWorld:
         return Resources(self.clients(process), make_learner=self._learner)
 
     def run_machine(self, name: str, event: Any) -> Any:
+        """Run a state machine to its end and return its output."""
         return MachinesOf(self.machines, self.asks, list(self.architecture.machines)).run(name, event)
 
     def _learner(self, experiment: Experiment, manifest: Mapping[str, Any]) -> Any:
+        """Return the exact learner in place of the real one."""
         return ExactLearner(experiment, computes=self.computes, sizes=self.sizes)
 
     def materials(self, experiment: Experiment) -> Materials:
+        """Return what a client uploads for a run: data set, code, versions, learner."""
         return Materials(self.dataset, CODE, {"crossover": "virtual"}, self._learner)
 
     @property
     def dataset(self) -> Dataset:
+        """Return the run's data set; created once and shared."""
         found: Dataset = self._shared(
             "dataset", partial(samples_of, self.resolved, size=self.resolved.training.batch_size)
         )
@@ -257,6 +266,7 @@ class VirtualWorld:
         return _made[key]
 
     def _function(self, step: Any) -> VirtualFunction:
+        """Return the Lambda function of a step."""
         functions, torch = self.resolved.functions, step.needs_torch(self.resolved)
         return VirtualFunction(
             step=step,
@@ -266,13 +276,16 @@ class VirtualWorld:
         )
 
     def _program(self, process: Process) -> Callable[[], object]:
+        """Return the main function of the architecture's program for a process."""
         assert self.architecture.program is not None
         return partial(self.architecture.program.main, self.resources(process), ServingSettings(fleet=FLEET))
 
     def _boot_s(self, number: int) -> float:
+        """Return the seconds that an instance takes to boot, with the nemesis's delay."""
         return self.spread(BOOT_S) + self.nemesis.boot_s(number)
 
     def resumes_after_s(self) -> float:
+        """Return after how many seconds another client resumes the run."""
         return self.nemesis.resumes_after_s()
 
     # --- a run ------------------------------------------------------------------------------------------------------------
@@ -290,17 +303,20 @@ class VirtualWorld:
             return self._outcome()
 
     def _operate(self) -> None:
+        """Let the client run the experiment, then wait until all invocations and instances have ended."""
         self.client.operate()
         while self.functions.under_way or (self.fleet and self.fleet.instances):
             self.kernel.sleep(30.0)
 
     def _close(self) -> None:
+        """Stop all executions and kill all processes."""
         for execution in self.machines.executions.values():
             execution.stop()
         for process in self.processes:
             process.kill()
 
     def _outcome(self) -> RunOutcome:
+        """Return the run's result from the state of the world."""
         run, left = self.client.run, self.left()
         model = ""
         if Keys(run).outcome in left["s3"]:

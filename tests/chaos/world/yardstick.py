@@ -25,7 +25,7 @@ from tests.chaos.world.learner import ExactLearner
 
 @dataclass(frozen=True)
 class EpochResult:
-    """After an epoch: the model's sha256, what its evaluation gives, and whether training ends here."""
+    """The expected state after an epoch: SHA-256 of the model, result of the evaluation, and whether training ends here."""
 
     model: str
     loss: float
@@ -41,6 +41,7 @@ def measure_reference(experiment: Experiment, dataset: Dataset, learner: ExactLe
     models: list[str] = []
 
     def keep(round: int, state: RoundState) -> None:
+        """Remember the model after a round."""
         models.append(_sha256(state.model))
 
     epochs = train_reference(experiment, dataset, on_round=keep, learner=cast(Any, learner))[2]
@@ -72,7 +73,9 @@ def measure_mlless(experiment: Experiment, dataset: Dataset, learner: ExactLearn
 
 @dataclass
 class _Worker:
-    """What one worker has not sent yet, its velocity, and its own updates that nobody has applied yet, by step."""
+    """One worker of MLLess in the reference: its residual that was not sent yet, its velocity, and by step its own updates that were not
+    applied yet.
+    """
 
     residual: Tensor
     velocity: Tensor | None
@@ -80,6 +83,8 @@ class _Worker:
 
 
 class _MLLessInOneProcess:
+    """A reference implementation of MLLess in one process."""
+
     def __init__(self, experiment: Experiment, dataset: Dataset, learner: ExactLearner) -> None:
         self._experiment, self._settings, self._learner = experiment, experiment.settings(MLLess), learner
         self._plan = plan_staging(experiment, len(dataset.train_labels))
@@ -147,6 +152,7 @@ class _MLLessInOneProcess:
             worker.on_the_way[step] = significant
 
     def _counts(self, step: int, rank: int) -> list[int]:
+        """Return the number of answers (labels that count) in each of a worker's minibatches of a step."""
         return [self._answers[rank][number] for number in self._days.list_minibatches(step)]
 
     def _filter(self, step: int, base: Tensor, residual: Tensor) -> Tensor | None:
@@ -174,6 +180,7 @@ class _MLLessInOneProcess:
                 compression.add_to(self._shared, update)
 
     def _evaluate(self) -> Evaluation:
+        """Return the evaluation of the shared model."""
         self._learner.model[:] = buffers.view(self._shared)
         return self._learner.evaluate(self._batches.validation(chunk) for chunk in range(self._chunks))
 
@@ -190,9 +197,11 @@ def evaluate_model(
 
 
 def _calendar(experiment: Experiment, dataset: Dataset) -> Calendar:
+    """Return the calendar of the experiment's run on a data set."""
     minibatches = plan_staging(experiment, len(dataset.train_labels)).minibatches
     return calendar_of(experiment, {"minibatches": minibatches})
 
 
 def _sha256(model: Tensor) -> str:
+    """Return the SHA-256 of a model's bytes."""
     return hashlib.sha256(buffers.view(model)).hexdigest()
