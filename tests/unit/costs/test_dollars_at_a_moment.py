@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from crossover.experiment import Experiment
 from crossover.reports import bill, prices, spending
-from crossover.reports.bill import begin, record_until, under_way
+from crossover.reports.bill import begin, make_interim_record, record_until
 from crossover.reports.usage import end, state_transitions
 from crossover.workflow.architecture import load
 from tests.unit.costs.test_cost import record
@@ -155,9 +155,9 @@ def test_what_an_instance_costs_at_least_is_spent_when_it_starts() -> None:
 def test_an_invocation_under_way_is_billed_to_the_present_moment() -> None:
     mark = {**long(wall_s=100.0, marks=2), "outcome": "under way"}
     now = STARTED_AT + 250.0
-    assert under_way(mark, now)["wall_s"] == pytest.approx(250.0)
-    assert end(under_way(mark, now)) == pytest.approx(now)
-    assert under_way(mark, STARTED_AT)["wall_s"] == 100.0  # a clock that runs behind takes nothing back
+    assert make_interim_record(mark, now)["wall_s"] == pytest.approx(250.0)
+    assert end(make_interim_record(mark, now)) == pytest.approx(now)
+    assert make_interim_record(mark, STARTED_AT)["wall_s"] == 100.0  # a clock that runs behind takes nothing back
 
 
 def test_training_on_past_the_goal_does_not_make_the_goal_cheaper() -> None:
