@@ -218,7 +218,7 @@ def describe_stack(session: Any, name_or_id: str) -> DeployedStack | None:
 
 
 def parse_stack(described: Mapping[str, Any]) -> DeployedStack:
-    """Build a DeployedStack from `described`, an entry of CloudFormation's DescribeStacks or ListStacks."""
+    """Build a DeployedStack from `described`, an entry of CloudFormation's DescribeStacks."""
     return DeployedStack(
         name=described["StackName"],
         id=described["StackId"],

@@ -431,8 +431,8 @@ def _stop(execution: Execution, *, why: BaseException) -> None:
 
 
 def extend_deadline(prepared: PreparedRun, *, usd: float | None = None) -> None:
-    """Write into the run's store the time until which the run may continue without its command, computed from what is left of the budget.
-    `usd`: cost of the run so far, None to compute it from its records.
+    """Write into the run's store the time until which the run may continue without its command: the end of its maximum duration, or earlier
+    the time at which it could have spent its budget. `usd`: cost of the run so far, None to compute it from its records.
     """
     if usd is None:
         read_records(prepared)  # of a run that is resumed
