@@ -82,6 +82,7 @@ class OneStore(MemoryClients):
     """Clients for a context that uses only a tensor store: every worker gets the store with which this was created."""
 
     def __init__(self, store: TensorStore) -> None:
+        """Prepare clients that always return `store`."""
         super().__init__(workers=1)
         self._store = store
 
@@ -322,9 +323,11 @@ class LocalS3:
     """A context manager that runs moto's S3 server in a process of its own, with one bucket, and returns its address."""
 
     def __init__(self, folder: Path) -> None:
+        """Prepare the server without starting it. `folder`: working directory, which gets its log."""
         self._folder = folder
 
     def __enter__(self) -> str:
+        """Start the server, create the bucket, and return the server's URL. Raises RuntimeError if it does not start."""
         from crossover.local.servers import find_free_port
 
         port = find_free_port()
@@ -342,6 +345,7 @@ class LocalS3:
         raise RuntimeError(f"moto_server did not start; {self._folder / 's3.log'} says why")
 
     def __exit__(self, *_: object) -> None:
+        """Stop the server."""
         servers.stop_process(self._process)
 
 

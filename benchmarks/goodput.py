@@ -144,6 +144,7 @@ class FaultInjector:
     """
 
     def __init__(self, cloud: "LocalCloud", experiment: "Experiment", run: Run, rng: random.Random) -> None:
+        """Prepare to inject faults into a run of `experiment` on the local cloud. `run`: gets each fault; `rng`: draws the victims."""
         self._cloud, self._experiment, self._run, self._rng = cloud, experiment, run, rng
         self._strike: dict[str, Callable[[threading.Event], float]] = {
             "environment": self._kill_an_environment,

@@ -32,12 +32,14 @@ class Watch:
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def __enter__(self) -> "Watch":
+        """Start sampling the memory in a thread."""
         self._thread.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        """Stop sampling."""
         self._over.set()
         self._thread.join()
 

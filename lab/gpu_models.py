@@ -28,6 +28,7 @@ class Branches(nn.Module):
     """A module that applies several modules to the same input and concatenates their outputs along the channels."""
 
     def __init__(self, *branches: nn.Module) -> None:
+        """Create the module. `branches`: modules that are applied to the same input."""
         super().__init__()
         self.branches = nn.ModuleList(branches)
 
@@ -44,6 +45,9 @@ class Sum(nn.Module):
     def __init__(
         self, body: nn.Module, shortcut: nn.Module | None = None, scale: float = 1.0, relu: bool = True
     ) -> None:
+        """Create the block. `shortcut`: applied to the input before the addition, None for the input itself; `scale`: factor on the body's
+        output; `relu`: whether ReLU follows.
+        """
         super().__init__()
         self.body, self.shortcut, self.scale, self.relu = body, shortcut, scale, relu
 
@@ -205,6 +209,7 @@ class _Attention(nn.Module):
     """Self-attention with several heads over a sequence of tokens. `width`: number of values per token."""
 
     def __init__(self, width: int, heads: int) -> None:
+        """Create the module. `width`: number of values per token; `heads`: number of attention heads."""
         super().__init__()
         self.heads, self.into, self.out = heads, nn.Linear(width, 3 * width), nn.Linear(width, width)
 
@@ -224,6 +229,9 @@ class VisionTransformer(nn.Module):
     """
 
     def __init__(self, image: int, width: int, depth: int, heads: int) -> None:
+        """Create the network. `image`: height and width in pixels; `width`: values per token; `depth`: number of blocks; `heads`: attention
+        heads of each.
+        """
         super().__init__()
         self.patches = nn.Conv2d(3, width, 16, 16)
         self.token, self.places = (

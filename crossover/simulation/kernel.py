@@ -22,6 +22,7 @@ class Link:
     __slots__ = ("bytes_s", "free_s")
 
     def __init__(self, bytes_s: float) -> None:
+        """Create a free link. `bytes_s`: bandwidth in bytes per second."""
         self.bytes_s, self.free_s = bytes_s, 0.0
 
     def reserve(self, at: float, bytes_: float) -> float:
@@ -44,6 +45,7 @@ class Host:
     __slots__ = ("egress", "ingress", "tour")
 
     def __init__(self, bytes_s: float, tour: Link | None = None) -> None:
+        """Create a host with two free links of `bytes_s` bytes per second. `tour`: link shared by all hosts, by default one of its own."""
         self.egress, self.ingress = Link(bytes_s), Link(bytes_s)
         self.tour = tour or Link(bytes_s)
 
@@ -79,6 +81,7 @@ class Gate:
     __slots__ = ("arrived", "event", "last", "needed", "opened_s")
 
     def __init__(self, env: simpy.Environment, needed: int) -> None:
+        """Create a closed gate. `needed`: number of arrivals that open it."""
         self.event, self.needed, self.arrived, self.last = env.event(), needed, 0, -1
         self.opened_s = -1.0
 
@@ -108,6 +111,7 @@ class Slots:
     """
 
     def __init__(self, env: simpy.Environment, limit: int | None) -> None:
+        """Create free slots. `limit`: the account's quota, None for no limit."""
         self._env, self.limit = env, limit
         self._waiting: deque[simpy.Event] = deque()
         self.busy = self.most = 0
@@ -146,6 +150,7 @@ class Environments:
     __slots__ = ("_due_s", "_idle", "_since_s", "at_once", "keep_s", "longest_wait_s", "per_s")
 
     def __init__(self, keep_s: float, *, at_once: float = inf, per_s: float = inf) -> None:
+        """Create a function without environments. The parameters are explained at the class."""
         self._idle, self._since_s, self.keep_s = 0, 0.0, keep_s
         self.at_once, self.per_s = at_once, per_s
         self._due_s = self.longest_wait_s = 0.0

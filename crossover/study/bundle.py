@@ -248,6 +248,7 @@ class _Codes:
     """Code digests collected over all trials of a bundle. `own`: by path of the user's own files; `project`: by path of all other files."""
 
     def __init__(self, path: Path) -> None:
+        """Start without digests. `path`: the bundle, for messages."""
         self._path = path
         self.own = dict[str, str]()
         self.project = dict[str, str]()

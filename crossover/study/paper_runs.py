@@ -53,6 +53,7 @@ class Scale:
     share: float
 
     def __post_init__(self) -> None:
+        """Raise ConfigError unless the share is more than 0 and at most 1."""
         if not 0 < self.share <= 1:
             raise ConfigError(
                 f"--scale: {self.share:g} is not allowed; expected more than 0 and at most 1, such as 0.02"

@@ -55,6 +55,9 @@ class AwsTrials(InlineTrials):
     """
 
     def __init__(self, out: Path, *, tell: Announce, session: Any = None) -> None:
+        """Read the record of the study's stacks, if there is one in the folder `out`. `tell`: called with one line about each step;
+        `session`: boto3 session, by default from the environment.
+        """
         self._out, self._tell = out, tell
         self._session = session
         self._ready = set[str]()  # of this command
@@ -223,6 +226,9 @@ class StudyPlan:
     """
 
     def __init__(self, study: Study, *, where: str, tell: Announce) -> None:
+        """Make and validate the trials, and report the forecast. `where`: inline, local or aws; `tell`: called with each line of the
+        forecast. Raises ConfigError for any fault.
+        """
         self.study = study
         self._searching: OptunaSearch | None = None
         travels = where != "inline"

@@ -33,6 +33,7 @@ class OptunaSearch:
     """
 
     def __init__(self, study: Study) -> None:
+        """Prepare the search that the study's file describes. Raises ConfigError that lists what Optuna does not know."""
         assert study.search is not None
         self.study, self.search = study, study.search
         faults = list[str]()

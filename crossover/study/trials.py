@@ -102,6 +102,7 @@ class TrialFactory:
     def __init__(
         self, study: Study, *, travels: bool, check: Callable[[Experiment], None] = lambda experiment: None
     ) -> None:
+        """Prepare to make trials, and set the folders of user code. The parameters are explained at the class."""
         self._study, self._travels, self._check = study, travels, check
         self._stacks = dict[str, str]()
         user_code.set_folders(study.folder, Path.cwd())
@@ -261,6 +262,7 @@ class LocalTrials(InlineTrials):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        """Stop the local cloud, if it was started."""
         self._stack.close()
 
     def run(self, experiment: Experiment, out: Path, watch: OnProgress) -> RunFolder:

@@ -53,6 +53,7 @@ class Figures:
     """
 
     def __init__(self, name: str) -> None:
+        """Load the example config/`name`.yaml, and prepare a simulation of it without random factors and cold starts."""
         self.config = f"config/{name}.yaml"
         self.architecture: Architecture
         experiment = validation.load(ROOT / self.config)

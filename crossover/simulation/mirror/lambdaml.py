@@ -85,6 +85,7 @@ class StoreConnection:
     """
 
     def __init__(self, worker_call: WorkerInvocation) -> None:
+        """Connect the worker of an invocation to S3 if the experiment exchanges through it, otherwise to the database."""
         world = worker_call.world
         self.worker_call, self.world = worker_call, world
         self.channel = "objects" if world.through_objects else "tensors"

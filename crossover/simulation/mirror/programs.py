@@ -42,6 +42,7 @@ class SimulatedPeer:
     """One simulated program on an EC2 instance: a peer, or a GPU worker. `rank`: its number."""
 
     def __init__(self, world: World, walk: Walk, rank: int) -> None:
+        """Prepare a program. `walk`: interpreter of the state machines that it starts; `rank`: its number."""
         self.world, self.walk, self.rank = world, walk, rank
         architecture = world.architecture
         program = architecture.program
