@@ -23,13 +23,13 @@ class Lacking(Exception):
 
 
 def needs(there: object, otherwise: str) -> None:
-    """Raises Lacking with what to say otherwise."""
+    """Raise Lacking with the reason `otherwise` unless `there` is true."""
     if not there:
         raise Lacking(otherwise)
 
 
 def known(value: T | None, otherwise: str) -> T:
-    """Raises Lacking with what to say where nothing is known."""
+    """Return `value`. Raises Lacking with the reason `otherwise` if it is None."""
     needs(value is not None, otherwise)
     return cast(T, value)
 
@@ -144,7 +144,9 @@ class Evidence:
         return {str(each["AvailabilityZone"]) for each in listed}
 
     def executions(self, name: str, *, status: str = "") -> Iterator[Mapping[str, Any]]:
-        """Of the state machine `name`, the newest first, with input and output; none where there is no such machine."""
+        """Yield the executions of the state machine `name`, newest first, with input and output; none if there is no such machine.
+        `status`: only executions with this status.
+        """
         if arn := self.state_machines.get(name):
             chosen = {"stateMachineArn": arn} | ({"statusFilter": status} if status else {})
             for each in deployed_clients.list_items(
@@ -153,14 +155,14 @@ class Evidence:
                 yield self.client("stepfunctions").describe_execution(executionArn=each["executionArn"])
 
     def function_interfaces(self) -> int:
-        """Network interfaces that Lambda made for the functions of the project."""
+        """Return the number of network interfaces that Lambda created for the project's functions."""
         everyone = account.load_owner(self.session, self.experiment.project)
         found = account.find_resources(self.session, everyone, ["network interface"])
         return sum(each.whose is not Ownership.UNPROVEN for each in found)
 
 
 def _made(session: Any, stack: str) -> Iterator[tuple[str, float]]:
-    """Type, and minutes from the first attempt to the last."""
+    """Yield (type, minutes from the first event of its creation to the last) of each resource of a stack."""
     events, began = list[Mapping[str, Any]](), dict[str, datetime]()
     with deployed_clients.ToleratedErrors("does not exist"):
         events += deployed_clients.list_items(

@@ -14,12 +14,12 @@ POLL_S = 5.0
 
 
 def gone(seen: Evidence, stack: str) -> bool:
-    """Whether the schedule has deleted the stack: begun within FIRING_WAIT_S, and ended."""
+    """Return whether the schedule has deleted the stack; waits up to FIRING_WAIT_S until the deletion starts, then until it ends."""
     return fired(seen, stack) and not removal.wait_for_stack(seen.session, stack)
 
 
 def fired(seen: Evidence, name: str) -> bool:
-    """Whether the stack is being deleted, or gone, within FIRING_WAIT_S."""
+    """Return whether the stack is deleted, or its deletion has started, within FIRING_WAIT_S."""
     pause = Pauses(POLL_S, within_s=FIRING_WAIT_S)
     while (stack := account.find_stack(seen.session, name)) and not stack.state.startswith("DELETE_"):
         if not pause():

@@ -106,7 +106,7 @@ def image_packaging(evidence: Evidence) -> Observed:
 
 @check
 def distributed_maps(evidence: Evidence) -> Observed:
-    """Every minibatch's function of one worker and round at work at the same moment."""
+    """Return whether the functions for all minibatches of one worker and round run at the same time."""
     groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for record in evidence.records:
         groups.setdefault((record["step"], record["worker"], record["round"]), []).append(record)
@@ -129,7 +129,7 @@ def _most_at_once(records: Sequence[Mapping[str, Any]]) -> int:
 
 @check
 def new_account_memory(evidence: Evidence) -> Observed:
-    """In an account as new as that, one function is asked to take a megabyte more; it is destroyed soon anyway."""
+    """Return whether a new account limits the memory of functions; tries to raise one function's memory by 1 MB."""
     from botocore.exceptions import ClientError
 
     client = evidence.client("lambda")
@@ -155,7 +155,7 @@ def reports_joined(evidence: Evidence) -> Observed:
 
 @check
 def reports_billed(evidence: Evidence) -> Observed:
-    """The bill itself comes a day later; whether the reports bill INIT is seen at once."""
+    """Return whether Lambda's reports bill INIT; the bill itself comes a day later."""
     cold = [each for each in evidence.reports.values() if each.init_ms is not None]
     with_init = sum(1 for each in cold if each.billed_ms >= int(each.duration_ms + (each.init_ms or 0.0)))
     billed_s = sum(each.billed_ms for each in evidence.reports.values()) / 1_000
@@ -181,7 +181,7 @@ def unverified_prices(evidence: Evidence) -> Observed:
 
 @check
 def gpu_image(evidence: Evidence) -> Observed:
-    """Whatever wrote a record had found its image, fetched its code and started the service."""
+    """Return whether GPU instances boot from their image and train; a record of one proves it."""
     ranks = {each["worker"] for each in evidence.records if each.get("instance_type")}
     needs(evidence.experiment.module == "gpu" and ranks, "no GPU instance ran")
     return judged(True, f"{len(ranks)} instance(s) booted it and trained", value=len(ranks))
@@ -208,7 +208,7 @@ def gpu_boots(evidence: Evidence) -> Observed:
 
 @check
 def definitions_accepted(evidence: Evidence) -> Observed:
-    """A stack stands only when CreateStateMachine took every definition in it."""
+    """Return whether AWS accepts all state machine definitions; an existing stack proves it."""
     needs(evidence.on_aws, "the cloud on one machine checks definitions less strictly")
     wanted = [evidence.stack, f"{evidence.experiment.project}-expiry"]
     names = [name for name in evidence.state_machines if name in wanted or name.startswith(f"{evidence.stack}-")]
@@ -218,7 +218,7 @@ def definitions_accepted(evidence: Evidence) -> Observed:
 
 @check
 def first_zone(evidence: Evidence) -> Observed:
-    """Hosts and broker were made in one zone: it offered them."""
+    """Return whether hosts and broker were created in one zone."""
     needs(evidence.on_aws, "the cloud on one machine offers everything everywhere")
     needs(evidence.zones, "nothing stands in a zone")
     return judged(len(evidence.zones) == 1, f"everything was made in {', '.join(sorted(evidence.zones))}")
@@ -226,7 +226,7 @@ def first_zone(evidence: Evidence) -> Observed:
 
 @check
 def standard_vcpus(evidence: Evidence) -> Observed:
-    """The quota itself is one account's; that hosts were made within it is what a deployment shows."""
+    """Return whether the account's vCPU quota suffices for the hosts."""
     needs(evidence.on_aws, "the cloud on one machine has no quotas")
     from botocore.exceptions import ClientError
 
@@ -240,7 +240,7 @@ def standard_vcpus(evidence: Evidence) -> Observed:
 
 @check
 def packages_at_boot(evidence: Evidence) -> Observed:
-    """A host that reported had got apt's lock; how long it waited is in its log alone."""
+    """Return whether hosts could install their packages at boot; a report of one proves it."""
     waits = evidence.made.get(preflight.HOST_TYPE, [])
     needs(waits and evidence.on_aws, "no host installed packages")
     return judged(True, f"{len(waits)} host(s) installed their packages and reported", value=len(waits))

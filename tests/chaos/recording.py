@@ -70,9 +70,8 @@ class Invoked:
     record: dict[str, Any]
 
     def tally(self) -> Tally:
-        """As the scripts of crossover/simulation count, by what went over the wires. Left out is what an invocation says of itself, a
-        program's lease, the run's facts, which each environment reads once, looks at a barrier, requests to AWS's own APIs, and what
-        was asked in vain: how often is chance.
+        """Return the recorded requests and bytes, counted as the simulator's scripts count them. Left out are requests that the simulator
+        does not count, such as leases, polls of barriers, requests to AWS's own APIs, and requests for things that do not exist.
         """
         found, made = Tally(), set[str]()
         for asked in self.requests:
@@ -111,7 +110,7 @@ class Recorder(Nothing):
         self._world = world
 
     def after(self, call: VirtualCall) -> None:
-        """The request and its reply; an invocation's last one is the write of its record."""
+        """Record a request with its reply. The write of an invocation's record ends that invocation."""
         assert self._world is not None
         run, key = self._world.client.run, call.request.keys[0] if call.request.keys else ""
         if run and key.startswith(Keys(run).records):
@@ -122,7 +121,7 @@ class Recorder(Nothing):
 
 
 def _asked(world: VirtualWorld, call: VirtualCall) -> Asked:
-    """The request, with its reply."""
+    """Return the request, with its reply, in recorded form."""
     request, run = call.request, world.client.run
     key = request.keys[0] if request.keys else ""
     down, vain = _answered(call)
@@ -131,7 +130,7 @@ def _asked(world: VirtualWorld, call: VirtualCall) -> Asked:
 
 
 def _answered(call: VirtualCall) -> tuple[int, bool]:
-    """Bytes of payload, and whether there was nothing to answer with."""
+    """Return (bytes of the reply's payload, whether the request asked for something that does not exist)."""
     match call.request.operation:
         case "GetObject" | "TENSOR.GET":
             return call.bytes_in, call.reply is None
@@ -183,8 +182,8 @@ class _AtOnce(VirtualWorld):
 def recorded(
     experiment: Experiment, *, sizes: tuple[int, int], seed: int = 2, minibatches: int = 2, share: float = 1.0
 ) -> list[Invoked]:
-    """Every invocation of a run of a model of `sizes`: parameters and buffers. `share`: of a gradient, what is not 0.
-    Raises RunFailed.
+    """Return every invocation of a run in which nothing goes wrong and nothing takes time. `sizes`: the model's number of parameters and
+    buffers; `share`: share of a gradient's coordinates that are not 0. Raises RunFailed.
     """
     recorder = Recorder()
     world = _AtOnce(

@@ -98,7 +98,7 @@ class Interrupter:
         return answer
 
     def _strike(self, number: signal.Signals) -> None:
-        """Ctrl-C reaches the whole group, a kill -9 the command alone: its children must notice."""
+        """Send the signal to the command: SIGINT to its whole process group, as Ctrl-C does, others to the command alone."""
         assert self._victim is not None
         if number is signal.SIGINT:
             os.killpg(self._victim.pid, number)
@@ -108,7 +108,7 @@ class Interrupter:
 
 
 def _call(environ: Mapping[str, Any]) -> str | None:
-    """`cloudformation CreateStack`, `s3 PUT`; None for calls of others than the operator."""
+    """Return an operator's call as text, such as `cloudformation CreateStack` or `s3 PUT`; None for calls by others."""
     credential = str(environ.get("HTTP_AUTHORIZATION", "")).partition("Credential=")[2].split("/")
     of_the_cdk = "aws-sdk-js" in str(environ.get("HTTP_USER_AGENT", ""))  # it assumes the bootstrap's roles
     if len(credential) < 4 or not (of_the_cdk or credential[0] == OPERATOR):

@@ -37,7 +37,7 @@ AWSS_OWN = ("/aws/service/", "/cdk-bootstrap/", "cdk-", "arn:aws:iam::aws:")  # 
 
 
 def snapshot(session: Any) -> dict[str, list[str]]:
-    """Names by listing, sorted; instances that have ended apart."""
+    """Return the sorted names that each listing shows, by listing; terminated instances apart."""
     found = {
         f"{service} {operation}": sorted(each[field] for each in _entries(session.client(service), operation, key))
         for service, operation, key, field in LISTINGS
@@ -52,7 +52,9 @@ Client = Callable[[str, str], Any]  # of a service in a region; the same one eac
 
 
 def details(client: Client, regions: tuple[str, ...]) -> dict[str, str]:
-    """Each entry of each listing as it is described, with tags, what buckets hold, and what machines do: by its name."""
+    """Return the description of each listed resource as JSON text, with tags, contents of buckets and executions, by its
+    region and name.
+    """
     return {
         f"{region} {what}": json.dumps(entry, default=str, sort_keys=True)
         for region in regions
@@ -76,7 +78,7 @@ def _details(client: Client, region: str, *, everywhere: bool) -> Iterator[tuple
 
 
 def _more(client: Any, operation: str, name: str) -> Any:
-    """What the listing does not say: tags, contents, executions."""
+    """Return what a listing does not show of a resource: tags, contents or executions."""
     if operation == "list_buckets":
         versions = client.list_object_versions(Bucket=name)
         held = [

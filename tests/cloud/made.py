@@ -14,7 +14,7 @@ TOPIC: Mapping[str, Any] = {"Topic": {"Type": "AWS::SNS::Topic"}}
 
 
 def stack(session: Any, name: str, resources: Mapping[str, Any] = TOPIC, **tags: str) -> str:
-    """Its id. Underscores in names of tags become hyphens."""
+    """Create a stack, and return its id. `tags`: its tags; underscores in their names become hyphens."""
     given = [{"Key": key.replace("_", "-"), "Value": value} for key, value in tags.items()]
     body = json.dumps({"Resources": resources})
     made = session.client("cloudformation").create_stack(StackName=name, TemplateBody=body, Tags=given)
@@ -22,7 +22,7 @@ def stack(session: Any, name: str, resources: Mapping[str, Any] = TOPIC, **tags:
 
 
 def ours(session: Any, project: str, part: str, resources: Mapping[str, Any] = TOPIC, **more: str) -> str:
-    """With the tags that a deployment gives it."""
+    """Create a stack with the tags that a deployment of the project would give it, and return its id."""
     return stack(session, f"{project}-{part}", resources, **tags(project, part), **more)
 
 
@@ -37,26 +37,26 @@ def tags(project: str, part: str) -> dict[str, str]:
 
 
 def stack_tags(session: Any, name: str) -> dict[str, str]:
-    """Of a stack that stands; none where there is none."""
+    """Return the tags of an existing stack; {} if there is none."""
     listed = session.client("cloudformation").describe_stacks()["Stacks"]
     return {tag["Key"]: tag["Value"] for each in listed if each["StackName"] == name for tag in each["Tags"]}
 
 
 def standing(name: str, state: str, *, created: datetime | None = None) -> DeployedStack:
-    """A stack of ours in a state that the cloud on one machine never reaches."""
+    """Return the description of a project's stack in a state that the local cloud never reaches."""
     moment, (project, _, part) = created or datetime.now(UTC), name.partition("-")
     return DeployedStack(name=name, state=state, created=moment, changed=moment, tags=tags(project, part))
 
 
 def one_session(cloud: LocalCloud) -> Any:
-    """A session whose clients are made once: reading their models takes longer than a command's calls."""
+    """Return a session that creates each client only once, because creating one is slow."""
     session = cloud.session()
     session.client = functools.cache(session.client)
     return session
 
 
 def stacks(cloud: LocalCloud) -> set[str]:
-    """That stand in our region, without the neighbours'."""
+    """Return the names of the existing stacks in our region, without other people's."""
     return set(cloud.stacks()) - neighbours.STACKS
 
 

@@ -44,7 +44,7 @@ def _pairs(tags: Mapping[str, str], key: str = "Key", value: str = "Value") -> l
 
 
 def _names() -> Iterator[tuple[str, Mapping[str, str]]]:
-    """Three, of which each begins with another of our stacks' names."""
+    """Yield (name, tags) of three things of other people, each of which begins with the name of one of our stacks."""
     yield from zip(
         ("crossover-tiny-thesis", "crossover-tiny-spirt-thesis", "crossover-spirt-thesis"), TAGS, strict=True
     )
@@ -236,7 +236,7 @@ def _given(kind: str, tags: Mapping[str, str]) -> list[dict[str, Any]]:
 
 
 def _machines_to_be(client_of: Client, subnet: str) -> Iterator[str]:
-    """Addresses, templates and fleets."""
+    """Create other people's addresses, launch templates and Auto Scaling groups; yield the name of each."""
     ec2 = client_of("ec2", HERE)
     for tags in TAGS[1:]:
         made = ec2.allocate_address(Domain="vpc", TagSpecifications=_given("elastic-ip", tags))
@@ -263,7 +263,7 @@ def _machines_to_be(client_of: Client, subnet: str) -> Iterator[str]:
 
 
 def _working(group: str) -> None:
-    """With two instances wanted, which here nobody starts: whoever empties fleets would find it."""
+    """Set a group's desired capacity to two without starting instances, so that a change of it would show."""
     from moto.autoscaling.models import autoscaling_backends
 
     autoscaling_backends["123456789012"][HERE].autoscaling_groups[group].desired_capacity = 2

@@ -23,7 +23,7 @@ Stacks = Mapping[str, tuple[str, str]]  # name -> (kind, expires-at)
 
 
 def filled_in(*, only: str = "") -> str:
-    """The definition as Step Functions gets it, in AWS's own partition."""
+    """Return the expiry machine's definition as Step Functions gets it. `only`: name of the single stack to check."""
     text = json.dumps(expiry_machine.definition("crossover", only=only))
     return fill_placeholders(text, stack="crossover-expiry", region="us-east-1", account="123456789012")
 
@@ -41,7 +41,7 @@ class Account:
         self.topics, self.queues = map(client, ("sns", "sqs"))
 
     def create(self, name: str, tags: Mapping[str, str]) -> str:
-        """The stack; the ARN of its execution."""
+        """Create a stack, start its state machine, and return the execution's ARN."""
         machine = {"StateMachineName": f"{name}-run", "DefinitionString": json.dumps(WAITING), "RoleArn": self.role}
         body = {"Resources": {"Run": {"Type": "AWS::StepFunctions::StateMachine", "Properties": machine}}}
         pairs = [{"Key": key, "Value": value} for key, value in tags.items()]
@@ -50,7 +50,7 @@ class Account:
         return str(self.states.start_execution(stateMachineArn=f"{self.machine}{name}-run")["executionArn"])
 
     def deadline(self, experiment: str, moment: str) -> None:
-        """Of the run under way; what others left over is long past."""
+        """Store a run's deadline at `moment` for the experiment, beside an expired one of an earlier run."""
         bucket = f"crossover-{experiment}-{uuid4().hex[:8]}"
         self.s3.create_bucket(Bucket=bucket)
         key = Keys("run").deadline(1.5)
@@ -69,7 +69,7 @@ class Account:
             return False
 
     def look(self, *, only: str = "", status: str = "SUCCEEDED") -> str:
-        """The ARN of the look."""
+        """Run the expiry machine until it ends with `status`, and return the execution's ARN. `only`: name of the single stack to check."""
         machine = self.states.create_state_machine(
             name=f"expiry-{uuid4().hex}",
             definition=filled_in(only=only),
@@ -91,7 +91,7 @@ class Account:
 
 
 def create_stacks(account: Account, stacks: Stacks) -> dict[str, str]:
-    """Our own stacks; the ARNs of their executions, by the stack's name."""
+    """Create our own stacks, and return the ARNs of their executions by stack name."""
     return {
         name: account.create(name, {"project": "crossover", "expires-at": ends, **TAGS.get(kind, {"stack-kind": kind})})
         for name, (kind, ends) in stacks.items()

@@ -141,7 +141,7 @@ class Machine:
             path.chmod(0o755)
 
     def here(self, text: str, folders: Iterable[str]) -> str:
-        """The text with these folders in its own."""
+        """Return the text with each of these folders moved below this machine's root."""
         for folder in folders:
             text = text.replace(folder, f"{self.root}{folder}")
         return text
@@ -158,13 +158,13 @@ class Machine:
         )
 
     def calls(self) -> list[str]:
-        """Of its programs."""
+        """Return the calls of this machine's programs, one line each."""
         path = self.root / "calls"
         return path.read_text().splitlines() if path.exists() else []
 
 
 def facts(**own: str) -> str:
-    """The settings that a boot script begins with: those of every machine, and its own."""
+    """Return the settings with which a boot script begins: those of every machine, and `own`."""
     common = {
         "REGION": "us-east-1",
         "LOGS": "/crossover/x/boot",

@@ -34,7 +34,7 @@ class Search:
                 yield name, resource.get("Properties", {})
 
     def properties(self, whole: str) -> Json:
-        """Of `stack/logical id`; {} where it is not there."""
+        """Return the properties of the resource `stack/logical id`; {} if it does not exist."""
         stack, _, name = whole.partition("/")
         resource = self.templates.get(stack, {"Resources": {}})["Resources"].get(name, {})
         found: Json = resource.get("Properties", {})
@@ -43,7 +43,9 @@ class Search:
     def only(
         self, what: str, stack: str, kind: str, matches: Callable[[Json], bool], *, removable: bool = True
     ) -> tuple[str, Json]:
-        """The one resource that `matches`; noted as evidence, or as missing."""
+        """Return (logical id, properties) of the one resource that `matches`. Records it as evidence; if there is not exactly one, as
+        missing.
+        """
         found = [(name, properties) for name, properties in self.of(stack, kind) if matches(properties)]
         if len(found) != 1:
             self.missing.append(f"{what}: {len(found)} in {stack}")
@@ -54,7 +56,7 @@ class Search:
         return name, properties
 
     def published(self, value: Any, stack: str = "") -> str:
-        """What a reference in `stack`'s template means in the stack that published it: `stack/logical id`, or text."""
+        """Return what a reference in a stack's template points to in the stack that exports it: `stack/logical id`, or text."""
         stack = stack or self.stack
         if not value:
             return ""
@@ -80,7 +82,7 @@ class Search:
         return flat(value)
 
     def may(self, role: str, action: str, resource: str) -> None:
-        """A role of the experiment's stack may do `action` on exactly `resource`."""
+        """Check that a role of the experiment's stack allows `action` on exactly `resource`."""
         policies = self.properties(f"{self.stack}/{role}").get("Policies", [])
         for p, policy in enumerate(policies):
             for s, statement in enumerate(policy["PolicyDocument"]["Statement"]):
@@ -98,7 +100,7 @@ class Search:
     # --- the network --------------------------------------------------------------------------------------------------
 
     def pair(self, group: str, target: str, port: int) -> None:
-        """A pair of rules: out of `group`, into `target`; both given as `stack/logical id`."""
+        """Check that two rules let traffic to the port pass: out of `group`, and into `target`, both given as `stack/logical id`."""
         (stack, _, ours), (_, _, theirs) = group.partition("/"), target.partition("/")
 
         def rule(mine: str, other: str, direction: str) -> Callable[[Json], bool]:
@@ -117,7 +119,7 @@ class Search:
         self.only(f"rule into {theirs} from {ours}:{port}", stack, ingress, rule(theirs, ours, "Source"))
 
     def anywhere(self, group: str, port: int) -> None:
-        """A rule out of `group` to every address."""
+        """Check that a rule lets traffic to the port pass out of `group` to every address."""
         _, _, name = group.partition("/")
         for place, rule in enumerate(self.properties(group).get("SecurityGroupEgress", [])):
             if rule["CidrIp"] == "0.0.0.0/0" and rule.get("FromPort") == port:
@@ -126,7 +128,7 @@ class Search:
         self.missing.append(f"port {port} out of {name}")
 
     def table(self, subnet: str) -> str:
-        """The subnet's route table, as references are written."""
+        """Return the reference to the subnet's route table."""
         _, _, name = subnet.partition("/")
         _, association = self.only(
             f"route table of {name}",
@@ -137,7 +139,9 @@ class Search:
         return flat(association.get("RouteTableId"))
 
     def internet(self, group: str, subnet: str, *, ports: tuple[int, ...] = (443,)) -> None:
-        """A public address, a way to the internet gateway, and rules that let it out."""
+        """Check that instances of the group reach the internet: a public address, a route to the internet gateway, and rules
+        for the ports.
+        """
         _, _, name = subnet.partition("/")
         if self.properties(subnet).get("MapPublicIpOnLaunch") is True:
             self.evidence.append((NETWORK, "Resources", name, "Properties", "MapPublicIpOnLaunch"))
@@ -169,14 +173,14 @@ class Search:
             self.anywhere(group, port)
 
     def same_network(self, first: str, second: str) -> None:
-        """Subnets of one VPC have routes to each other."""
+        """Check that two subnets belong to the same VPC, and so have routes to each other."""
         vpcs = {flat(self.properties(each).get("VpcId")) for each in (first, second)}
         if len(vpcs) != 1 or "None" in vpcs:
             self.missing.append(f"a route from {first} to {second}")
 
 
 def without(templates: Templates, pointer: Pointer) -> Templates:
-    """Copies of the templates without what stands at `pointer`."""
+    """Return a copy of the templates without the element at `pointer`."""
     stack, *path = pointer
     assert isinstance(stack, str)
 

@@ -20,7 +20,7 @@ BOTO = ("boto3", "botocore", "s3transfer", "jmespath", "dateutil", "six", "urlli
 
 
 def brought_by_lambda(folder: Path, *, cache: Path) -> Path:
-    """`folder`/site-packages with what the managed runtime brings. Raises NoWheels."""
+    """Unpack into `folder`/site-packages the packages that the managed runtime contains, and return that folder. Raises NoWheels."""
     target = folder / "site-packages"
     target.mkdir(parents=True)
     for wheel in wheels.fetch(CLIENT, cache):
@@ -38,15 +38,14 @@ def brought_by_lambda(folder: Path, *, cache: Path) -> Path:
 
 
 def packages(archive: Path, folder: Path) -> Path:
-    """A layer under a name by which the fork server knows that it holds packages, not the checkout."""
+    """Unpack a layer, and return its folder of packages, named so that the fork server recognises it."""
     shutil.unpack_archive(archive, folder)
     return (folder / "python").rename(folder / "site-packages")
 
 
 def runtime(folder: Path, *, layers: Sequence[Path], cache: Path) -> Runtime:
-    """`layers`: the zips of `dataplane` and `torch`; functions that do not compute get the first alone, as they are deployed.
-
-    Raises MissingTool where there is no emulator or no ARM system for it.
+    """Return Lambda's runtime in the ARM emulator. `layers`: ZIP files of `dataplane` and `torch`; functions that do not compute get only
+    the first. Raises MissingTool without an emulator or an ARM system.
     """
     brought = brought_by_lambda(folder / "runtime", cache=cache / "wheels")
     dataplane, torch = (packages(archive, folder / archive.stem) for archive in layers)

@@ -5,6 +5,6 @@ from crossover.local.cloud import LocalCloud
 
 @pytest.fixture(scope="module")
 def cloud(cloud: LocalCloud) -> LocalCloud:
-    """With the role that tests' functions act under, parts.ROLE."""
+    """Return the local cloud with the role that the tests' functions use (parts.ROLE)."""
     cloud.session().client("iam").create_role(RoleName="local", AssumeRolePolicyDocument="{}")
     return cloud

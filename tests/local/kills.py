@@ -67,7 +67,7 @@ class Ended:
 
 
 def written(architecture: str, folder: Path, *, epochs: int) -> Path:
-    """A small experiment on digits, as a file."""
+    """Write a small experiment on digits to a file, and return its path."""
     fields = {
         "name": f"tiny-{architecture.replace('_', '-')}",
         "architecture": architecture,
@@ -82,7 +82,7 @@ def written(architecture: str, folder: Path, *, epochs: int) -> Path:
 
 
 def children(main: int) -> list[Process]:
-    """All that process `main` has started, however far down: by its mark, or by descent."""
+    """Return all live processes that the process `main` has started, directly or not."""
     mark, found, below = f"{servers.MARK}={main}-".encode(), [], {main}
     for pid, parent, command, environment in sorted(_processes()):
         if pid != main and (mark in environment or parent in below):
@@ -153,7 +153,7 @@ def run(
 
 
 def _killed(chosen: Process | None) -> Process | None:
-    """None where it has ended meanwhile."""
+    """Kill the chosen process and return it; None if there is none or it has ended meanwhile."""
     if chosen is not None:
         with suppress(ProcessLookupError):
             os.kill(chosen.pid, signal.SIGKILL)
@@ -162,12 +162,14 @@ def _killed(chosen: Process | None) -> Process | None:
 
 
 def of_kind(kind: str, rng: random.Random) -> Callable[[list[Process]], Process | None]:
-    """One of this kind, as soon as there is one."""
+    """Return a function that chooses a random process of this kind; it returns None until there is one."""
     return lambda there: _one([each for each in there if each.kind == kind], rng)
 
 
 def of_any_kind(rng: random.Random) -> Callable[[list[Process]], Process | None]:
-    """First a kind, then one of it: there are many more functions than servers."""
+    """Return a function that chooses a random kind first, then a random process of it, because there are many more functions
+    than servers.
+    """
 
     def choose(there: list[Process]) -> Process | None:
         """Choose a random kind of process, then a random process of it; None if there is no process."""

@@ -24,7 +24,7 @@ class Listening:
 
 
 def listening(pids: Iterable[int]) -> list[Listening]:
-    """Those of these processes; who has ended meanwhile has none."""
+    """Return the listening sockets of these processes; a process that has ended has none."""
     sockets = {each.inode: each for each in (*_internet(), *_unix())}
     found = []
     for pid in pids:

@@ -43,7 +43,7 @@ def environment(event, context):
 
 
 def zipped(**files: str) -> bytes:
-    """A function's zip; `name="text"` becomes name.py."""
+    """Return the ZIP file of a function's code; `name="text"` becomes the file name.py."""
     target = io.BytesIO()
     with zipfile.ZipFile(target, "w") as archive:
         for name, text in files.items():
@@ -52,7 +52,9 @@ def zipped(**files: str) -> bytes:
 
 
 def write_assembly(folder: Path, stacks: Mapping[str, Mapping[str, Any]], files: Mapping[str, bytes | Path]) -> Path:
-    """A cloud assembly as the CDK writes it: `stacks` by name in the order of their dependencies, `files` by key."""
+    """Write a cloud assembly as the CDK would, and return its folder. `stacks`: templates by name in the order of their dependencies;
+    `files`: assets by key.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     assets = {}
     for key, content in files.items():
@@ -86,7 +88,7 @@ BUCKET = {"Fn::Sub": "cdk-hnb659fds-assets-${AWS::AccountId}-${AWS::Region}"}
 
 
 def function(handler: str, *, key: str = "code.zip", tags: Mapping[str, str] | None = None, **properties: Any) -> Any:
-    """A Lambda function resource."""
+    """Return the template of a Lambda function. `handler`: name of a function in handlers.py."""
     return {
         "Type": "AWS::Lambda::Function",
         "Properties": {

@@ -15,19 +15,19 @@ SERVERS_OWN = ("redis.conf",)  # a server has to read its password somewhere: a 
 
 
 def forms(secret: str) -> set[bytes]:
-    """As it is and as encodings would show it."""
+    """Return the secret as bytes, as it is and in the encodings in which it could appear."""
     plain = secret.encode()
     return {plain, base64.b64encode(plain), plain.hex().encode(), json.dumps(secret)[1:-1].encode()}
 
 
 def found(secrets: Iterable[str], places: Iterable[tuple[str, bytes]]) -> list[str]:
-    """Where any of them stands."""
+    """Return the places that contain any of the secrets. `places`: pairs (where, content)."""
     wanted = [form for secret in secrets for form in forms(secret)]
     return sorted({where for where, content in places if any(form in content for form in wanted)})
 
 
 def everything(cloud: LocalCloud, *folders: Path) -> Iterator[tuple[str, bytes]]:
-    """(where, content) of all that is readable while the stacks stand."""
+    """Yield (where, content) of everything readable while the stacks exist: files, objects, logs, executions, descriptions."""
     for folder in (cloud.workspace, *folders):
         yield from files(folder)
     yield from _objects(cloud)
@@ -38,7 +38,7 @@ def everything(cloud: LocalCloud, *folders: Path) -> Iterator[tuple[str, bytes]]
 
 
 def files(folder: Path) -> Iterator[tuple[str, bytes]]:
-    """Servers delete files and folders meanwhile: what is gone is passed over."""
+    """Yield (path, content) of each file below a folder; files that are deleted meanwhile are skipped."""
     for place, _, names in os.walk(folder):  # bears folders that go, as rglob does not
         for path in (Path(place, name) for name in names):
             try:
@@ -54,7 +54,7 @@ def files(folder: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def environments() -> Iterator[tuple[str, bytes]]:
-    """Environment and command line of every process that a cloud of this process has started."""
+    """Yield environment and command line of every process that this process's local cloud has started."""
     (mark,) = (f"{name}={value}".encode() for name, value in servers.mark_variable().items())
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -96,7 +96,7 @@ def _executions(cloud: LocalCloud) -> Iterator[tuple[str, bytes]]:
 
 
 def _descriptions(cloud: LocalCloud) -> Iterator[tuple[str, bytes]]:
-    """What the services tell about what is deployed; user data and templates decoded."""
+    """Yield what AWS's APIs show of deployed resources, with user data and templates decoded."""
     session = cloud.session()
     functions = session.client("lambda")
     for function in functions.list_functions()["Functions"]:

@@ -33,7 +33,7 @@ Answers = Iterator[tuple[str, str]]
 
 
 def over_http(address: str, **_: Any) -> Answers:
-    """The status, and whether a page of another origin could read the answer."""
+    """Try HTTP requests without credentials; yield the status of each, and whether another origin's page could read the answer."""
     create = "/2015-03-31/functions"
     asked: list[tuple[str, str, Mapping[str, str]]] = [
         ("GET", "/", {}),
@@ -64,7 +64,7 @@ def over_http(address: str, **_: Any) -> Answers:
 
 
 def signed(method: str, url: str, service: str, access_key: str, secret: str = "local") -> dict[str, str]:
-    """The headers of a request. `secret`: what any stand-in takes."""
+    """Return the headers of a signed AWS request. `secret`: by default the one that any double of AWS accepts."""
     request = AWSRequest(method=method, url=url, data=b"")
     signer = S3SigV4Auth if service == "s3" else SigV4Auth
     signer(Credentials(access_key, secret), service, "us-east-1").add_auth(request)
@@ -72,7 +72,7 @@ def signed(method: str, url: str, service: str, access_key: str, secret: str = "
 
 
 def redis(address: str, *, family: str, commands: Mapping[str, int], **_: Any) -> Answers:
-    """Every command with as many words as it takes. `commands`: by name its arity, as COMMAND tells it."""
+    """Try every Redis command without a password; yield the answer to each. `commands`: arity by name."""
     try:
         for name, arity in commands.items():
             with _connected(family, address) as client:
@@ -123,7 +123,7 @@ def broker(address: str, **_: Any) -> Answers:
 
 
 def distribution(address: str, **_: Any) -> Answers:
-    """Erlang's distribution: he greets, is challenged, and has no cookie. Source: erl_dist_protocol, Distribution Handshake."""
+    """Try to join Erlang's distribution without its cookie; yield the answer."""
     with socket.create_connection(("127.0.0.1", int(address)), LIMIT_S) as node, node.makefile("rb") as words:
         name = b"stranger@localhost"
         flags = 0x0000_000D_07DF_7FBD  # OTP 25's own
@@ -141,7 +141,7 @@ def _tell(node: socket.socket, words: bytes) -> None:
 
 
 def _told(words: BinaryIO) -> bytes:
-    """Nothing once it has hung up."""
+    """Read one message of Erlang's distribution; b"" if the connection was closed."""
     try:
         return words.read(int.from_bytes(words.read(2), "big"))
     except ConnectionError:
@@ -149,7 +149,7 @@ def _told(words: BinaryIO) -> bytes:
 
 
 def names(address: str, **_: Any) -> Answers:
-    """Erlang's name server: the names it knows with their ports, and whether he may end it."""
+    """Try Erlang's name server; yield the names it knows, and whether it could be stopped."""
     for what, request in (("kill", b"k"), ("stop", b"scrossover"), ("names", b"n")):
         with socket.create_connection(("127.0.0.1", int(address)), LIMIT_S) as server:
             _tell(server, request)
@@ -166,7 +166,7 @@ ASK: Mapping[str, Callable[..., Answers]] = {
 
 @contextmanager
 def asking() -> Iterator[Callable[..., list[tuple[str, str]]]]:
-    """Him, in a process of his own: what he is told for `kind`, `address` and so on."""
+    """Yield a function that lets a stranger, in a process of his own, make one kind of attempt; it returns his (attempt, answer) pairs."""
     with subprocess.Popen(
         [sys.executable, "-m", "tests.local.stranger"],
         cwd=Path(__file__).parents[2],

@@ -115,7 +115,7 @@ def _deletion(changes: Replacements) -> None:
 
 
 def _in_use(backend: Any, stack: Any) -> str:
-    """Why nobody may delete the stack; "" where nobody imports what it exports."""
+    """Return why the stack cannot be deleted, because others import its exports; "" if it can."""
     for export in stack.exports:
         imported = json.dumps({"Fn::ImportValue": export.name})
         others = [each.name for each in backend.stacks.values() if imported in json.dumps(each.template_dict)]
@@ -125,12 +125,12 @@ def _in_use(backend: Any, stack: Any) -> str:
 
 
 def _being_made(stack: Any) -> Any:
-    """Held while it is made: a deletion that comes meanwhile, as after Ctrl-C, waits, and takes all of it. CloudFormation would cancel."""
+    """Return the lock that is held while a stack is created, so that a deletion meanwhile waits and removes all of it."""
     return stack.__dict__.setdefault("crossover_being_made", threading.RLock())
 
 
 def _remembered(stack: Any) -> list[Any]:
-    """Every resource that was ever made of the stack, also those that an earlier, failed deletion took away."""
+    """Return every resource that a stack has ever had, including those that a failed deletion removed."""
     made = stack.resource_map._parsed_resources
     found = {each.logical_resource_id: each for each in getattr(stack, _REMEMBERED, [])}
     for name in stack.resource_map.resources:
@@ -218,7 +218,7 @@ class BootWaits:
         return found
 
     def check(self) -> None:
-        """At the end of a stack's creation or update. Raises ValidationError in CloudFormation's words."""
+        """Raise ValidationError, in CloudFormation's words, if a wait condition of the stack would not be met."""
         from moto.cloudformation.exceptions import ValidationError
 
         for wanted in self._new():
@@ -293,7 +293,7 @@ def _updates(changes: Replacements) -> None:
 
     @changes.wraps(models.CloudFormationBackend, "_resolve_update_parameters")
     def resolved(old: Any, self: Any, instance: Any, incoming_params: list[dict[str, Any]]) -> dict[str, str]:
-        """A parameter that stood at its default keeps that value, too; moto knows only those that were given."""
+        """Return the stack's parameters by name; a parameter that had its default value keeps that value."""
         declared = instance.template_dict.get("Parameters", {})
         kept = {name: each["Default"] for name, each in declared.items() if "Default" in each} | instance.parameters
         filled = [
@@ -307,7 +307,7 @@ def _updates(changes: Replacements) -> None:
 
 
 def _add_affected(modified: list[str], stack: Any, template: Mapping[str, Any]) -> None:
-    """Adds what refers to an instance that is updated, or to a parameter whose value has changed; instances come first."""
+    """Add to `modified` the resources that refer to an updated instance or to a changed parameter; instances come first."""
     declared = template.get("Parameters", {})
     changed = {name for name in declared if _read_anew(stack, name, declared[name])}
 

@@ -59,7 +59,7 @@ class Fault:
 
 
 def draw(root: Path, *, seed: int, of_a_kind: int) -> list[Fault]:
-    """`of_a_kind` faults of each kind; the same seed and source give the same."""
+    """Draw `of_a_kind` faults of each kind. The same seed and source give the same faults."""
     known = defaultdict(list)
     for path in sorted(path for source in SOURCES for path in (root / source).rglob("*.py")):
         for fault in faults_of(path.read_text("utf-8"), str(path.relative_to(root))):
@@ -69,7 +69,7 @@ def draw(root: Path, *, seed: int, of_a_kind: int) -> list[Fault]:
 
 
 def faults_of(text: str, file: str) -> Iterator[Fault]:
-    """Every fault that could be drawn from a file."""
+    """Yield every fault that can be made in a file."""
     lines, tree = text.splitlines(), ast.parse(text)
     for function, node in _nodes(tree, ()):
         for kind, target, other in _changes(node):
@@ -83,7 +83,7 @@ def faults_of(text: str, file: str) -> Iterator[Fault]:
 
 
 def _nodes(node: ast.AST, names: tuple[str, ...]) -> Iterator[tuple[str, ast.AST]]:
-    """Every node that runs, with the function or class around it."""
+    """Yield (dotted name of the enclosing function or class, node) of each node of a syntax tree that is executed."""
     for field, value in ast.iter_fields(node):
         for child in value if isinstance(value, list) else [value]:
             if not isinstance(child, ast.AST) or field in ("annotation", "returns", "decorator_list"):
@@ -98,7 +98,7 @@ def _nodes(node: ast.AST, names: tuple[str, ...]) -> Iterator[tuple[str, ast.AST
 
 
 def _changes(node: ast.AST) -> Iterator[tuple[str, ast.expr | ast.stmt, str]]:
-    """(kind, what is replaced, by what)."""
+    """Yield (kind of fault, node to replace, its replacement as text) for each fault that a node allows."""
     match node:
         case ast.Compare(ops=[operator]) if type(operator) in FLIPPED:
             flipped = ast.Compare(node.left, [FLIPPED[type(operator)]()], node.comparators)
@@ -125,7 +125,7 @@ def _unparsed(node: ast.AST) -> str:
 
 
 def _lines_of(tree: ast.Module, lines: list[str], function: str, stripped: str) -> list[int]:
-    """The numbers, from 1, of the lines of `function` that read `stripped`."""
+    """Return the numbers, from 1, of the lines in `function` whose stripped text is `stripped`."""
     node: ast.AST = tree
     for name in function.split("."):
         inside = (each for each in ast.walk(node) if isinstance(each, ast.FunctionDef | ast.ClassDef))
@@ -137,7 +137,7 @@ def _lines_of(tree: ast.Module, lines: list[str], function: str, stripped: str) 
 
 
 def listed() -> list[Fault]:
-    """The faults of faults.json."""
+    """Return the recorded faults of faults.json."""
     return [Fault(**each) for each in json.loads(FAULTS.read_text())]
 
 
@@ -145,13 +145,13 @@ def listed() -> list[Fault]:
 
 
 def line_of(fault: Fault, root: Path) -> int | None:
-    """The number of the fault's line in the source as it is now; None where it is gone."""
+    """Return the number of the fault's line in the present source; None if it does not exist any more."""
     path = root / fault.file
     return line_in(path.read_text("utf-8"), fault) if path.exists() else None
 
 
 def line_in(text: str, fault: Fault) -> int | None:
-    """The number of the fault's line in the text of its file; None where it is gone."""
+    """Return the number of the fault's line in the text of its file; None if it does not exist."""
     numbers = _lines_of(ast.parse(text), text.splitlines(), fault.function, fault.before)
     return numbers[fault.occurrence] if fault.occurrence < len(numbers) else None
 
@@ -167,7 +167,7 @@ def apply(fault: Fault, root: Path) -> None:
 
 
 def cover(options: list[str]) -> None:
-    """Which tests reach each fault's line: one run of pytest with a note before each, in a copy, where tests of the source's text fail."""
+    """Record which tests reach each fault's line, by running pytest once on a copy of the source with a note before each line."""
     shutil.rmtree(HITS, ignore_errors=True)
     HITS.mkdir(parents=True)
     with copied() as copy:
@@ -181,7 +181,7 @@ def cover(options: list[str]) -> None:
 
 
 def noted(text: str, numbers: Mapping[int, Sequence[str]]) -> str:
-    """`text` with a note before the statement of each line: the test that is running is written to a file below HITS/number."""
+    """Return `text` with a note before the statement of each line, which writes the running test to a file below HITS/number."""
     tree, lines, before = ast.parse(text), text.splitlines(), defaultdict[int, list[str]](list)
     for line, these in numbers.items():
         for number in these:
@@ -199,8 +199,8 @@ _NOTE = (
 
 
 def _places(tree: ast.Module, lines: Sequence[str], line: int) -> list[ast.stmt]:
-    """The innermost statement that begins a line of its own and has the line in it; of a function's head and a class's body, which run but
-    once, the beginning of each function inside.
+    """Return the statements before which a note for the line belongs: the innermost statement around it, or the beginning of each function
+    inside a class body or function head.
     """
     around = [
         node
@@ -231,8 +231,8 @@ def _places(tree: ast.Module, lines: Sequence[str], line: int) -> list[ast.stmt]
 
 
 def run(numbers: list[int], options: list[str]) -> None:
-    """Each fault in a copy of what is committed, against the tests that reach its line; build/mutation/caught.json holds what is known so
-    far.
+    """Run the tests that reach each fault's line on a copy of the committed source with the fault. Results are added to
+    build/mutation/caught.json.
     """
     known = BUILD / "caught.json"
     caught: dict[str, str] = json.loads(known.read_text()) if known.exists() else {}
@@ -248,7 +248,9 @@ def run(numbers: list[int], options: list[str]) -> None:
 
 
 def covering(number: str) -> list[str]:
-    """The tests that reach the fault's line, those of tests/unit first; all, where only processes reach it that know of no test."""
+    """Return the tests that reach the fault's line, those of tests/unit first; all tests if only processes without a known
+    test reach it.
+    """
     found = sorted(each.read_text() for each in (HITS / number).glob("*"))
     return sorted(filter(None, found), key=lambda test: not test.startswith("tests/unit")) or (
         ["tests"] if found else []
@@ -257,7 +259,7 @@ def covering(number: str) -> list[str]:
 
 @contextmanager
 def copied() -> Iterator[Path]:
-    """A worktree of what is committed, with this one's environment and built module."""
+    """Yield a worktree of the committed source, with this checkout's environment and built module."""
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "tree"
         subprocess.run(["git", "worktree", "add", "-q", "--detach", str(copy)], cwd=ROOT, check=True)
@@ -271,7 +273,7 @@ def copied() -> Iterator[Path]:
 
 
 def outcome(fault: Fault, tests: list[str], options: list[str], copy: Path) -> str:
-    """What fails with the fault, and passes without it; what keeps the tests from telling."""
+    """Return the test that fails with the fault but not without it, or why there is none."""
     if not tests:
         return "covered by no test"
     path = copy / fault.file
@@ -287,7 +289,7 @@ def outcome(fault: Fault, tests: list[str], options: list[str], copy: Path) -> s
 
 
 def failing(tests: list[str], options: list[str], copy: Path) -> str:
-    """The first of `tests` that fails, or what else ends them; hanging is failing; "" where all pass."""
+    """Return the first of `tests` that fails or hangs, or another reason for which pytest ends; "" if all pass."""
     command = [sys.executable, "-m", "pytest", "-q", "-n0", "-x", "-p", "no:cacheprovider", *options, *tests]
     try:
         ended = subprocess.run(
@@ -302,7 +304,7 @@ def failing(tests: list[str], options: list[str], copy: Path) -> str:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """For a process that is to import the packages of `folder`."""
+    """Return the environment variables for a process that imports the packages of `folder`."""
     return os.environ | {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
 
 

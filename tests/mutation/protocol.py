@@ -100,7 +100,7 @@ class Fault:
 
 
 def listed() -> list[Fault]:
-    """The faults of protocol_faults.toml."""
+    """Return the faults of protocol_faults.toml."""
     read = tomllib.loads(LISTED.read_text("utf-8"))["fault"]
     return [
         Fault(
@@ -114,7 +114,7 @@ def listed() -> list[Fault]:
 
 
 def left_out() -> list[dict[str, object]]:
-    """What of the draw is no fault of a protocol: number, file, line, what it would become, and why not."""
+    """Return the drawn faults that are no faults of a protocol, with the reason for each."""
     found: list[dict[str, object]] = tomllib.loads(LISTED.read_text("utf-8"))["left_out"]
     return found
 
@@ -123,7 +123,7 @@ def left_out() -> list[dict[str, object]]:
 
 
 def draw(root: Path) -> list[mutants.Fault]:
-    """The first DRAWN faults by seed, no two of one line; the same source gives the same."""
+    """Draw the first DRAWN faults by seed, no two of the same line. The same source gives the same faults."""
     known = [fault for file in DRAWN_FROM for fault in mutants.faults_of((root / file).read_text("utf-8"), file)]
     pool = sorted(
         fault
@@ -140,7 +140,7 @@ def draw(root: Path) -> list[mutants.Fault]:
 
 
 def unique(fault: mutants.Fault, text: str) -> tuple[str, str]:
-    """The fault's line before and after, with as many lines above it as make it the only such place of the file."""
+    """Return (text before, text after) of the fault's line, with as many lines above as make the text unique in its file."""
     lines = text.splitlines(keepends=True)
     number = mutants.line_in(text, fault)
     assert number is not None, f"{fault.file}: the line is gone"
@@ -156,7 +156,7 @@ def unique(fault: mutants.Fault, text: str) -> tuple[str, str]:
 
 
 def missing(fault: Fault, root: Path) -> list[str]:
-    """Why the fault cannot be planted in the source under `root`; nothing where it can."""
+    """Return why the fault cannot be planted in the source under `root`, one reason each; [] if it can."""
     why = []
     for edit in fault.edits:
         path = root / edit.file
@@ -168,7 +168,9 @@ def missing(fault: Fault, root: Path) -> list[str]:
 
 @contextmanager
 def planted(fault: Fault, root: Path = ROOT) -> Iterator[Path]:
-    """A folder with a copy of the packages that has the fault. A process with `mutants.environment(folder)` imports from there."""
+    """Yield a folder with a copy of the packages that contains the fault. A process with `mutants.environment(folder)`
+    imports from there.
+    """
     if why := missing(fault, root):
         raise ValueError("; ".join(why))
     with tempfile.TemporaryDirectory() as folder:
@@ -210,7 +212,7 @@ def is_dead(fault: Fault, command: Sequence[str]) -> bool:
 
 
 def outcome(fault: Fault, command: Sequence[str]) -> str:
-    """ "found by ARCHITECTURE" with the last line said, or "missed"."""
+    """Return "found by ARCHITECTURE" with the last line of output, or "missed"."""
     with planted(fault) as folder:
         for architecture in fault.runs:
             try:

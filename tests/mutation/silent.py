@@ -48,7 +48,7 @@ class Fault:
 
 
 def listed() -> list[Fault]:
-    """The faults of silent_faults.toml."""
+    """Return the faults of silent_faults.toml."""
     read = tomllib.loads(LISTED.read_text("utf-8")).get("fault", [])
     return [
         Fault(each["name"], each["loses"], each["test"], tuple(Edit(**edit) for edit in each["edit"])) for each in read
@@ -56,7 +56,7 @@ def listed() -> list[Fault]:
 
 
 def outcome(fault: Fault) -> str:
-    """ "found", "missed", or that no test ran: the last lines of pytest then."""
+    """Return "found" or "missed"; if no test ran, the last lines of pytest's output."""
     as_protocol = protocol.Fault(fault.name, "planted", fault.loses, (), fault.edits)
     ignored = shutil.ignore_patterns("__pycache__", "out", "results")
     with protocol.planted(as_protocol) as folder:
@@ -88,7 +88,7 @@ def outcome(fault: Fault) -> str:
 
 
 def _end(python_path: str) -> None:
-    """What a fault has kept alive, whoever its parent is now."""
+    """Kill all processes that a planted fault has left running. `python_path`: by which they are recognised."""
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             if process.environ().get("PYTHONPATH") == python_path:

@@ -89,7 +89,7 @@ class BootedHost:
         return int(Path(f"/proc/{number}/task/{number}/children").read_text().split()[0])
 
     def said(self) -> str:
-        """The end of what the console shows."""
+        """Return the end of the console's output."""
         self.console.flush()
         return Path(self.console.name).read_text(errors="replace")[-6_000:]
 

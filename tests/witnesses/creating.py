@@ -33,7 +33,7 @@ class Created:
 
 
 def synthesized(folder: Path) -> dict[str, Json]:
-    """The templates of every configuration of our project, those on another data set left out: they differ in figures."""
+    """Return the templates by name of every configuration of our project, except variants that differ only in the data set."""
     experiments = {
         name: each for name, each in configurations() if each.project == "crossover" and "-cifar10" not in name
     }
@@ -44,7 +44,7 @@ def synthesized(folder: Path) -> dict[str, Json]:
 
 
 def create_all(server: LocalStack, templates: dict[str, Json]) -> dict[str, Json]:
-    """Descriptions of the stacks by name: the network is created first, then the broker, then the experiments side by side."""
+    """Create all stacks, first the network, then the broker, then the experiments concurrently, and return their descriptions by name."""
     prepare(server)
     found: dict[str, Json] = {}
     for names in (SHARED[:1], SHARED[1:], [name for name in templates if name not in SHARED]):
@@ -53,7 +53,7 @@ def create_all(server: LocalStack, templates: dict[str, Json]) -> dict[str, Json
 
 
 def prepare(server: LocalStack) -> None:
-    """What a region has by itself, and what `cdk bootstrap` leaves there."""
+    """Create in LocalStack what an AWS region contains by default, and what `cdk bootstrap` creates."""
     image = server.client("ec2").describe_images()["Images"][0]["ImageId"]
     for name, value in ((BOOTSTRAP, "21"), (IMAGE, image)):
         server.client("ssm").put_parameter(Name=name, Value=value, Type="String")
@@ -92,7 +92,7 @@ def _assets(template: Json) -> Iterator[str]:
 
 
 def _parameters(template: Json) -> Iterator[tuple[str, str]]:
-    """What `deploy` chooses, and the image, which here has another name."""
+    """Yield (name, value) of a template's parameters: what `deploy` would choose, and the image's name in LocalStack."""
     for name, parameter in template.get("Parameters", {}).items():
         if parameter["Type"] == "AWS::SSM::Parameter::Value<AWS::EC2::Image::Id>":
             yield name, IMAGE
@@ -114,7 +114,7 @@ def _created(server: LocalStack, name: str) -> Json:
 
 
 def there(server: LocalStack, stack: str) -> dict[str, tuple[str, str]]:
-    """(type, physical id) of a stack's resources, by logical id."""
+    """Return (type, physical id) of each resource of a stack, by logical id."""
     found: list[dict[str, Any]] = server.client("cloudformation").describe_stack_resources(StackName=stack)[
         "StackResources"
     ]

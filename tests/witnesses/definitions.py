@@ -20,14 +20,14 @@ WHERE = {"stack": "crossover-x", "region": "us-east-1", "account": "123456789012
 
 
 def configurations() -> Iterator[tuple[str, Experiment]]:
-    """Every file of config/ that describes an experiment."""
+    """Yield (name, experiment) of each file in config/ that describes an experiment."""
     for path in sorted([*CONFIG.glob("*.yaml"), *CONFIG.glob("aws/*.yaml")]):
         if re.search("^architecture:", path.read_text(), re.MULTILINE):  # the others are tables of figures
             yield path.stem, validation.load(path)
 
 
 def experiments() -> Iterator[tuple[str, Experiment]]:
-    """Every file of config/, every case that changes what is deployed, and each architecture with 64 workers."""
+    """Yield (name, experiment) of each file in config/, each case that changes what is deployed, and each architecture with 64 workers."""
     yield from configurations()
     for name in CASES:
         yield name, Case.of(name).experiment
@@ -36,7 +36,7 @@ def experiments() -> Iterator[tuple[str, Experiment]]:
 
 
 def resolved() -> dict[str, State]:
-    """Definitions by "experiment: machine", equal ones once."""
+    """Return all state machine definitions by "experiment: machine"; equal ones only once."""
     found: dict[str, tuple[str, State]] = {}
     for name, experiment in experiments():
         architecture = load(experiment.architecture)
@@ -48,5 +48,5 @@ def resolved() -> dict[str, State]:
 
 
 def guards() -> dict[str, State]:
-    """The machines that are no architecture's."""
+    """Return the definitions of the state machines that belong to no architecture, by name."""
     return {"expiry": json.loads(filled_in()), "expiry of one": json.loads(filled_in(only="stack"))}

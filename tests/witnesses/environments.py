@@ -27,7 +27,9 @@ DEMANDED = "CROSSOVER_WITNESS"  # names of judges: without their environments th
 
 
 def environment(name: str) -> Path:
-    """The judge's environment. Without one the test is skipped, or fails where the judge was asked for by name."""
+    """Return the folder of a judge's environment. If it is not installed, the test is skipped, or fails if the judge was
+    requested by name.
+    """
     if not _stamp(name).exists():
         missing = f"the judge {name} is not installed here; `make witness-{name}` installs and asks it"
         if name in os.environ.get(DEMANDED, "").split():
@@ -37,7 +39,7 @@ def environment(name: str) -> Path:
 
 
 def asked_of_node(name: str, question: Any) -> Any:
-    """The answer of tests/witnesses/<name>/judge.js: JSON on its standard output, to JSON on its standard input."""
+    """Return the JSON answer of tests/witnesses/<name>/judge.js to a question, sent as JSON."""
     packages = environment(name) / "node_modules"
     done = subprocess.run(
         [node_path(), HERE / name / "judge.js"],
@@ -52,7 +54,7 @@ def asked_of_node(name: str, question: Any) -> Any:
 
 
 def python(name: str) -> Path:
-    """The Python of the judge's virtual environment."""
+    """Return the path of Python in the judge's virtual environment."""
     return environment(name) / "venv" / "bin" / "python"
 
 
@@ -77,7 +79,7 @@ def install(name: str) -> None:
 
 
 def _stamp(name: str) -> Path:
-    """The file that says: complete, and made from these pins."""
+    """Return the path of the file whose existence means that the environment is complete and matches its pinned versions."""
     recipe = sorted(path for path in (HERE / name).iterdir() if path.is_file())
     assert recipe, f"tests/witnesses/{name} says nothing about what to install"
     digest = hashlib.sha256(b"".join(path.name.encode() + path.read_bytes() for path in recipe)).hexdigest()
@@ -90,12 +92,12 @@ def _beside_node(program: str) -> str:
 
 
 def _environ() -> dict[str, str]:
-    """With the virtual environment's programs first: the npm there is a Python program that looks for its node."""
+    """Return the environment variables with the virtual environment's programs first on the PATH."""
     return {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
 
 
 def _called(command: Sequence[str | Path]) -> None:
-    """Three times if need be: what comes over a network sometimes does not."""
+    """Run a command up to three times until it succeeds, because downloads may fail; exit if it does not."""
     for attempt in range(3):
         if attempt:
             print("trying again", flush=True)

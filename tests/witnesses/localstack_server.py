@@ -41,7 +41,7 @@ def _client(service: str, url: str) -> Any:
 
 @contextlib.contextmanager
 def localstack(folder: Path, *, mocks: dict[str, Any] | None = None, **environment: str) -> Iterator[LocalStack]:
-    """One that answers until the end of the block. `mocks`: the content of its SFN_MOCK_CONFIG file."""
+    """Yield a running LocalStack, which ends with the block. `mocks`: content of its SFN_MOCK_CONFIG file."""
     folder.mkdir(parents=True, exist_ok=True)
     own = {
         "LOCALSTACK_VOLUME_DIR": folder / "volume",

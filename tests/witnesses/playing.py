@@ -33,7 +33,7 @@ def arn(kind: str, name: str, service: str = "states") -> str:
 
 
 def shortened(state: Any) -> Any:
-    """A definition whose waits and intervals are a second at most: no shorter one is accepted."""
+    """Return a definition whose waits and retry intervals are at most a second, the shortest allowed."""
     match state:
         case dict():
             short = {"Seconds": 1, "IntervalSeconds": 1, "MaxDelaySeconds": 1, "BackoffRate": 1.0}
@@ -81,7 +81,9 @@ class Stage:
         return f"{self.name}-{name}"
 
     def _definition(self, machine: str, **changes: Any) -> str:
-        """`changes` of the machine's fields. Placeholders become ARNs, and functions are made as they are met."""
+        """Return a machine's definition as text, with `changes` of its fields. Placeholders become ARNs; functions are created when they
+        are first met.
+        """
         text = json.dumps({**shortened(self.machines[machine]), **changes})
         for target in set(re.findall(r"\$\{call_(\w+)\}", text)):
             text = text.replace(f"${{call_{target}}}", integration_arn(target, partition="aws"))
@@ -114,7 +116,7 @@ class Stage:
         )
 
     def enlisted(self, run: Run) -> Run:
-        """From now on its steps are answered."""
+        """Add a run whose steps are answered from now on, and return it."""
         self.runs[run.id] = run
         return run
 
@@ -134,7 +136,7 @@ class Stage:
         return str(started["executionArn"])
 
     def child(self, name: str, event: Event) -> str:
-        """The ARN of a child's execution."""
+        """Return the ARN of a child's execution."""
         return arn("execution", f"{self._full(name)}:{child_name(name, event)}")
 
     def status(self, execution: str) -> str:
@@ -142,7 +144,7 @@ class Stage:
         return str(self.states.describe_execution(executionArn=execution)["status"])
 
     def entered(self, execution: str) -> list[tuple[str, Event]]:
-        """The states that an execution has entered so far, with their inputs; none where there is no such execution."""
+        """Return (state, input) of each state that an execution has entered so far; [] if there is no such execution."""
         pages = self.states.get_paginator("get_execution_history").paginate(executionArn=execution)
         try:
             events = [event for page in pages for event in page["events"] if "stateEnteredEventDetails" in event]
@@ -162,7 +164,7 @@ class Stage:
             time.sleep(0.2)
 
     def called(self, function: str, event: Event) -> Event:
-        """A function's answer. Raises Failure. A step that is held answers when it is released."""
+        """Return a function's scripted answer. Raises Failure. If the step is held back, waits until it is released."""
         step = function.removeprefix(f"{self.name}-")
         place = (event["run"], step, event["worker"])
         if (gate := self.gates.get(place)) is not None:
@@ -179,7 +181,7 @@ class Stage:
     # --- what was walked ------------------------------------------------------------------------------------------------
 
     def walk(self, run: Run) -> tuple[Walk, set[tuple[str, str]]]:
-        """The run's walk, and every (machine, state) that it entered."""
+        """Return the run's walk, and every (machine, state) that it entered."""
         meanings = states(self.machines, run.root)
         found: Walk = defaultdict(list)
         entered = set[tuple[str, str]]()
@@ -199,13 +201,15 @@ class Stage:
 
 
 def child_name(name: str, event: Event) -> str:
-    """As crossover/workflow/state_machines.py names a child: written apart, so that a change there is seen here."""
+    """Return the name of a child's execution, written independently of crossover/workflow/state_machines.py, so that a change there is
+    noticed.
+    """
     return "{run}-{0}-w{worker}-e{epoch}-r{round}-a{attempt}".format(name, **event)
 
 
 @contextmanager
 def answering(stages: Mapping[str, Stage]) -> Iterator[str]:
-    """The address at which functions are answered, by the stage whose name theirs begins with."""
+    """Yield the address of an HTTP server that answers functions, each by the stage whose name begins its own."""
 
     class Handler(BaseHTTPRequestHandler):
         """An HTTP handler that answers invocations of functions as the scripts of the runs say."""

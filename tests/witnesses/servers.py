@@ -49,7 +49,7 @@ _FEATURES = "rabbitmq_4.0.0,khepri_db"
 
 
 def program(name: str) -> Path:
-    """The server of PACKAGES[name]; fetched once. Raises MissingTool where Debian's archive cannot be had."""
+    """Return the path of a server of PACKAGES, downloaded once. Raises MissingTool if Debian's archive is not available."""
     folder = BUILD / name
     server = folder / f"{name.partition('_')[0]}-server"
     folder.mkdir(parents=True, exist_ok=True)
@@ -62,7 +62,7 @@ def program(name: str) -> Path:
 
 
 def sanitized() -> None:
-    """build/witnesses/sanitizers/redis-server-address and redis-server-thread. Raises MissingTool where they cannot be made."""
+    """Build redis-server-address and redis-server-thread in build/witnesses/sanitizers. Raises MissingTool if they cannot be built."""
     folder = BUILD / "sanitizers"
     source = debian.source(folder / "source", "redis")
     for sanitizer, options in _SANITIZERS.items():
@@ -82,7 +82,7 @@ def _redis(root: Path, server: Path) -> None:
 
 
 def _rabbitmq(root: Path, server: Path) -> None:
-    """Its Erlang expects to lie in /usr/lib/erlang, so `erl` is told otherwise here."""
+    """Write a script that starts the unpacked RabbitMQ, with its Erlang in another folder than usual."""
     erlang = root / "usr" / "lib" / "erlang"
     for binary in sorted(_programs(erlang)):
         original = binary.with_name(f"{binary.name}.debian")
@@ -101,7 +101,7 @@ def _rabbitmq(root: Path, server: Path) -> None:
 
 
 def _programs(folder: Path) -> Iterator[Path]:
-    """Compiled ones that are not scripts, links or libraries."""
+    """Yield the compiled programs below a folder: no scripts, links or libraries."""
     for path in folder.rglob("*"):
         if path.suffix in (".so", ".debian") or path.is_symlink() or not path.is_file() or not os.access(path, os.X_OK):
             continue
@@ -111,7 +111,7 @@ def _programs(folder: Path) -> Iterator[Path]:
 
 
 def _script(path: Path, command: list[str], environment: Mapping[str, object] | None = None) -> None:
-    """Written last of all under its own name: what is there is whole."""
+    """Write a script that runs the command, under its final name only when it is complete."""
     set_ = "".join(f"export {name}={shlex.quote(str(value))}\n" for name, value in (environment or {}).items())
     being_made = path.with_name(f"{path.name}.new")
     being_made.write_text(f'#!/bin/sh\n{set_}exec {shlex.join(command)} "$@"\n')

@@ -18,7 +18,9 @@ RUNS = (
 
 
 def hold(suites: Sequence[str], *, with_server: Path, chosen_by: str, **environment: str) -> None:
-    """Every test of `suites` (and options of pytest) passes with this server; fails with what pytest says."""
+    """Run the tests of `suites` with this server; fail with pytest's output unless all pass. `chosen_by`: environment variable that names
+    the server.
+    """
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *suites]
     env = {**os.environ, **environment, chosen_by: str(with_server)}
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)

@@ -13,14 +13,14 @@ NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 
 
 def assemblies(experiments: Mapping[str, Experiment], folder: Path) -> Iterator[tuple[str, Assembly]]:
-    """Synthesized into `folder`, on placeholder layers, by the experiment's name here."""
+    """Synthesize the experiments into `folder`, with placeholder layers; yield (name, assembly)."""
     for name, experiment in experiments.items():
         out = synthesize(experiment, folder / name.replace(" ", "-"), now=NOW, layers=folder / "no-layers")
         yield name, Assembly(out, f"{experiment.project}-{experiment.name}")
 
 
 def different(experiments: Mapping[str, Experiment], folder: Path) -> dict[str, Path]:
-    """Files with the templates of these experiments in `folder`, equal ones once: by "experiment: stack"."""
+    """Write the templates of these experiments to files in `folder`, equal ones only once, and return the paths by "experiment: stack"."""
     found: dict[str, tuple[str, Path]] = {}
     judged = folder / "templates"
     judged.mkdir()

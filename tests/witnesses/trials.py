@@ -117,8 +117,8 @@ def throws(*errors: str) -> list[StateDefinition]:
 
 
 def mocks(names: list[str]) -> StateDefinition:
-    """The SFN_MOCK_CONFIG of all architectures: answers by the number of the attempt. A start that succeeds cannot be mocked: with a
-    TimeoutSeconds LocalStack breaks down; so it goes on with a child that exists already.
+    """Return the SFN_MOCK_CONFIG of all architectures: answers of services by number of the attempt. A successful start cannot be mocked in
+    LocalStack, so the run continues with an existing child.
     """
     output = json.dumps(_ALL_TRUE)
     described = {"Status": "SUCCEEDED", "Output": output, "Name": "x", "StartDate": "2026-01-01T00:00:00Z"}

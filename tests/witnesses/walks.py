@@ -75,7 +75,9 @@ def closed_by(node: Node) -> dict[str, list[str]]:
     found: dict[str, list[str]] = defaultdict(list)
 
     def last(node: Node) -> str:
-        """The last step whose word goes on; "" where what goes on is what came in, as behind iterations and branches."""
+        """Return the name of the last step whose answer becomes the node's output; "" if the output is the node's input, as after
+        iterations and branches.
+        """
         match node:
             case Step():
                 return node.name

@@ -97,7 +97,9 @@ def _seeds(given: str) -> range:
 
 
 def _one(trials: "Trials", seed: int, faults: Path | None, history: Path | None) -> None:
-    """A single schedule, told whole."""
+    """Run a single schedule, drawn by `seed` or read from the file `faults`, and print what happened. `history`: file for the whole
+    history.
+    """
     from tests.chaos.world.schedule import from_json
 
     if faults is None:
@@ -121,7 +123,7 @@ def _one(trials: "Trials", seed: int, faults: Path | None, history: Path | None)
 
 
 def _show(trial: "Trial", config: Path) -> None:
-    """The smallest schedule, in steps, and how to see it again."""
+    """Print a trial's findings and faults, and the command that runs it again."""
     from tests.chaos.world.schedule import as_json
 
     print_line(f"seed {trial.seed}: " + "; ".join(trial.findings[:3]))

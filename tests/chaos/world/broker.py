@@ -57,7 +57,7 @@ class VirtualBroker:
     # --- connections --------------------------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """It ends with what it held: connections break, new ones are refused until `start`."""
+        """Stop the broker and lose all it holds: connections break, and new ones are refused until `start`."""
         self.up = False
         for channel in list(self._channels):
             self.drop(channel)
@@ -65,7 +65,7 @@ class VirtualBroker:
         self.exchanges.clear()
 
     def start(self) -> None:
-        """It listens again."""
+        """Accept connections again."""
         self.up = True
 
     def open(self) -> Channel:
@@ -76,7 +76,7 @@ class VirtualBroker:
         return channel
 
     def drop(self, channel: Channel) -> None:
-        """Its connection is gone, and what it held goes back to its place."""
+        """Close a channel whose connection has broken, and return what it holds to the queues."""
         if not channel.open:
             return
         channel.open = False
@@ -127,7 +127,7 @@ class VirtualBroker:
     # --- messages -----------------------------------------------------------------------------------------------------
 
     def publish(self, exchange: str, routing_key: str, body: bytes) -> bool:
-        """Whether a queue has taken it."""
+        """Publish a message to an exchange, or without one to the queue `routing_key`. Return whether any queue got it."""
         names = self._exchange(exchange) if exchange else [routing_key]
         self.moved(True, exchange or routing_key, body)
         reached = [name for name in names if name in self.queues]
@@ -138,7 +138,7 @@ class VirtualBroker:
         return bool(reached)
 
     def get(self, channel: Channel, name: str) -> tuple[int, QueuedMessage] | None:
-        """The queue's first message and the tag by which it is acknowledged."""
+        """Deliver the first message of a queue, and return (delivery tag, message); None if the queue is empty."""
         ready = self.queue(name).ready
         if not ready:
             return None
@@ -152,7 +152,7 @@ class VirtualBroker:
         self.moved(False, name, message.body)
 
     def give_back(self, channel: Channel, tags: list[int]) -> None:
-        """Messages take their places again."""
+        """Return delivered messages to their positions in their queues."""
         names = []
         for tag in tags:
             name, message = self._let_go(channel, tag)

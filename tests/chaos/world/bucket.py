@@ -55,7 +55,9 @@ class Bucket:
         return self
 
     def paginate(self, *, Bucket: str, Prefix: str) -> Iterator[Mapping[str, Any]]:
-        """Page after page: a request each, of what is there then behind the page before."""
+        """Yield the pages of a listing. Each page is one request for the keys, existing at that time, after the last key of the page
+        before.
+        """
         last = ""
         while True:
             page = self._ask("ListObjectsV2", [Prefix], partial(self._behind, Prefix, last), takes_s=self.page_s)
@@ -86,7 +88,7 @@ class Bucket:
         conditional: bool = False,
         takes_s: float = 0.0,
     ) -> Any:
-        """The reply. Raises botocore's errors."""
+        """Send one request and return its reply. Raises botocore's errors."""
 
         def served() -> tuple[Any, int]:
             """Return the reply, and the bytes of payload that it carries."""

@@ -37,10 +37,10 @@ class VirtualAccount(Protocol):
     def clients(self, process: Process) -> Clients: ...
     def materials(self, experiment: Experiment) -> Materials: ...
     def asks(self, operation: str, effect: Callable[[], Any] = lambda: None) -> Any:
-        """A request to one of AWS's own APIs. Raises Unavailable."""
+        """Send a request to one of AWS's own APIs, and return its result. Raises Unavailable."""
 
     def resumes_after_s(self) -> float:
-        """How long after a client's end another resumes the run."""
+        """Return how many seconds after a client's end another one resumes the run."""
 
 
 @dataclass
@@ -73,7 +73,7 @@ class MachineExecution:
 
 
 def _finished(failure: BaseException) -> bool:
-    """What `--resume` says of a run that ended while nobody followed it."""
+    """Return whether an error of `--resume` means that the run is already finished."""
     return isinstance(failure, UserError) and "the run is finished" in str(failure)
 
 
@@ -91,7 +91,7 @@ class Client:
     announced: bool = False  # to the fleet
 
     def operate(self) -> None:
-        """Until the run has ended well, or nobody believes in it any more."""
+        """Start clients one after another until the run has ended well, or too many have failed."""
         kernel = self.world.kernel
         patience = PATIENCE
         while patience >= 0:
@@ -113,7 +113,7 @@ class Client:
             kernel.sleep(self.world.resumes_after_s())
 
     def _follow(self) -> None:
-        """One client's life, as `crossover run` and `crossover run --resume` have it."""
+        """Run one client to its end, as `crossover run` and `crossover run --resume` do."""
         world, resumed = self.world, self.run
         self.attempts += 1
         assert self.process is not None
@@ -133,7 +133,7 @@ class Client:
             self._machine(prepared, again=bool(resumed))
 
     def _under_way(self) -> bool:
-        """Whether the run goes on without a client. Whoever comes then may follow it, or stop it and resume."""
+        """Return whether the run continues without a client; if so, the next client may follow it, or stop it and resume."""
         world = self.world
         world.asks("ListExecutions")
         going_on = self.execution is not None and self.execution.status == "RUNNING"
@@ -171,7 +171,7 @@ class Client:
         self._until_it_ends(prepared, MachineExecution(world, self.execution))
 
     def _programs(self, prepared: PreparedRun) -> None:
-        """As running/deployed.py, with the group's API by hand."""
+        """Start the run's programs and follow them to the end of the run, as running/deployed.py does."""
         world, fleet, members = self.world, self.world.fleet, prepared.experiment.workers
         assert fleet is not None
 
@@ -201,7 +201,7 @@ class Client:
             prepared.objects.delete(current_run(FLEET))
 
     def _until_it_ends(self, prepared: PreparedRun, execution: MachineExecution | ProgramsExecution) -> None:
-        """The records are read only where money decides: nothing else depends on them."""
+        """Follow the run to its end. Records are read only if there is a budget, because nothing else depends on them."""
         if prepared.experiment.lifetime.budget_usd is not None:
             follow(prepared, execution, lambda progress: None)
             return

@@ -40,7 +40,7 @@ class VirtualClients:
         self.run_machine = run_machine
 
     def cut(self) -> None:
-        """The broker sees the process's connections end: it died, or was frozen for longer than heartbeats may be missing."""
+        """Break the process's connections to the broker, because it died or was frozen for too long."""
         for connection in self._to_broker:
             connection.cut()
         self._to_broker.clear()

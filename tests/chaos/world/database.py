@@ -32,14 +32,14 @@ class VirtualDatabase(MemoryTensorStore):
         self.life = 1  # connections of an earlier one are dead
 
     def stop(self) -> None:
-        """It ends with what it held: connections break, new ones are refused until `start`."""
+        """Stop the server and lose all vectors: connections break, and new ones are refused until `start`."""
         self.up = False
         self.life += 1
         self._vectors.clear()
         self._until_s.clear()
 
     def start(self) -> None:
-        """It listens again."""
+        """Accept connections again."""
         self.up = True
 
     def delete(self, *keys: str) -> None:
@@ -49,11 +49,11 @@ class VirtualDatabase(MemoryTensorStore):
             self._until_s.pop(key, None)
 
     def held(self) -> list[str]:
-        """What it holds, sorted: for whoever looks for what was left behind."""
+        """Return the keys that the server holds, sorted."""
         return sorted(self._vectors)
 
     def value(self, key: str) -> bytes | None:
-        """What lies under `key`, as bytes that say all of it."""
+        """Return bytes that describe the vector under `key` completely; None if there is none."""
         vector = self._vectors.get(key)
         return None if vector is None else f"{vector.kind} {vector.samples} {vector.dtype} ".encode() + vector.data
 
@@ -65,7 +65,9 @@ class VirtualDatabase(MemoryTensorStore):
             self._vectors.pop(key, None)
 
     def execute(self, name: str, arguments: Sequence[Any]) -> Any:
-        """The reply to a command as RedisTensorStore sends it; a vector for TENSOR.GET. A computation comes as a function."""
+        """Execute a command as RedisTensorStore sends it, and return its reply: a vector for TENSOR.GET. A computation is passed as a
+        function.
+        """
         self._expire()
         match name:
             case "PING":
@@ -91,7 +93,7 @@ class VirtualDatabase(MemoryTensorStore):
         return arguments[-1]()
 
     def _appear_together(self, names: Sequence[str], *, live_s: float) -> bool:
-        """redis_tensors.py's script."""
+        """Rename temporary keys to their final names together, as the script of redis_tensors.py does. Return whether that was done."""
         half = len(names) // 2
         vectors = [(key, self.get(temporary)) for temporary, key in zip(names[:half], names[half:], strict=True)]
         self.delete(*names[:half])
@@ -124,7 +126,7 @@ class Connection:
         self._timeout_s = timeout_s
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing, because nothing is held."""
 
     def command(self, arguments: Sequence[Argument], place: Allocate | None = None) -> Any:
         """Send one command and return its reply; a vector is copied into the memory that `place` allocates. Raises ErrorReply for an error

@@ -37,14 +37,14 @@ class VirtualFleet:
     _made: int = 0
 
     def resize(self, capacity: int) -> None:
-        """What Auto Scaling does when the group's capacity is set."""
+        """Set the group's capacity: end instances beyond it, start missing ones."""
         self.capacity = capacity
         for number in sorted(self.instances)[capacity:]:
             self._end(number)
         self._fill()
 
     def take(self, number: int) -> None:
-        """A spot instance is taken, whatever it does: the group starts another, which takes its number."""
+        """End a spot instance; the group starts another one with its number."""
         if number in self.instances:
             self._end(number)
             self._fill()

@@ -64,7 +64,7 @@ class LambdaContext:
 
 
 def at_once(function: str, event: Mapping[str, Any]) -> Delivery:
-    """Delivered as it should be."""
+    """Return a delivery without delays or repetitions."""
     return Delivery()
 
 
@@ -88,7 +88,9 @@ class VirtualFunctions:
     _idle: dict[str, list[VirtualEnvironment]] = field(default_factory=dict)
 
     def invoke(self, name: str, event: dict[str, Any]) -> Event:
-        """Synchronously, in the calling task, which may be stopped meanwhile: the function goes on. Raises Failed."""
+        """Invoke a function, wait in the calling task for its end, and return its result. If the calling task is stopped, the function
+        continues. Raises Failed.
+        """
         delivery = self.delivered(name, event)
         for delay_s in delivery.again_s:
             self._begin(name, event, delay_s)

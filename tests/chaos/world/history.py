@@ -46,7 +46,7 @@ class RequestHistory:
     faults: list[tuple[int, str]] = field(default_factory=list)  # (after how many entries, in words)
 
     def lines(self) -> Iterator[str]:
-        """All of it, for people and for comparison."""
+        """Yield the history as text lines, for people and for comparison."""
         told = iter([*self.faults, (len(self.entries) + 1, "")])
         after, words = next(told)
         for number, entry in enumerate(self.entries):
@@ -68,7 +68,7 @@ class RequestHistory:
 
 
 def digest(value: object) -> str:
-    """Of a value under a key: eight hexadecimal digits; "" for none."""
+    """Return eight hexadecimal digits that identify a value; "" for None."""
     if value is None:
         return ""
     said = value if isinstance(value, bytes) else repr(value).encode()

@@ -45,18 +45,18 @@ class Process:
         self.parked: list[Task] = []  # those whose turn came while it was frozen for nobody knows how long
 
     def freeze(self, until_s: float) -> None:
-        """None of its tasks goes on before then, or before `thaw`; what others wait for of it, they wait for."""
+        """Let none of the process's tasks continue before the time `until_s`, or before `thaw`."""
         self.frozen_until_s = max(self.frozen_until_s, until_s)
 
     def thaw(self) -> None:
-        """Whatever was to go on meanwhile goes on now."""
+        """Let the process's tasks continue, those whose time has come immediately."""
         self.frozen_until_s = -inf
         parked, self.parked = self.parked, []
         for task in parked:
             self.kernel.wake(task)
 
     def kill(self) -> None:
-        """At once, as kill -9 does. A task that kills its own process gets Killed at its next request."""
+        """Kill the process immediately, as kill -9 does. A task that kills its own process gets Killed at its next request."""
         if not self.alive:
             return
         self.alive = False
@@ -114,7 +114,7 @@ class Task(greenlet):
             self._finish()
 
     def end(self) -> None:
-        """Unwind it now: its process is dead."""
+        """End the task now by raising Killed in it, because its process is dead."""
         if self.over:
             return
         if self:  # it has begun, and waits somewhere
@@ -157,7 +157,7 @@ class Kernel:
         return current
 
     def spawn(self, target: Callable[..., object], *args: Any, process: Process, name: str) -> Task:
-        """A new task of a process, which begins at this moment, after whoever asks."""
+        """Create a task of a process, which starts at the present time after the calling task pauses, and return it."""
         task = Task(self, process, target, args, name)
         process.tasks.append(task)
         self.wake(task)
@@ -171,7 +171,7 @@ class Kernel:
         heapq.heappush(self._queue, (when_s, self.chance.random(), self._count, task, self._count))
 
     def sleep(self, seconds: float) -> None:
-        """The calling task, for so long. Raises Killed."""
+        """Let the calling task sleep for `seconds`. Raises Killed if its process dies meanwhile."""
         task = self.task
         process = task.process
         process.check()
@@ -185,7 +185,9 @@ class Kernel:
         self._pause(task)
 
     def wait(self, signal: Signal, within_s: float = inf) -> bool:
-        """The calling task, until the signal is set; whether it was, within that time. Raises Killed."""
+        """Let the calling task wait until the signal is set, for at most `within_s` seconds. Return whether it was set in that time. Raises
+        Killed if its process dies meanwhile.
+        """
         task = self.task
         task.process.check()
         signal.waiting.append(task)

@@ -44,12 +44,12 @@ class ExactLearner:
         self.model, self.gradient = buffers.view(self._model), buffers.view(self._gradient)
 
     def initial_model(self) -> memoryview:
-        """By `experiment.seed` alone."""
+        """Return the initial model, which depends only on `experiment.seed`."""
         self._model.copy_(_hashed("model", self._seed, b"", len(self._model)))
         return self.model
 
     def compute_gradient(self, batch: Batch, *, epoch: int, round: int, worker: int, minibatch: int) -> float:
-        """Its loss; the gradient depends on the model, the samples and all that is given."""
+        """Compute a gradient that depends on the model, the samples and all arguments, and return its loss."""
         with self.slot():
             self._computes(batch.samples, gradient=True)
         said = struct.pack("<4q", epoch, round, worker, minibatch) + _samples(batch)
@@ -57,7 +57,7 @@ class ExactLearner:
         return _number("loss", said + self.model.tobytes())
 
     def evaluate(self, batches: Iterable[Batch]) -> Evaluation:
-        """By the model and the samples."""
+        """Return an evaluation that depends on the model and the samples."""
         samples, said = 0, self.model.tobytes()
         for batch in batches:
             with self.slot():
@@ -66,11 +66,13 @@ class ExactLearner:
         return Evaluation(_number("loss", said), _number("metric", said), samples)
 
     def try_out(self, batch: Batch) -> None:
-        """There is nothing of the user's own in it."""
+        """Do nothing, because there is no user code to try."""
 
 
 def samples_of(experiment: Experiment, *, minibatches: int, size: int = 2) -> Dataset:
-    """A data set of so many minibatches a worker, of so many samples each; one value each, from their number."""
+    """Return a data set of `minibatches` minibatches per worker, of `size` samples each; every sample is one value, derived from its
+    number.
+    """
     count = experiment.workers * minibatches * size
     inputs = (torch.arange(count + 2) % 256).to(torch.uint8).view(-1, 1, 1, 1)
     labels = torch.zeros(count + 2, dtype=torch.int64)
@@ -84,7 +86,7 @@ def _samples(batch: Batch) -> bytes:
 
 
 def _hashed(what: str, seed: int, said: bytes, count: int) -> Tensor:
-    """`count` values, at most 64."""
+    """Return `count` values (at most 64) that are a hash of `said` under the key `what` and the seed."""
     digest = hashlib.blake2b(said, digest_size=64, key=f"{what} {seed}".encode()).digest()
     values = [(byte % (2 * _STEPS + 1) - _STEPS) / _STEPS for byte in digest[:count]]
     return torch.tensor(values)

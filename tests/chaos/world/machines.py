@@ -58,18 +58,18 @@ class VirtualExecution:
         return f"states:execution:{self.machine}:{self.name}"
 
     def end(self, status: str, *, output: Any = None, error: str = "", cause: str = "") -> None:
-        """The first end counts; nothing of it goes on."""
+        """End the execution, unless it has ended; nothing in it continues."""
         if self.status == "RUNNING":
             self.status, self.output, self.error, self.cause = status, output, error, cause
             self.ended.set()
             self.process.kill()
 
     def stop(self) -> None:
-        """Functions that it has invoked go on."""
+        """Abort the execution. Functions that it has invoked continue."""
         self.end("ABORTED", cause="stopped")
 
     def described(self) -> dict[str, Any]:
-        """As DescribeExecution tells a state."""
+        """Return the execution's description as DescribeExecution gives it to a state."""
         told = {"ExecutionArn": self.arn, "Name": self.name, "Status": self.status, "Input": json.dumps(self.event)}
         if self.status == "SUCCEEDED":
             return {**told, "Output": json.dumps(self.output)}
@@ -112,9 +112,8 @@ class VirtualMachines:
         return found
 
     def asked_to_start(self, machine: str, name: str, event: Mapping[str, Any]) -> VirtualExecution:
-        """As the API does: whoever asks again for one that runs, with the same input, gets that one (API reference, StartExecution).
-
-        Raises ExecutionAlreadyExists, Refusal.
+        """Start an execution as the API does: if one of that name runs with the same input, return that one. Raises ExecutionAlreadyExists
+        or Refusal.
         """
         there = self.executions.get(f"states:execution:{machine}:{name}")
         if there is not None and there.status == "RUNNING" and there.event == event:
@@ -127,7 +126,7 @@ class VirtualMachines:
             raise ExecutionAlreadyExists(failed.cause) from failed
 
     def wait(self, execution: VirtualExecution, within_s: float = inf) -> bool:
-        """The calling task, until the execution has ended; whether it has."""
+        """Let the calling task wait until the execution has ended, for at most `within_s` seconds. Return whether it has."""
         return execution.status != "RUNNING" or self.kernel.wait(execution.ended, within_s)
 
     def _run(self, execution: VirtualExecution, definition: StateDefinition) -> None:
@@ -185,7 +184,9 @@ class _Running:
     execution: VirtualExecution
 
     def block(self, block: StateDefinition, data: Any, context: Mapping[str, Any]) -> Any:
-        """From StartAt to an End; what it comes out with. `context`: what this block's iteration adds to the context object."""
+        """Run the states of a block from StartAt to an end, and return its output. `context`: fields that the block's iteration adds to the
+        context object.
+        """
         name: str | None = block["StartAt"]
         while name is not None:
             state = block["States"][name]
@@ -224,7 +225,7 @@ class _Running:
                 raise
 
     def _retried(self, state: StateDefinition, tried: list[int], error: str) -> float | None:
-        """Seconds until the next try; None where there is none."""
+        """Return the seconds until the next try of a state; None if it is not retried. `tried`: number of tries so far by each Retry."""
         for number, retry in enumerate(state.get("Retry", [])):
             if _matches(retry["ErrorEquals"], error):
                 if tried[number] >= retry["MaxAttempts"]:
@@ -281,7 +282,9 @@ class _Running:
     def _side_by_side(
         self, calls: Sequence[tuple[StateDefinition, Any, Mapping[str, Any]]], *, at_once: int
     ) -> list[Any]:
-        """The blocks' outcomes; where one fails the others are stopped where they are."""
+        """Run blocks concurrently, at most `at_once` at a time (0: all), and return their results. If one fails, stop the others and raise
+        its error.
+        """
         kernel, news = self.machines.kernel, Signal()
         scope = Process(kernel, self.execution.process.name)
         results: dict[int, Any] = {}
@@ -340,7 +343,7 @@ class _Running:
 
 
 def _placed(path: str | None, data: Any, result: Any) -> Any:
-    """ResultPath: null drops the result, `$` takes its place, `$.name` adds it."""
+    """Return `data` with the result placed as ResultPath says: None drops the result, `$` replaces the data, `$.name` adds a field."""
     if path is None:
         return data
     return result if path == "$" else {**data, path.removeprefix("$."): result}

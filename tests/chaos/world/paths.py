@@ -18,7 +18,7 @@ class NoSuchPath(Exception):
 
 
 def filled(template: Any, data: Any, context: Mapping[str, Any]) -> Any:
-    """A Parameters, ItemSelector or ResultSelector template with its `.$` fields looked up."""
+    """Return a Parameters, ItemSelector or ResultSelector template with its `.$` fields evaluated."""
     if isinstance(template, dict):
         return {
             name.removesuffix(".$"): compiled(value)(data, context)
@@ -31,7 +31,7 @@ def filled(template: Any, data: Any, context: Mapping[str, Any]) -> Any:
 
 @lru_cache(maxsize=4_096)
 def compiled(text: str) -> Lookup:
-    """A path or an intrinsic function. Raises ValueError on what crossover/asl does not write."""
+    """Return a function that evaluates a path or an intrinsic function. Raises ValueError for what crossover/asl does not write."""
     look, end = _expression(text, 0)
     if end != len(text):
         raise ValueError(

@@ -30,7 +30,7 @@ class Looks:
         self._waiting: dict[Watched, list[Signal]] = {}
 
     def served(self, task: Task, request: Request) -> None:
-        """The request has had its effect."""
+        """Record that a request has taken effect; wake tasks that pause because of what it has written."""
         rabbit = request.service == "rabbitmq"
         if request.operation in _WRITES if rabbit else request.operation not in _READS:
             for place in _places(request):
@@ -43,7 +43,7 @@ class Looks:
             seen[place] = self._written.get(place, 0)
 
     def pause(self, seconds: float, calm_s: float) -> None:
-        """The calling task, for `seconds`; for longer where that changes nothing, and at most for `calm_s`."""
+        """Let the calling task pause for `seconds`; if nothing that it has read changes, longer, at most for `calm_s`."""
         task = self._kernel.task
         seen = self._read.pop(task, {})
         if calm_s <= seconds or not seen or any(self._written.get(place, 0) != times for place, times in seen.items()):
@@ -59,7 +59,7 @@ class Looks:
 
 
 def _places(request: Request) -> Iterator[Watched]:
-    """By key; a broker as one, whose queues are bound to exchanges; a listing as all of a bucket."""
+    """Yield what a request reads or writes: its keys; the whole broker; for a listing the whole bucket."""
     if request.service == "rabbitmq":
         yield "rabbitmq", 0, ""
         return

@@ -197,7 +197,7 @@ class OfTask:
 
 @contextmanager
 def installed(kernel: Kernel, looks: Looks | None = None) -> Iterator[None]:
-    """Within the block this process's code asks the virtual world, and what would really wait in one of its tasks is refused."""
+    """Let this process's code use the virtual world's runtime within the block, and refuse real blocking calls in its tasks."""
     global _watching
     if not _watching:
         sys.addaudithook(_refuse)  # for good: Python has no way to take one back
@@ -211,7 +211,7 @@ def installed(kernel: Kernel, looks: Looks | None = None) -> Iterator[None]:
 
 
 def _refusing(what: str, real: Callable[..., Any]) -> Callable[..., Any]:
-    """`real`, but for the tasks of a virtual world."""
+    """Return a function like `real` that raises BlocksForReal if a task of a virtual world calls it."""
 
     def call(*arguments: Any, **named: Any) -> Any:
         """Call the real function. Raises BlocksForReal if a task of the virtual world makes the call."""
@@ -234,7 +234,7 @@ def _refuse_in_a_task(what: str) -> None:
 
 
 def _where(frame: FrameType | None) -> str:
-    """The innermost line of a step, a program or what they are made of: neither Python's nor a library's."""
+    """Return file and line of the innermost frame that is the project's own code."""
     while frame is not None and any(part in frame.f_code.co_filename for part in _OTHERS):
         frame = frame.f_back
     if frame is None:

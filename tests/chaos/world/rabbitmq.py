@@ -50,14 +50,14 @@ class VirtualConnection:
         return self
 
     def confirm_delivery(self) -> None:
-        """Always."""
+        """Do nothing: deliveries are always confirmed."""
 
     def cut(self) -> None:
-        """The broker sees the connection break. The client finds that out when it next uses it."""
+        """Break the connection at the broker's side. The client notices at its next request."""
         self._broker.drop(self._channel)
 
     def close(self) -> None:
-        """Ends in order; what nobody has acknowledged goes back."""
+        """Close the connection; unacknowledged messages return to their queues."""
         self._ask("connection.close", (), lambda: self._broker.drop(self._channel))
         self.is_open = False
 
@@ -87,7 +87,7 @@ class VirtualConnection:
             raise (amqp.AMQPHeartbeatTimeout if lost.silent else amqp.StreamLostError)("connection lost") from None
 
     def _tell(self, operation: str, keys: tuple[str, ...], work: Callable[[], None]) -> None:
-        """The same for what no answer is awaited of: a loss, or a refusal, shows at the next request."""
+        """Send a request that expects no answer. If it is lost or refused, the error is raised at the next request."""
         was_open = self.is_open
         try:
             self._ask(operation, keys, work)

@@ -13,7 +13,9 @@ ROUND_S = (0.1, 1.0, 10.0, 100.0, 1_000.0)  # what a duration is tried as
 
 
 def smallest(faults: FaultList, fails: Callable[[FaultList], bool], *, tries: int = 400) -> FaultList:
-    """A part of `faults`, each as plain as possible, for which `fails` holds; it holds for `faults` themselves. At most `tries` of it."""
+    """Return a part of `faults`, each as simple as possible, for which `fails` still returns True, as it does for `faults`. Calls `fails`
+    at most `tries` times.
+    """
     asked: dict[FaultList, bool] = {}
 
     def still(candidate: FaultList) -> bool:
@@ -52,7 +54,7 @@ def _without_one_part(faults: FaultList, parts: int) -> Iterator[FaultList]:
 
 
 def _plainer(faults: FaultList) -> Iterator[FaultList]:
-    """The same with one fault simpler: a rounder duration, a connection that breaks instead of silence."""
+    """Yield the faults with one of them simpler: a rounder duration, or a broken connection instead of silence."""
     for number, fault in enumerate(faults):
         for simpler in _simpler(fault):
             yield (*faults[:number], simpler, *faults[number + 1 :])

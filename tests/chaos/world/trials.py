@@ -195,7 +195,7 @@ class Trials:
         return [name for name in LIMITS if has.get(name, True)]
 
     def kinds(self) -> tuple[FaultKind, ...]:
-        """What can happen to this architecture."""
+        """The kinds of faults that can happen to this architecture."""
         architecture = self.architecture
         absent = set[FaultKind]()
         if not database_hosts(self.experiment, architecture):
@@ -211,11 +211,11 @@ class Trials:
         return tuple(kind for kind in KINDS if kind not in absent)
 
     def of(self, seed: int) -> Trial:
-        """The schedule of a seed."""
+        """Return the trial of the schedule that `seed` draws."""
         return self.under(draw(self.undisturbed[1], seed), seed)
 
     def under(self, faults: Sequence[Fault], seed: int) -> Trial:
-        """These faults; `seed` breaks ties and spreads durations."""
+        """Run the experiment with these faults, and return the trial. `seed`: breaks ties and draws durations."""
         nemesis = Disturbed(faults)
         try:
             world = self._world(seed, nemesis)
@@ -282,7 +282,7 @@ class Trials:
         return found
 
     def shrunk(self, trial: Trial) -> Trial:
-        """The smallest schedule that breaks a promise of the same name."""
+        """Return a trial with the smallest schedule that still breaks a promise of the same name."""
         oracles = {_oracle(finding) for finding in trial.findings}
 
         def fails(faults: tuple[Fault, ...]) -> bool:
@@ -298,8 +298,8 @@ def _oracle(finding: str) -> str:
 
 
 def reduced(experiment: Experiment) -> Experiment:
-    """The same architecture and settings, with few workers and epochs: faults are found by their number, not by a run's length. Rates are
-    powers of two, so that sums are exact.
+    """Return the experiment with the same architecture and settings, but few workers and epochs. Its rates are powers of two, so that sums
+    are exact.
     """
     given = experiment.training
     training = replace(given, epochs=min(given.epochs, EPOCHS), steps=None, batch_size=min(given.batch_size, 2))
@@ -314,9 +314,8 @@ def reduced(experiment: Experiment) -> Experiment:
 
 
 def side_by_side(trials: Trials, seeds: Sequence[int], *, processes: int) -> Generator[Trial]:
-    """The trial of each seed, in the seeds' order, without its history where it ran in another process.
-
-    Whoever has seen enough closes the iterator: what has not begun is not begun any more.
+    """Yield the trial of each seed, in the order of the seeds, run in several processes; without its history if it ran in another process.
+    Closing the iterator cancels trials that have not started.
     """
     if processes == 1:
         yield from map(trials.of, seeds)

@@ -58,13 +58,13 @@ class Nemesis(Protocol):
     """The source of faults. Each method may let time pass, kill or freeze processes, or raise the error that the caller is to get."""
 
     def before(self, call: VirtualCall) -> None:
-        """The request has reached the server; raises LostReply, ServerRefusal."""
+        """React to a request that has reached its server. Raises LostReply or ServerRefusal."""
 
     def failed(self, call: VirtualCall) -> None:
-        """The request has had no effect: it was lost on the way, or the server refused it, as `outcome` says."""
+        """React to a request that has had no effect, because it was lost or refused, as its `outcome` says."""
 
     def after(self, call: VirtualCall) -> None:
-        """The effect has taken place; raises LostReply."""
+        """React to a request that has taken effect. Raises LostReply."""
 
     def delivered(self, function: str, event: Mapping[str, Any]) -> Delivery:
         """An invocation. Raises machines.Failed, as Lambda refuses one."""
@@ -173,14 +173,15 @@ class VirtualWorld:
     # --- time -------------------------------------------------------------------------------------------------------------
 
     def spread(self, seconds: float) -> float:
-        """Mostly near it, sometimes several times as long. By arithmetic that is exact, the same on every machine."""
+        """Return a random duration near `seconds`, sometimes several times as long. The arithmetic is exact, so it is the same on every
+        machine.
+        """
         drawn = self.kernel.chance.random()
         return seconds * (0.6 + 0.6 * drawn + 4.0 * drawn**16)
 
     def asks(self, operation: str, effect: Callable[[], Any] = lambda: None) -> Any:
-        """A request of the calling task to one of AWS's own APIs, repeated as boto3 repeats what gets no answer, or is throttled.
-
-        Raises Unavailable.
+        """Send a request of the calling task to one of AWS's own APIs, repeated as boto3 repeats it, and return its result. Raises
+        Unavailable.
         """
         asked = Request("aws", operation, ("",), within_s=SILENT_S)
         for number in range(ASKED):
@@ -197,7 +198,7 @@ class VirtualWorld:
         self.kernel.sleep(self.spread(self.minibatch_s * share))
 
     def carry(self, request: Request, effect: Effect) -> Any:
-        """To the server and back: as tests/chaos/world/requests.py says."""
+        """Carry a request to its server and its reply back, as tests/chaos/world/requests.py says."""
         kernel = self.kernel
         service = _SERVICES[request.service](self.calibration)
         task = kernel.task
@@ -228,13 +229,13 @@ class VirtualWorld:
     # --- processes --------------------------------------------------------------------------------------------------------
 
     def clients(self, process: Process) -> Clients:
-        """What a process reaches its services by: connections of its own, which end with it."""
+        """Return new clients for a process, whose connections end with it."""
         found = VirtualClients(self.servers, self.run_machine)
         process.at_end = found.cut
         return found
 
     def resources(self, process: Process) -> Resources:
-        """What a process has that begins."""
+        """Return the resources of a process that starts."""
         self.processes.append(process)
         return Resources(self.clients(process), make_learner=self._learner)
 
@@ -259,7 +260,7 @@ class VirtualWorld:
         return found
 
     def _shared(self, what: str, make: Callable[..., Any]) -> Any:
-        """What worlds of the same experiment share, and none of them changes."""
+        """Return an object that worlds of the same experiment share and do not change; created at the first call."""
         key = f"{what} {self.minibatches} {self.resolved}"
         if key not in _made:
             _made[key] = make(minibatches=self.minibatches)
@@ -291,7 +292,7 @@ class VirtualWorld:
     # --- a run ------------------------------------------------------------------------------------------------------------
 
     def run(self) -> RunOutcome:
-        """From the first client to the last straggler."""
+        """Run the world from the first client until everything has ended, and return the result."""
         with installed(self.kernel, self.looks), patch.object(schedule, "PART_BYTES", self.part_bytes):
             self.nemesis.began(self)
             process = Process(self.kernel, "operator", of_the_world=True)
@@ -338,7 +339,7 @@ class VirtualWorld:
         )
 
     def left(self) -> dict[str, list[str]]:
-        """What stands in each service."""
+        """Return what each service still contains."""
         servers = self.servers
         return {
             "s3": sorted(servers.bucket.objects),

@@ -10,7 +10,7 @@ from crossover.advice import candidates
 
 @contextmanager
 def few_candidates() -> Iterator[None]:
-    """Within it the axes have two or three values each."""
+    """Limit the axes of the candidates to two or three values each within the block."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(candidates, "WORKERS", (1, 2, 4))
         patched.setattr(candidates, "SPLITS", (1, 2))

@@ -15,7 +15,9 @@ WALL_S, EVALUATE_S = 10.0, 2.0  # of one function's record
 
 
 def run(measurement: Measurement, scale: Scale) -> RunFolder:
-    """Two entries of every stage, half a second each, for each worker; one function of 10 s per minibatch."""
+    """Return a made-up run of a measurement: two entries of half a second in every stage for each worker, and functions of 10 s per
+    minibatch.
+    """
     experiment = measurement.experiment(scale)
     peers = experiment.architecture in ("p2p_instance", "p2p_serverless", "gpu")
     minibatches = 2
@@ -63,7 +65,7 @@ def run(measurement: Measurement, scale: Scale) -> RunFolder:
 
 
 def outcome(measurements: Sequence[Measurement], scale: Scale, *, without: Sequence[str] = ()) -> ReplicationOutcome:
-    """All of them finished, but those that need a GPU and those named."""
+    """Return an outcome in which all measurements have finished, except those that need a GPU and those named."""
     left_out = {each.key for each in measurements if each.needs_gpu} | set(without)
     return ReplicationOutcome(
         runs={each.key: run(each, scale) for each in measurements if each.key not in left_out},
