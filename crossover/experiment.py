@@ -443,7 +443,8 @@ MOVED = {
 
 def move_renamed_fields(plain: Mapping[str, Any]) -> dict[str, Any]:
     """Return `plain`, an experiment as plain values that perhaps an earlier version wrote, with fields under their present sections
-    and names. The argument is not changed.
+    and names (a value under the present name wins), and without the field that once chose a variant of the database. The argument is
+    not changed.
     """
     sections = {key: dict(value) if isinstance(value, Mapping) else value for key, value in plain.items()}
     for old, new in MOVED.items():

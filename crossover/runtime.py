@@ -101,7 +101,7 @@ class ThisProcess:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
     def started_at(self) -> float:
-        """Return when the process started, in unix seconds."""
+        """Return when this object was made, in unix seconds: at the import of this module, shortly after the process started."""
         return self._started_at
 
     def sleep(self, seconds: float) -> None:

@@ -56,6 +56,7 @@ _RESERVED_NAMES = {
 lock = threading.RLock()
 _folders: tuple[Path, ...] = ()
 own_top_names: set[str] = set()  # top-level names that are looked for in the folders
+_findable: set[str] = set()  # modules whose imports have their top-level names there
 
 
 def set_folders(*where: str | Path) -> None:
@@ -71,6 +72,7 @@ def set_folders(*where: str | Path) -> None:
             del sys.modules[name]
         _folders = chosen
         own_top_names.clear()
+        _findable.clear()
         importlib.invalidate_caches()
 
 
@@ -105,11 +107,14 @@ def locate(module: str) -> list[Path]:
 
 def is_own_file(file: str | Path) -> bool:
     """Return whether `file` belongs to the user: it is in a search folder, and not part of this project or an installed package."""
-    relative = _relative_to_folders(file)
-    if relative is None or {"site-packages", "dist-packages"} & set(relative.parts):
-        return False
-    top = relative.parts[0].removesuffix(".py")
-    return top in own_top_names if _folders else top not in PROJECT
+    path = Path(file)
+    for relative in [path.relative_to(each) for each in list_folders() if path.is_relative_to(each)]:
+        if not relative.parts or {"site-packages", "dist-packages"} & set(relative.parts):
+            continue
+        top = relative.parts[0].removesuffix(".py")
+        if top in own_top_names if _folders else top not in PROJECT:
+            return True
+    return False
 
 
 def is_own_module(module: str) -> bool:
@@ -409,8 +414,8 @@ def _audit(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 def _find_data_file(path: Any, flags: Any) -> Path | None:
-    """Return the absolute path of a file that is being opened, if it is a data file of the user. None for Python code, files of the
-    system or of Python, and files opened for writing. `flags`: as for os.open.
+    """Return the absolute path of a file that is being opened to read, if it may be the user's data: an existing file outside Python's
+    and the system's folders that is no Python code and no compiled module; otherwise None. `flags`: as for os.open.
     """
     if not isinstance(path, str | bytes | os.PathLike) or (
         isinstance(flags, int) and flags & (os.O_WRONLY | os.O_CREAT)
@@ -605,8 +610,8 @@ def _skip_compile(model: Callable[..., Any] | None = None, **options: Any) -> An
 
 @dataclass(frozen=True)
 class OutsideImport:
-    """Import, in a `file` of user code, of a `module` that is not the user's. `at_once`: whether it happens when the file is
-    imported, rather than inside a function.
+    """Import, in line `line` of a `file` of user code, of something that is not the user's: Python's, this project's, or an installed
+    package's. `module`: its dotted name. `at_once`: whether it happens when the file is imported, rather than inside a function.
     """
 
     module: str
@@ -680,8 +685,8 @@ def _add_module(found: Dependencies, module: str, files: list[Path], *, field: s
     path = files[0]
     if path.is_dir():
         return iter(())
-    base = next(each for each in list_folders() if path.is_relative_to(each))
-    found.files[path.relative_to(base)] = path
+    relative = Path(*module.split("."))
+    found.files[relative / "__init__.py" if path.name == "__init__.py" else relative.with_suffix(".py")] = path
     if len(files) > 1 and files[1].is_file():
         found.passed_over[path] = files[1]
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
@@ -776,9 +781,11 @@ def _make_findable(name: str, field: str) -> None:
     """Register the user's modules that `name` reaches with an import finder, so that Python can import them. Does nothing in
     deployed functions and programs, which have them on Python's path. `field`: for errors.
     """
-    if not has_folders() or name.partition(":")[0].split(".")[0] in own_top_names:
+    module = name.partition(":")[0]
+    if not has_folders() or module in _findable:
         return
     own_top_names.update(find_dependencies(name, field=field).tops)
+    _findable.add(module)
     if not any(isinstance(each, _Finder) for each in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
 

@@ -299,7 +299,9 @@ class MemoryClients:
         return self.object_store.with_traffic(traffic)
 
     def data(self, worker: int, traffic: Traffic) -> ObjectStore:
-        """Return a client of the store with the training data, which is the run's object store for every `worker`."""
+        """Return a client of the store with the training data, which is the run's object store for every `worker`. Its
+        requests are counted in `traffic`.
+        """
         return self.objects(traffic)
 
     def uses_object_store(self, experiment: Experiment) -> bool:

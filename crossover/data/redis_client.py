@@ -210,7 +210,7 @@ class RedisConnection:
 
     def _read_element(self, place: Allocate | None) -> Any:
         """Read one element of a list reply and return it. An ErrorReply is returned, not raised, because the elements after it must
-        still be read.
+        still be read. `place`: as in `_read_reply`.
         """
         try:
             return self._read_reply(place)

@@ -125,13 +125,16 @@ class DeviceLearner:
         self._copies = torch.cuda.Stream(device) if cuda else None  # type: ignore[no-untyped-call]
 
     def initial_model(self) -> memoryview:
-        """Fill `model` with the initial parameters, drawn from the seed on the host, and return it."""
+        """Fill `model` with the initial parameters and BatchNorm statistics, drawn from the seed on the host, and return `model` itself,
+        not a copy.
+        """
         self.model[:] = self._host.initial_model()
         return self.model
 
     def take_constants(self, constants: bytes) -> None:
         """Copy the buffers in `constants`, which `Learner.constants` returned on the machine that started the run, into the module
-        on host and device. Raises ConfigError if frozen parameters differ there and here.
+        on host and device. `constants` must not be empty. Raises Corrupt if names, shapes or dtypes differ from the module's,
+        ConfigError if frozen parameters differ there and here.
         """
         self._host.take_constants(constants)
         self._take_fixed()

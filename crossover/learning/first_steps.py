@@ -73,8 +73,8 @@ def try_minibatches(
 
 
 def _count_affordable_samples(batch: Batch, learner: Learner, clock: Callable[[], float]) -> int:
-    """Return how many samples each tried minibatch may have so that all take about 10 s together: at least 2, at most those of
-    `batch`.
+    """Return how many samples each of the three tried minibatches may have so that all take about 10 s together: at least 2, at most
+    those of `batch`; all of them if the gradient is refused, which the trial then reports. Overwrites the learner's gradient.
 
     The time per sample is measured with 2 samples; twice unless it takes over 1 s, since the first pass includes what torch
     prepares once.

@@ -352,7 +352,7 @@ def compare_builds(flat: FlatModel, again: FlatModel, compute: Callable[[], obje
 
 
 def _list_values(module: nn.Module) -> dict[str, object]:
-    """Return every attribute and buffer of every layer, by `layer.attribute`."""
+    """Return the value of each attribute and buffer of each layer. Keys: dotted name of the layer, a dot, the attribute's name."""
     return {
         f"{name}.{attribute}".lstrip("."): value
         for name, layer in module.named_modules()
@@ -485,7 +485,8 @@ class Learner:
 
     def take_constants(self, constants: bytes) -> None:
         """Copy the buffers in `constants`, which `constants()` returned on the machine that started the run, into the module.
-        Raises ConfigError if frozen parameters differ there and here.
+        `constants` must not be empty. Raises Corrupt if names, shapes or dtypes differ from the module's, ConfigError if frozen
+        parameters differ there and here.
         """
         take_constants(self._flat, constants, self._experiment.training.model)
 
@@ -755,7 +756,8 @@ def list_shapes(name: str, classes: int | None, input_shape: Shape) -> tuple[Sha
 def take_constants(flat: FlatModel, constants: bytes, model: str) -> None:
     """Copy the buffers in `constants`, bytes that `Learner.constants` returned on the machine that started the run, into `flat`.
 
-    Raises ConfigError, naming `model`, if the frozen parameters on that machine and here differ.
+    `constants` must not be empty. Raises Corrupt if names, shapes or dtypes differ from the module's; ConfigError, naming `model`, if the
+    frozen parameters on that machine and here differ.
     """
     tensors, about = tensor_file.decode_tensors(constants)
     flat.take_constants(tensors)
@@ -796,8 +798,9 @@ class _SkipFilling(TorchFunctionMode):
 
 
 def _build_seeded(training: Training, classes: int | None, input_shape: Shape, *, seed_: int) -> nn.Module:
-    """Return the module of `training.model` with weights drawn from `seed_`; torch's global generator is left unchanged. `classes`,
-    `input_shape`: see `build_skeleton`.
+    """Return the module of `training.model`, on torch's default device. On the processor its weights are drawn from `seed_`, and torch's
+    global CPU generator is left unchanged; a GPU's generator is neither seeded nor restored. `classes`, `input_shape`: see
+    `build_skeleton`.
     """
     with _drawing, torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(derive_seed("model", seed_))

@@ -163,7 +163,7 @@ def trim_padding(inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _are_sequences(part: Any) -> bool:
-    """Return whether `part` is a list of int64 vectors, of any lengths."""
+    """Return whether `part` is a list or tuple of at least one int64 vector, none of them empty."""
     rows = part if isinstance(part, Sequence) and not isinstance(part, str) else ()
     whole = (isinstance(row, Tensor) and row.dtype == torch.int64 and row.ndim == 1 and len(row) for row in rows)
     return bool(rows) and all(whole)
@@ -248,7 +248,8 @@ def compute_constants(inputs: Tensor, preprocess: str) -> tuple[list[float], lis
 
 
 def _compute_moments(inputs: Tensor) -> tuple[list[float], list[float]]:
-    """Return (means, population standard deviations) by channel; the deviation is 0 for a channel whose spread is only rounding.
+    """Return (means, population standard deviations) of `inputs` (N, C, ...), one of each per channel (dimension 1); the deviation
+    is 0 for a channel whose spread is only rounding.
 
     Both are computed in float64, in two passes so that nothing cancels, with values scaled by a power of two so that no square
     overflows; the results do not depend on that scale.

@@ -57,7 +57,7 @@ EXCEPTIONS = {
     "crossover/learning/memory.py": {"cache": "malloc's settings are the process's"},
     "crossover/learning/layers.py": dict.fromkeys(("threading", "_own"), "memory of the thread that computes"),
     "crossover/user_code.py": dict.fromkeys(
-        ("threading", "_watched", "_is_own", "_folders", "own_top_names", "os.environ", "cache"),
+        ("threading", "_watched", "_is_own", "_folders", "own_top_names", "_findable", "os.environ", "cache"),
         "imported modules and what user code changes are the process's, and so is an audit hook",
     ),
     "crossover/running/account.py": {

@@ -188,7 +188,7 @@ def _build_part(invocation: SimulatedInvocation, wall_s: float) -> Part:
 
 def _count_minibatch_bytes(of: Figures) -> int:
     """Return the stored bytes of the first minibatch in the drawn round."""
-    return of.workload.batch_bytes(of.workload.samples[of.world.days.numbers(ROUND)[0]])
+    return of.workload.batch_bytes(of.workload.samples[of.world.days.list_minibatches(ROUND)[0]])
 
 
 SIZES: dict[str, Callable[[Figures], int]] = {

@@ -39,6 +39,32 @@ def test_imports_of_own_packages_are_found_too(folders: Folders) -> None:
     assert user_code.load("mine.net:who", field="training.model")() == (2, 3, 4)
 
 
+def test_a_second_module_of_a_package_has_its_own_imports(folders: Folders) -> None:
+    folders.experiment(
+        **{
+            "mine/__init__": "",
+            "mine/net": "x = 1",
+            "mine/rows": "from helper import y\ndef who(): return y",
+            "helper": "y = 5",
+        }
+    )
+    assert user_code.load("mine.net:x", field="training.model", kind=int) == 1
+    assert user_code.load("mine.rows:who", field="data.dataset")() == 5
+
+
+def test_a_current_folder_within_the_experiments_is_searched_too(
+    folders: Folders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner = folders.experiment(**{"inner/task": "def who(): return 1 / 0"}) / "inner"
+    monkeypatch.chdir(inner)
+    user_code.set_folders(inner.parent, inner)
+    assert set(user_code.find_dependencies("task:who", field="training.model").files) == {Path("task.py")}
+    who = user_code.load("task:who", field="training.model")
+    with pytest.raises(OwnCodeError, match=r"your code, task.py, line 1, in who: ZeroDivisionError"):
+        with user_code.blame("training.model", "task:who", what=who):
+            who()
+
+
 def test_what_own_code_does_not_reach_stands_before_nobodys_package(folders: Folders) -> None:
     folders.experiment(task="def who(): return 1", colorsys_="", sklearn="raise RuntimeError('not this one')")
     assert user_code.load("task:who", field="training.model")() == 1
