@@ -88,7 +88,7 @@ BUCKET = {"Fn::Sub": "cdk-hnb659fds-assets-${AWS::AccountId}-${AWS::Region}"}
 
 
 def function(handler: str, *, key: str = "code.zip", tags: Mapping[str, str] | None = None, **properties: Any) -> Any:
-    """Return the template of a Lambda function. `handler`: name of a function in handlers.py."""
+    """Return the template of a Lambda function. `handler`: name of a function in the module `handlers` of its code."""
     return {
         "Type": "AWS::Lambda::Function",
         "Properties": {
