@@ -226,8 +226,8 @@ def find_finished_run(path: Path, experiment: Experiment) -> RunFolder | None:
 
 
 def is_run_of(run: RunFolder, experiment: Experiment) -> bool:
-    """Return whether the run was made with this experiment's settings, ignoring names, owner, project, time limits and the folder of the
-    data.
+    """Return whether the run was made with this experiment's settings, ignoring name, project, owner, recipe, lifetime and the folder of
+    the data.
     """
     asked = architecture_of(experiment).resolve(experiment)  # with the architecture's defaults, as the run recorded it
     made = _to_comparable(
@@ -237,8 +237,8 @@ def is_run_of(run: RunFolder, experiment: Experiment) -> bool:
 
 
 def _to_comparable(experiment: Experiment) -> dict[str, Any]:
-    """Return an experiment as plain data without the fields that change no figure: names, owner, project, time limits and the folder of the
-    data.
+    """Return an experiment as plain data without the fields that change no figure: name, project, owner, recipe, lifetime and the folder of
+    the data.
     """
     plain: Mapping[str, Any] = experiment.to_plain()
     kept = {name: value for name, value in plain.items() if name not in NOT_COMPARED}
