@@ -45,7 +45,9 @@ class Abandoned:
         job.clients.hook = lambda moment, operation: self._called(getattr(self._local, "mine", None), moment, operation)
 
     def executing(self, run: Any) -> Any:
-        """Step.run of executions: one that is stopped invokes nothing any more, and what it has invoked may be held up."""
+        """Return what replaces Step.run in executions: a step of the first attempt raises Stopped once that attempt is stopped, and the
+        calls of any step may be held up.
+        """
 
         def executed(step: Step, ctx: Context, event: Event) -> Event:
             if event["attempt"] == 0 and self.stopped.is_set():
@@ -55,7 +57,9 @@ class Abandoned:
         return executed
 
     def serving(self, run: Any) -> Any:
-        """Step.run of programs' functions, whose executions are not stopped; those begun before the run was resumed may be held up."""
+        """Return what replaces Step.run where programs invoke functions. Those functions are never stopped; the calls of one that began
+        before the run was resumed may be held up.
+        """
         return lambda step, ctx, event: self._invoked(run, step, ctx, event, attempt=int(self.resumed.is_set()))
 
     def _invoked(self, run: Any, step: Step, ctx: Context, event: Event, *, attempt: int) -> Event:
@@ -64,12 +68,14 @@ class Abandoned:
         return run(step, ctx, event)  # type: ignore[no-any-return]
 
     def program(self, attempt: int) -> Hook:
-        """What is told of every call of a program that was started for that attempt."""
+        """Return the hook that is told of every call of a program which was started for this attempt."""
         mine = self._subject(attempt)
         return lambda moment, operation: self._called(mine, moment, operation)
 
     def _subject(self, attempt: int) -> dict[str, Any]:
-        """Half of them stop at a write only: what one looked up before it may be no longer true then."""
+        """Return the state of a new execution or program: its attempt, how many calls it still makes before it may be held up, and whether
+        only writes hold it up. That is so for half of them, because what one looked up before a write may no longer be true then.
+        """
         writes = self._random.random() < 0.5
         resume = threading.Event()
         resume.set()
@@ -110,7 +116,9 @@ class Abandoned:
 
 
 def executions(job: Job, attempts: Abandoned, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tree's: the first execution, stopped, and the one that goes on with its run."""
+    """Run a tree of steps until its first execution is stopped, resume the run in another execution, and then release the calls that were
+    held up.
+    """
 
     def first() -> None:
         with suppress(CrossoverError):
@@ -131,7 +139,9 @@ def executions(job: Job, attempts: Abandoned, monkeypatch: pytest.MonkeyPatch) -
 
 
 def resume(job: Job) -> None:
-    """A run that is not finished; where it has its outcome, the attempt clears away and gives way."""
+    """Resume the run as attempt 1, unless it has its finished marker. An attempt that gives way as a stale one is accepted if the run has
+    an outcome.
+    """
     store, keys = job.clients.object_store, job.prepared.keys
     if store.exists(keys.finished_marker):
         return
@@ -149,7 +159,9 @@ def assert_nothing_left(job: Job) -> None:
 
 
 def programs(job: Job, attempts: Abandoned, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first fleet's, which is told to end, and the next one's. The functions that a program has started are not stopped."""
+    """Run an architecture of programs until its first fleet is stopped, start the next fleet unless the run has an outcome by then, and
+    release the calls that were held up. Functions which the first fleet's programs have started are not stopped.
+    """
     workers = job.experiment.workers
     fleet = Fleet(job, hooks=lambda number: attempts.program(0 if number < workers else 1))
     with every_step(monkeypatch, attempts.serving):

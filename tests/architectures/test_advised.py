@@ -39,7 +39,7 @@ FORMS = [
 
 
 def kind(form: str) -> str:
-    """Those of one kind are deployed and run alike."""
+    """Return a name of how an architecture of this form is deployed and run; forms with the same name are deployed and run alike."""
     name, _, on = form.replace("-", "_").partition(", ")
     return f"{load(name).alone} {'functions' if load(name).run and on in ('', 'function') else 'programs'}"
 
@@ -55,7 +55,9 @@ def found() -> Iterator[Advice]:
 
 
 def written(found: Advice, form: str, path: Path) -> Experiment:
-    """The cheapest of that form as the advice writes it, read as commands read it."""
+    """Write the cheapest candidate of that form to `path` as the advice would write it, and return the experiment as commands read it from
+    there.
+    """
     every = found.searched.simulated
     known = [each for each in every if form_of(each) == form]
     cheapest = min(known, key=lambda each: (every[each].usd, str(each))) if known else unsimulated(found, form)
@@ -65,7 +67,9 @@ def written(found: Advice, form: str, path: Path) -> Experiment:
 
 
 def unsimulated(found: Advice, form: str) -> Candidate:
-    """Of ways that make other updates only those are simulated that may be on the front: any that would run."""
+    """Return any candidate of that form that would run. For forms of which the search has simulated none: of those that make other updates,
+    it simulates only candidates that may be on the front.
+    """
     question, sizes, _ = subject.build_question(found.question.base)
     ways = candidates.list_candidates(
         question.base, samples=question.samples, prices=question.prices, least_mb=sizes.least_mb

@@ -45,7 +45,9 @@ def experiment_of(
 
 
 def plain(experiment: Experiment, *, every: int) -> nn.Module:
-    """Each step by all answers of its minibatches at once, in one pass."""
+    """Train the model with plain PyTorch, without this project's learner, and return it. Each step takes the mean over all answers in
+    `every` minibatches of all workers, in one pass.
+    """
     dataset = load(experiment)
     minibatches = Minibatches(experiment, dataset, made := plan_staging(experiment, len(dataset.train_labels)))
     torch.manual_seed(derive_seed("model", experiment.seed))

@@ -26,8 +26,8 @@ SCALE = {"sign_flip": 10.0, "gaussian": 100.0}
 
 @lru_cache
 def trained(rule: str, attack: Attack, seed: int) -> tuple[float, bytes]:
-    """(final validation accuracy, model) of config/spirt.yaml with worker 2 attacking; a run that diverges until it is refused has learnt
-    nothing.
+    """Return the final validation accuracy and the encoded model of config/spirt.yaml with worker 2 attacking; (0.0, b"") for a run that
+    diverges until it is refused.
     """
     experiment = load(ROOT / "config" / "spirt.yaml", [*SETTINGS, f"seed={seed}"])
     faults = Faults(attack=attack, workers=() if attack == "none" else (2,), scale=SCALE.get(attack, 1.0))
@@ -41,7 +41,7 @@ def trained(rule: str, attack: Attack, seed: int) -> tuple[float, bytes]:
 
 
 def accuracy(rule: str, attack: Attack) -> float:
-    """Mean over the seeds."""
+    """Return the mean final validation accuracy over the seeds."""
     return sum(trained(rule, attack, seed)[0] for seed in SEEDS) / len(SEEDS)
 
 

@@ -273,7 +273,7 @@ def test_processors_beside_gpus_have_a_quota_too(
 
 @pytest.fixture
 def lacking(cloud: AccountCloud) -> Iterator[set[tuple[str, str]]]:
-    """(zone, what it does not offer), for the test to fill."""
+    """Yield the account's set of (zone, what the zone does not offer), for the test to fill; it is cleared afterwards."""
     yield cloud.account.not_offered
     cloud.account.not_offered.clear()
 

@@ -45,7 +45,9 @@ def test_a_new_account_deploys_it_trains_and_it_deletes_itself(tmp_path: Path) -
 
 
 def as_the_reference(found: RunFolder, experiment: Experiment) -> None:
-    """Bit for bit, and billed for nothing that stands."""
+    """Assert that the run's model and validation metrics equal the reference's bit for bit, and that it is billed for Lambda, Step
+    Functions, S3 and CloudWatch only.
+    """
     resolved = load(experiment.architecture).resolve(experiment)
     reference, _, history = train_reference(resolved, load_dataset(experiment))
     assert found.result["final"]["parameters_sha256"] == hashlib.sha256(reference).hexdigest()
@@ -59,7 +61,7 @@ def as_the_reference(found: RunFolder, experiment: Experiment) -> None:
 
 
 def expire(session: Any) -> None:
-    """What the schedule does once the time is over: the machine deletes the stack that holds it."""
+    """Start the stack's expiry machine as its schedule does at the time of expiry, and wait until the stack is gone."""
     states, stack = session.client("stepfunctions"), account.find_stack(session, STACK)
     assert stack is not None and stack.expires_at is not None
     machines = {each["name"]: each["stateMachineArn"] for each in states.list_state_machines()["stateMachines"]}

@@ -26,7 +26,9 @@ DEPLOYABLE = EVERY if WHOLE else ["p2p_serverless"]
 
 
 def crossover(cloud: LocalCloud, *arguments: str, fails: bool = False) -> str:
-    """What the command said on both outputs."""
+    """Run a `crossover` command against the cloud and return what it wrote on both outputs. `fails`: whether it must fail,
+    or else succeed.
+    """
     environment = {**os.environ, **cloud.environment(), "CROSSOVER_WITHOUT_LAYERS": "1"}
     command = [sys.executable, "-c", "from crossover.cli.main import main; main()", *arguments]
     ended = subprocess.run(command, cwd=ROOT, env=environment, text=True, capture_output=True, check=False)

@@ -99,7 +99,9 @@ def cloud(tmp_path: Path) -> Iterator[AccountCloud]:
 
 
 def points(architecture: str) -> Sequence[Point]:
-    """One architecture of machines and one of programs at every kind of call, the others as their kind is sampled."""
+    """Return the moments at which a client of this architecture is killed. Where the whole test is asked for, one architecture of state
+    machines and one of programs have every kind of call; the others have the sample of their kind.
+    """
     kind = "p2p_instance" if load(architecture).program else "spirt"
     return EVERY[architecture] if WHOLE and architecture in EVERY else SAMPLED[kind]
 

@@ -35,7 +35,7 @@ def cloud(cloud: AccountCloud) -> AccountCloud:
 
 @pytest.fixture
 def session(cloud: AccountCloud, network: assemblies.Stack) -> Iterator[Any]:
-    """With the network, and an experiment of one function in it."""
+    """Yield a session with an account that has the network's stack and an experiment's stack of one function in that network."""
     cloud._create(network)
     session = cloud.session()
     function = {
@@ -75,7 +75,7 @@ def interfaces(session: Any) -> list[str]:
 
 
 def delete(session: Any, name: str) -> str:
-    """The stack's state afterwards, "" where it is gone."""
+    """Delete the stack and return its state afterwards, "" if it is gone."""
     client = session.client("cloudformation")
     client.delete_stack(StackName=name)
     return {each["StackName"]: each["StackStatus"] for each in client.describe_stacks()["Stacks"]}.get(name, "")

@@ -259,7 +259,7 @@ def test_a_resource_that_cannot_be_deleted_is_named_with_the_reason(
 
 @contextmanager
 def refused(*beginnings: str, code: str) -> Iterator[None]:
-    """What AWS answers meanwhile to calls whose names begin so."""
+    """Let AWS refuse all calls whose operation begins with one of these texts, with that error code, while the block runs."""
     call = BaseClient._make_api_call
 
     def answer(self: Any, operation: str, arguments: Any) -> Any:

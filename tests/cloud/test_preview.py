@@ -60,7 +60,7 @@ def shown(session: Any, made: Path, differ: deploying.Differ) -> list[str]:
 
 @pytest.fixture(scope="module")
 def differ(tmp_path_factory: pytest.TempPathFactory) -> deploying.Differ:
-    """The real one; without `make node_modules` there is nothing to test."""
+    """Return the real program that compares templates. Skips the test if its package is not installed (`make node_modules`)."""
     real = partial(deploying._run_diff_program, tmp_path_factory.mktemp("node"))
     if real("[]") is None:
         pytest.skip(f"{deploying.DIFF_PACKAGE} cannot be had here")

@@ -20,7 +20,7 @@ SPIRT, MLLESS = "crossover-tiny-spirt", "crossover-tiny-mlless"
 
 
 def shared(session: Any) -> dict[str, str]:
-    """What the shared stacks are made of: id by logical name."""
+    """Return the physical id of every resource of the shared stacks, by "stack logical-id"."""
     client = session.client("cloudformation")
     return {
         f"{name} {each['LogicalResourceId']}": each["PhysicalResourceId"]

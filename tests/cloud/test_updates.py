@@ -37,7 +37,7 @@ Deploy = Callable[[Experiment], None]
 
 @pytest.fixture
 def deploy(cloud: AccountCloud, tmp_path: Path) -> Deploy:
-    """The experiment's stack alone, made or updated, as `cdk deploy --method=direct` does."""
+    """Return a function that creates or updates the experiment's stack alone, as `cdk deploy --method=direct` does."""
     client = cloud.session().client("cloudformation")
 
     def call(experiment: Experiment) -> None:
@@ -55,7 +55,7 @@ def deploy(cloud: AccountCloud, tmp_path: Path) -> Deploy:
 
 
 def publish(cloud: AccountCloud, made: list[assemblies.Stack]) -> None:
-    """A value under every name of the shared stacks that the experiment's template looks up, and what it imports."""
+    """Publish a value under every parameter of the shared stacks that the experiment's template looks up, and export what it imports."""
     ssm, shared = cloud.session().client("ssm"), ("network", "broker")
     if "shared" not in cloud.stacks():
         exports = {each: {"Value": each, "Export": {"Name": f"crossover-{each}"}} for each in shared}
@@ -81,7 +81,7 @@ def client(server: RedisServer) -> Any:
 
 
 def instances(cloud: AccountCloud) -> dict[str, tuple[str, str]]:
-    """(instance, image) by rank, of the hosts."""
+    """Return (instance id, image id) of every running Redis host, by its rank."""
     hosts_alone = [
         {"Name": "tag:crossover:role", "Values": ["redis"]},
         {"Name": "instance-state-name", "Values": ["running"]},

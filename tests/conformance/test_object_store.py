@@ -95,7 +95,7 @@ def test_delete_prefix_pages_through_to_the_end(store: ObjectStore, run: str, re
 
 
 def _fill(store: ObjectStore, keys: Sequence[str], *, moto: bool) -> None:
-    """Empty objects; on the S3 server, which runs in this process, without a thousand requests."""
+    """Store an empty object under each key. `moto`: the S3 server runs in this process and is filled directly, without a request a key."""
     if moto:
         from moto.s3.models import s3_backends
 

@@ -103,7 +103,7 @@ def test_bad_urls_are_refused_without_their_secret(url: str) -> None:
 
 
 def away(monkeypatch: pytest.MonkeyPatch, clock: Passing, *, until_s: float, each_s: float = 0.0) -> None:
-    """Every connection is refused until then, `each_s` after it was asked for."""
+    """Let every attempt to connect to the broker fail until `until_s` on the clock; each attempt takes `each_s`."""
 
     def attempt(bus: RabbitMessageBus, work: Any) -> int:
         clock.now_s += each_s
@@ -137,7 +137,7 @@ def test_a_broker_that_stays_away_is_asked_for_a_minute(monkeypatch: pytest.Monk
 
 @pytest.fixture
 def short_of_disk(rabbit: TlsRabbitServer) -> Iterator[TlsRabbitServer]:
-    """The broker, which says that its disk is full: it takes nothing more from those who send."""
+    """Yield the broker while it takes its disk for full, so that it accepts no messages from publishers."""
     assert rabbit._process is not None
     environment = dict(
         each.split("=", 1) for each in Path(f"/proc/{rabbit._process.pid}/environ").read_text().split("\0") if each

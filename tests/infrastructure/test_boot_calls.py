@@ -95,7 +95,7 @@ def test_a_long_log_is_cut_to_what_one_call_takes(aws: FakeAws, tmp_path: Path) 
 
 
 def access_control(url: str, *, from_call: bytes) -> None:
-    """moto's: on from the n-th call."""
+    """Make moto check permissions from the n-th call on. `from_call`: that n in decimal digits."""
     asked = urllib.request.Request(f"{url}/moto-api/reset-auth", from_call, {"Content-Type": "text/plain"})
     urllib.request.urlopen(asked).close()
 

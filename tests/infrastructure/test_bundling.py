@@ -23,7 +23,9 @@ PLAIN = user_code.RUNTIME | user_code.DATAPLANE
 
 
 def project(root: Path, **files: str) -> bundling.Sources:
-    """First-party files by dotted name; __init__ files are added."""
+    """Write first-party modules under `root`, with the __init__ files of their packages, and return them as sources. `files`: text by
+    module name, with "__" for each dot.
+    """
     for name, text in files.items():
         path = root / Path(*name.split("__")).with_suffix(".py")
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -21,7 +21,7 @@ def whole(account_cloud: AccountCloud) -> Account:
 
 @pytest.fixture
 def account(whole: Account) -> Iterator[Account]:
-    """With foreign stacks, which stand and run afterwards as before."""
+    """Yield an account with foreign stacks, assert that these exist and run afterwards as before, and delete everything."""
     foreign = [whole.create(name, {**tags, "expires-at": SOON} if tags else {}) for name, tags in FOREIGN.items()]
     yield whole
     assert whole.present() >= FOREIGN.keys() and all(whole.running(arn) for arn in foreign)
@@ -107,8 +107,8 @@ HOURS_AGO = "2026-03-01T09:00:00Z"
 
 
 def held(account: Account, name: str, kind: str, ends: str, **more: str) -> str:
-    """A stack that CloudFormation does not delete, because another one imports what it exports; the user's URL of a queue behind a topic
-    that its tag names.
+    """Create a stack that CloudFormation cannot delete, because another one imports its export, and return the URL of the user's queue,
+    which is subscribed to the topic that the stack's tag names.
     """
     own = f"told-{uuid4()}"
     topic = account.topics.create_topic(Name=own)["TopicArn"]

@@ -145,7 +145,7 @@ def test_snap_start_publishes_a_version_and_invokes_its_alias(large: Assembly) -
 
 
 def stack_of(*uses: workflow.Uses, spirt: Experiment, folder: Path) -> Json:
-    """The template of one function, of a step that declares `uses`."""
+    """Return the template of a stack with one function, for a step that declares `uses`."""
     app = App(outdir=str(folder), builtin_cloud_formation_validation=False)
     stack = Stack(app, "crossover-spirt")
     step = replace(STEPS[0], uses=frozenset(uses))

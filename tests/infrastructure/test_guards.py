@@ -134,7 +134,7 @@ def test_who_has_a_topic_is_told_that_the_clean_up_does_not_start(
 
 
 def only_named(template: Json, path: str) -> Json:
-    """The properties of the parameter that the template publishes under `path`."""
+    """Return the properties of the one parameter that the template publishes under `path`."""
     (found,) = (each for each in resources(template, "AWS::SSM::Parameter").values() if each["Name"] == path)
     return found
 

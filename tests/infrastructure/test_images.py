@@ -28,7 +28,7 @@ def image(synth: Synthesize, spirt: Experiment) -> Assembly:
 
 
 def sources(assembly: Assembly) -> dict[str, Json]:
-    """The images to be built, by target."""
+    """Return the source of each container image that the assembly has to build, by the Dockerfile's target."""
     manifest = json.loads((assembly.folder / f"{assembly.name}.assets.json").read_text())
     found = [each["source"] for each in manifest.get("dockerImages", {}).values()]
     return {each["dockerBuildTarget"]: each for each in found}
@@ -99,7 +99,7 @@ def test_versions_are_those_of_the_requirements(image: Assembly) -> None:
 
 
 def instructions() -> list[tuple[str, str]]:
-    """(instruction, arguments) in order, with continued lines put together."""
+    """Return the Dockerfile's instructions as (instruction, arguments), in order, with continued lines joined."""
     text = re.sub(r"\\\n\s*", "", DOCKERFILE.read_text())
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
     return [(line.split(" ", 1)[0], line.split(" ", 1)[1]) for line in lines]

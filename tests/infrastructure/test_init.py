@@ -47,7 +47,7 @@ bootstrap.run(handler, Client())
 
 
 def after_init(handler: str, folder: Path) -> set[str]:
-    """The modules that are there when INIT has ended."""
+    """Return the names of the modules that are loaded when a function with this handler has ended its INIT."""
     done = subprocess.run(
         [sys.executable, "-I", "-c", JUDGE, handler, str(folder)], capture_output=True, text=True, check=False
     )
@@ -56,7 +56,7 @@ def after_init(handler: str, folder: Path) -> set[str]:
 
 
 def importing_torch(folder: Path) -> set[str]:
-    """The modules of the zip whose top level says so."""
+    """Return the names of the zip's modules that import torch at their top level."""
     return {
         ".".join(path.relative_to(folder).with_suffix("").parts)
         for path in folder.rglob("*.py")

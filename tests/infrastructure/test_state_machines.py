@@ -65,7 +65,9 @@ def test_every_placeholder_is_substituted(assembly: Assembly) -> None:
 
 
 def expected(assembly: Assembly, name: str) -> dict[str, set[str]]:
-    """What a machine needs, from its definition alone (written apart from the code that grants it)."""
+    """Return the resources that a state machine needs, by action. They are derived from its definition alone, independently of the code
+    that grants permissions.
+    """
     machine = machines(assembly)[name]
     text, substitutions = machine["DefinitionString"], machine["DefinitionSubstitutions"]
     needs: dict[str, set[str]] = {}

@@ -33,7 +33,9 @@ CONFIGS = sorted(
 def app(
     *arguments: str, out: Path | None = None, code: str = "", **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """`python app.py` without credentials, and with every proxy leading nowhere."""
+    """Run `python app.py`, or `code` instead, without AWS credentials and with every proxy leading nowhere, and return the ended process.
+    `out`: the assembly's folder.
+    """
     nowhere = {f"{scheme}_PROXY": "http://127.0.0.1:9" for scheme in ("HTTP", "HTTPS", "ALL")}
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "CDK_"))}
     if out is not None:
@@ -49,7 +51,7 @@ def app(
 
 
 def warnings(said: str) -> list[str]:
-    """Those that say something other than what was not built, and which command builds it."""
+    """Return the lines with warnings, but for those which say that something was not built and which command builds it."""
     unbuilt = re.compile(r"WARNING .* was not built, and AWS will refuse the template: run `make \S+")
     return [line for line in said.splitlines() if "WARNING" in line and not unbuilt.match(line)]
 

@@ -136,7 +136,7 @@ def nameless(resource: str) -> str:
 
 
 def wildcards(made: Assembly) -> set[tuple[str, str]]:
-    """(what somebody may do there, a resource with a wildcard)"""
+    """Return all grants on resources with a wildcard, as (actions, resource without its names)."""
     found: dict[tuple[str, str, str], set[str]] = {}
     for stack, template in made.templates.items():
         for owner, statement in statements(template):
@@ -181,7 +181,7 @@ def test_no_action_has_a_wildcard_and_nobody_has_a_policy_from_elsewhere(assembl
 
 
 def _structure(template: Any) -> Any:
-    """Types, references and settings; definitions and the module's hash have tests of their own."""
+    """Return the masked template with placeholders also for state machine definitions and boot scripts, which have tests of their own."""
     found = masked(template)
     for mapping in found.get("Mappings", {}).values():
         mapping["redis"]["script"] = "<boot script>"
@@ -196,7 +196,9 @@ def _structure(template: Any) -> Any:
 
 
 def outline(template: Any) -> str:
-    """A line a resource: its type, a digest of its settings, the resources that it names; under a role, what it may do."""
+    """Return the template as text with a line for each resource: its name, its type, a digest of its settings and the resources that it
+    names. Below a role follow the lines of what it may do.
+    """
     structure = _structure(template)
     made = structure.pop("Resources")
     lines = [f"{part} {_digest(content)}" for part, content in sorted(structure.items())]

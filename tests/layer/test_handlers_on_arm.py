@@ -58,7 +58,9 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCloud]:
 
 
 def moved(folder: RunFolder) -> Any:
-    """From the seeded model to the trained one: (P,) float64, the parameters in the order of their names."""
+    """Return the difference between the trained and the seeded model as one float64 vector of P elements, with the parameters in the order
+    of their names.
+    """
     import torch
     from safetensors.torch import load, load_file
 

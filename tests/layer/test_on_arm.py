@@ -22,7 +22,9 @@ FOLDER = ROOT / "build"
 
 @pytest.fixture(scope="module")
 def zipped() -> list[Path]:
-    """Both, in the checkout's build folder, where they stay for the next run."""
+    """Build both layers in the checkout's build folder, where they stay for the next run, and return the paths of the zip files. Skips the
+    test if they cannot be built here.
+    """
     try:
         for layer in layers():
             build.build(layer, FOLDER)

@@ -32,14 +32,16 @@ class Machines:
         self.states, self._end = cloud.session().client("stepfunctions"), f"-{number}"
 
     def child(self, state: dict[str, Any], **machine: Any) -> str:
-        """Started under the name that the run machine gives it; the execution's ARN."""
+        """Start an execution of a machine with this one state, under the name that the run machine gives to its child, and return the
+        execution's ARN.
+        """
         definition = {"StartAt": "only", "States": {"only": state}, **machine}
         arn = self._made("child", definition)
         started = self.states.start_execution(stateMachineArn=arn, name=NAME, input=json.dumps(EVENT))
         return str(started["executionArn"])
 
     def run(self, tree: Architecture = TREE) -> str:
-        """Started; the execution's ARN."""
+        """Start an execution of the tree's run machine, which waits for its child one second at a time, and return the execution's ARN."""
         text = json.dumps(state_machines.definitions(tree, Experiment(name="x", architecture="x", workers=1))["run"])
         for target in (state_machines.START_EXECUTION, state_machines.DESCRIBE_EXECUTION):
             text = text.replace(f"${{call_{target}}}", state_machines.integration_arn(target, partition="aws"))

@@ -27,7 +27,7 @@ LOGIN = {
 
 
 def shared_stack() -> dict[str, Any]:
-    """A broker with a generated login, published as the experiment's stack reads it."""
+    """Return the template of a broker with a generated login, which publishes what the experiment's stack reads."""
     field = {"Fn::Sub": "{{resolve:secretsmanager:${Login}:SecretString:FIELD::}}"}
     user = {"Username": "crossover", "Password": {"Fn::Sub": field["Fn::Sub"].replace("FIELD", "password")}}
     broker = {
@@ -55,7 +55,9 @@ def parameter(name: str, value: Any) -> dict[str, Any]:
 
 
 def experiment_stack() -> dict[str, Any]:
-    """A Redis host and a function that is told of it, a layer, and a machine that invokes the function."""
+    """Return the template of a Redis host, a function that is told the host's address, a layer, and a state machine that invokes the
+    function.
+    """
     boot = {"Fn::Sub": "#!/bin/sh\nSECRET='${Password}'\nSIGNAL='${Ready}'\n"}
     host = {
         "ImageId": "ami-03cf127a",
@@ -143,7 +145,7 @@ def deployed(cloud: LocalCloud, assembly: Path) -> Iterator[LocalCloud]:
 
 
 def seen_by_the_function(cloud: LocalCloud) -> dict[str, str]:
-    """The function's environment, through the state machine."""
+    """Return the function's environment variables, which it answers with when the state machine invokes it."""
     states = cloud.session().client("stepfunctions")
     arn = cloud.session().client("ssm").get_parameter(Name="/test/run")["Parameter"]["Value"]
     execution = states.start_execution(stateMachineArn=arn, input="{}")["executionArn"]

@@ -47,7 +47,7 @@ def cloud(account_cloud: AccountCloud) -> AccountCloud:
 
 
 def commands() -> list[str]:
-    """The lines that both pages mark as shell, in their order, without their comments."""
+    """Return the shell lines of the README's section on AWS and of docs/aws.md, in their order and without their comments."""
     readme = (ROOT / "README.md").read_text().split("\n## On AWS\n")[1].split("\n## ")[0]
     blocks = re.findall(r"^```sh\n(.*?)^```$", readme + (ROOT / "docs" / "aws.md").read_text(), re.M | re.S)
     return [line.partition(" # ")[0].strip() for block in blocks for line in block.splitlines()]
@@ -118,7 +118,9 @@ class Checkout:
         (made / f".installed-{hashlib.sha256(pins).hexdigest()[:16]}").touch()
 
     def type(self, line: str, **variables: str) -> tuple[int, str]:
-        """(exit status, what the terminal showed); whoever asks whether to go on is answered yes."""
+        """Run the line in a terminal and return its exit status and what the terminal showed. A question whether to go on is answered with
+        yes.
+        """
         ours, theirs = pty.openpty()
         process = subprocess.Popen(
             ["/bin/bash", "-c", line],
@@ -155,7 +157,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
 
 @pytest.fixture
 def account(cloud: LocalCloud) -> Mapping[str, str]:
-    """What lets commands into an account that nobody has bootstrapped."""
+    """Return the environment variables with which commands reach an account of the local cloud that nobody has bootstrapped."""
     session = cloud.session()
     cloud.destroy()  # CDKToolkit too, whose parameter this is
     session.client("ssm").delete_parameters(Names=[BOOTSTRAP_PARAMETER])

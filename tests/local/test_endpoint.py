@@ -32,7 +32,7 @@ def test_a_log_on_a_full_disk_is_silent(capfd: pytest.CaptureFixture[str]) -> No
 
 
 def ask(running: Endpoint, method: str, path: str, **headers: str) -> tuple[int, list[str]]:
-    """The status and the headers by which a page of another origin could read the answer."""
+    """Return the status of the answer, and the names of those of its headers that would let a page of another origin read it."""
     connection = http.client.HTTPConnection("127.0.0.1", running.port, timeout=60)
     connection.request(method, path, headers=headers)
     answer = connection.getresponse()

@@ -35,7 +35,7 @@ MACHINE = {
 
 
 def started(cloud: LocalCloud, file: Path, *, items: int) -> str:
-    """The ARN of an execution all of whose branches are at work."""
+    """Start an execution with `items` parallel branches, and return its ARN once all branches are at work."""
     session = cloud.session()
     session.client("iam").create_role(RoleName="local", AssumeRolePolicyDocument="{}")
     function = session.client("lambda").create_function(

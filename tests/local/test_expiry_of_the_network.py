@@ -25,7 +25,9 @@ def cloud(account_cloud: AccountCloud) -> AccountCloud:
 
 
 def gpu(name: str, owner: str, folder: Path, *, now: datetime = NOW) -> Path:
-    """The assembly of an experiment whose fleet is empty: nothing of it holds the network but what it imports."""
+    """Synthesize an experiment on GPUs whose fleet is empty, and return its assembly. Nothing of it holds the network but what its stack
+    imports.
+    """
     experiment = validation.load(ROOT / "config" / "gpu.yaml", [f"name={name}", f"owner={owner}"])
     return synthesize(experiment, folder / name, now=now)
 
@@ -54,7 +56,7 @@ def test_destroying_one_experiment_by_plain_cdk_leaves_the_clean_up_of_another(
 
 
 def _wait(cloud: LocalCloud, execution: str, *, until: list[str]) -> None:
-    """Until the stacks are these."""
+    """Wait until the cloud's stacks are exactly these. Fails after two minutes, with the execution's state."""
     from crossover.runtime import Pauses
 
     pause = Pauses(0.05, within_s=120)

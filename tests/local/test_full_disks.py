@@ -45,7 +45,7 @@ def test_a_full_disk_at_the_end_loses_neither_model_nor_state(tmp_path: Path, mo
 
 
 def on_a_small_disk(folder: Path, megabytes: int, *arguments: str, **variables: str) -> tuple[int, str]:
-    """A command line where `folder` is a disk of that size: its exit status, and what it said on standard error."""
+    """Run a `crossover` command with `folder` on a disk of that size, and return its exit status and what it wrote on standard error."""
     mounted = f'mount -t tmpfs -o size={megabytes}m none "{folder}" && exec "$0" "$@"'
     namespace = ["unshare", "--mount"] if os.getuid() == 0 else ["unshare", "--mount", "--map-root-user"]
     command = [*namespace, "sh", "-c", mounted, sys.executable, "-m", "crossover.cli", *arguments]

@@ -69,7 +69,9 @@ storage: {channel: s3}
 
 
 def written(folder: Path, given: Mapping[str, str]) -> dict[str, str]:
-    """The variables, with the files that they name: configuration that no parser takes, and a home folder that has it in ~/.aws."""
+    """Write the files that the variables name (configuration that no parser accepts, and a home folder with such files in ~/.aws), and
+    return the variables with the files' paths.
+    """
     (folder / "home" / ".aws").mkdir(parents=True, exist_ok=True)
     for file in (folder / "broken", folder / "home" / ".aws" / "config", folder / "home" / ".aws" / "credentials"):
         file.write_text("[default\nregion: = \nno section")
@@ -86,7 +88,7 @@ def surround(patch: pytest.MonkeyPatch, given: Mapping[str, str]) -> None:
 
 @pytest.fixture(scope="module")
 def functions(cloud: LocalCloud, tmp_path_factory: pytest.TempPathFactory) -> LocalCloud:
-    """The cloud with a function that answers with its environment."""
+    """Return the cloud with a deployed function that answers with its environment."""
     folder = tmp_path_factory.mktemp("assembly")
     stack = {"Resources": {"Function": function("environment")}}
     cloud.deploy(write_assembly(folder, {"hostile": stack}, {"code.zip": zipped(handlers=HANDLERS)}))

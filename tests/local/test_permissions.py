@@ -81,7 +81,7 @@ def test_calls_over_the_apis(cloud: LocalCloud) -> None:
 
 
 def withdraw(cloud: LocalCloud, role: str, action: str) -> None:
-    """The statements with `action` go from the one role whose name has `role` in it."""
+    """Remove all policy statements that allow `action` from the one role that has `role` in its name. Fails if there were none."""
     names = [r["RoleName"] for r in cloud.session().client("iam").list_roles()["Roles"] if role in r["RoleName"]]
     assert len(names) == 1, names
     documents: Any = iam_backends[ACCOUNT]["aws"].get_role(names[0]).policies  # text by its type, documents in fact

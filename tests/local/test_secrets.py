@@ -27,7 +27,9 @@ AWS = {"AWS_SECRET_ACCESS_KEY": "planted-aws-secret-0123456789", "AWS_SESSION_TO
 
 @pytest.fixture
 def planted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The passwords that Secrets Manager makes from now on, and this user's AWS credentials."""
+    """Return a list of secrets: this user's AWS credentials, which are put into the environment, and every password that Secrets Manager
+    generates from now on.
+    """
     secrets, password = list(AWS.values()), seam._generate_password
 
     def remembered(rule: Any) -> str:

@@ -83,7 +83,7 @@ class Run:
 
 
 def written(architecture: str, folder: Path) -> Path:
-    """A small experiment, as a file."""
+    """Write a small experiment of one epoch into the folder, and return the file's path."""
     return kills.written(architecture, folder, epochs=1)
 
 
@@ -123,7 +123,7 @@ def at_its_end(config: Path, *more: str) -> Iterator[Run]:
 
 @pytest.fixture(scope="module")
 def commands(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, int]:
-    """Every command of Redis and of the tensor module, by its name."""
+    """Return the arity of every command of Redis and of the tensor module, by the command's name."""
     import redis
 
     with (
