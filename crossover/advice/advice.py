@@ -564,7 +564,7 @@ def headline(found: Advice) -> str:
     on_aws = f"{winner.candidate.words}: {_roughly(winner)}"
     if not found.met:
         return f"No candidate keeps to deadline and budget in 19 of 20 repetitions; the nearest is {on_aws}"
-    if here is None or here.seconds > winner.seconds.p50:
+    if here is None or not is_this_machine_best(found):
         return f"Train it on {on_aws}"
     epochs = found.question.base.training.epochs
     an_epoch = f", {display.rough_seconds(here.seconds / epochs)} an epoch" if epochs > 1 else ""
@@ -572,6 +572,13 @@ def headline(found: Advice) -> str:
         f"Train it on this machine: ready in {display.rough_seconds(here.seconds)}{an_epoch}; AWS would cost more than it saves. "
         f"If it must be AWS: {on_aws}"
     )
+
+
+def is_this_machine_best(found: Advice) -> bool:
+    """Return whether the advice is to train on this machine: it was measured, and is ready before the winner on AWS, which keeps to the
+    deadline and the budget.
+    """
+    return found.met and found.here is not None and found.here.seconds <= found.winner.seconds.p50
 
 
 def _roughly(winner: Finalist) -> str:

@@ -16,9 +16,18 @@ from typing import Any
 import yaml
 
 from crossover.advice import explain
-from crossover.advice.advice import Advice, cautions, describe_drivers, headline, rivals_of, verdict
+from crossover.advice.advice import (
+    Advice,
+    cautions,
+    describe_drivers,
+    headline,
+    is_this_machine_best,
+    rivals_of,
+    verdict,
+)
 from crossover.advice.candidates import experiment_of
 from crossover.advice.explain import Swing, list_swings
+from crossover.advice.recurrence import MonthlyCost
 from crossover.advice.search import RULES, Finalist, ThisMachine
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
@@ -34,18 +43,38 @@ PAGE = "advice.html"
 KINDS = {"lambda": "functions", "ec2": "instances", "gpu": "GPUs"}
 
 
-def write_page(found: Advice, out: Path, notes: Sequence[str], first: Path | None = None) -> Path:
-    """Write the page of the advice `found` (advice.html) into the folder `out`, and return its path. `notes`: assumptions, a sentence each;
-    `first`: YAML file of the winner, for the command that deploys it.
+def write_page(
+    found: Advice,
+    out: Path,
+    notes: Sequence[str],
+    first: Path | None = None,
+    *,
+    here: Path | None = None,
+    every: str = "once",
+    monthly: Sequence[MonthlyCost] = (),
+) -> Path:
+    """Write the page of the advice `found` (advice.html) into the folder `out`, and return its path. The other arguments are those of
+    `build_page`.
     """
     out.mkdir(parents=True, exist_ok=True)
-    write_atomically(out / PAGE, render(build_page(found, notes, first)).encode())
+    made = build_page(found, notes, first, here=here, every=every, monthly=monthly)
+    write_atomically(out / PAGE, render(made).encode())
     return out / PAGE
 
 
-def build_page(found: Advice, notes: Sequence[str], first: Path | None = None) -> Page:
-    """Return the page of the advice `found`. `notes`: assumptions, a sentence each, of which the first ASSUMED are shown at the top;
-    `first`: YAML file of the winner, for the command that deploys it.
+def build_page(
+    found: Advice,
+    notes: Sequence[str],
+    first: Path | None = None,
+    *,
+    here: Path | None = None,
+    every: str = "once",
+    monthly: Sequence[MonthlyCost] = (),
+) -> Page:
+    """Return the page of the advice `found`. `notes`: assumptions, a sentence each, of which the first ASSUMED are shown at the top.
+
+    `first`: YAML file of the winner, for the command that deploys it; `here`: YAML file that was asked about, for the command that trains
+    it on this machine, if that is the advice; `every`: how often it is trained; `monthly`: the cost of each way to train it that often.
     """
     base, prices = found.question.base, found.question.prices
     entries = (found.winner, *found.alternatives)
@@ -80,7 +109,7 @@ def build_page(found: Advice, notes: Sequence[str], first: Path | None = None) -
             *notes[:ASSUMED],
         ],
         verdict=" ".join((*verdict(found), describe_drivers(found))),
-        commands=[shlex.join(["crossover", "deploy", str(first)])] if first else [],
+        commands=_list_commands(found, first, here),
         plots=list(_front(found)),
         sheets=[
             Sheet(
@@ -90,6 +119,7 @@ def build_page(found: Advice, notes: Sequence[str], first: Path | None = None) -
                 words=2,
                 label="projected",
             ),
+            *_list_monthly_costs(every, monthly),
             *_swings(found),
             Sheet(
                 title="The Pareto front: dollars, and time with start-up",
@@ -120,6 +150,27 @@ def build_page(found: Advice, notes: Sequence[str], first: Path | None = None) -
             ),
         ],
     )
+
+
+def _list_commands(found: Advice, first: Path | None, here: Path | None) -> list[str]:
+    """Return the command that follows the advice: it trains on this machine, or deploys the winner. Arguments: see `build_page`."""
+    if here is not None and is_this_machine_best(found):
+        return [shlex.join(["crossover", "run", str(here), "--on", "inline"])]
+    return [shlex.join(["crossover", "deploy", str(first)])] if first else []
+
+
+def _list_monthly_costs(every: str, monthly: Sequence[MonthlyCost]) -> Iterator[Sheet]:
+    """Yield the table of the dollars per month, if the model is trained more than once."""
+    if monthly:
+        yield Sheet(
+            title=f"Trained every {every}: dollars a month",
+            head=["way", "consists of", "in time", "a month"],
+            rows=[
+                [each.way, each.parts, "yes" if each.in_time else "no", display.rough_usd(each.usd)] for each in monthly
+            ],
+            words=3,
+            label="projected",
+        )
 
 
 CHOICES_HEAD = ["", "how", "time", "start-up", "dollars", "p5 to p95", "file"]

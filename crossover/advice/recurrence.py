@@ -1,5 +1,6 @@
 """Monthly cost of repeated training: deployed each time, left deployed, or on a machine that runs anyway."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -9,6 +10,18 @@ from crossover.experiment import Experiment
 from crossover.reports import display
 
 HOURS_BETWEEN: Mapping[str, float] = {"hour": 1.0, "day": 24.0, "week": 168.0}
+
+
+@dataclass(frozen=True)
+class HourlyCost:
+    """What a deployed experiment costs per hour, in dollars: `standing_usd` between runs and `running_usd` during a run, both without
+    functions; `endpoint_usd`: the part of `standing_usd` that AWS bills by started hours; `checks_usd`: the checks whether it has expired.
+    """
+
+    standing_usd: float
+    running_usd: float
+    endpoint_usd: float = 0.0
+    checks_usd: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -29,37 +42,44 @@ class MonthlyCost:
         return f"{self.way}: {display.rough_usd(self.usd)} a month ({self.parts}{late})"
 
 
-def monthly_costs(found: Advice, every: str, *, standing_usd: Callable[[Experiment], float]) -> tuple[MonthlyCost, ...]:
+def monthly_costs(
+    found: Advice, every: str, *, hourly_cost: Callable[[Experiment], HourlyCost]
+) -> tuple[MonthlyCost, ...]:
     """Return the monthly cost of each way to train the winner of the advice `found` repeatedly: deployed each time, left deployed, on a
     machine that runs anyway, or on this machine. Ways that are in time come first, the cheapest of them first; empty if the model is
     trained only once.
 
-    `every`: hour, day, week or once; `standing_usd`: returns the dollars per hour that a deployed experiment costs between its runs.
+    `every`: hour, day, week or once; `hourly_cost`: returns what a deployed experiment costs per hour.
     """
     if every == "once":
         return ()
     listed = found.question.prices
     hours_per_month, between_s = listed.hours_per_month, HOURS_BETWEEN[every] * 3_600
     winner, runs = found.winner, hours_per_month / HOURS_BETWEEN[every]
-    hourly = standing_usd(found.question.task(winner.candidate).experiment)
-    startup_usd = hourly * winner.before_s / 3_600
+    hourly = hourly_cost(found.question.task(winner.candidate).experiment)
+    deployed_h = winner.seconds.p50 / 3_600
+    once_usd = winner.usd.p50 + hourly.standing_usd * winner.before_s / 3_600
+    once_usd += hourly.endpoint_usd * (math.ceil(deployed_h) - deployed_h)
+    stays_usd = (hourly.standing_usd + hourly.checks_usd) * hours_per_month
     run_usd, count = winner.usd.p50, f"{runs:,.0f} runs" if runs >= 10 else f"{runs:.1f} runs"
     ways = [
         MonthlyCost(
             f"{winner.candidate.words}, deployed and destroyed each time",
-            runs * (run_usd + startup_usd),
-            f"{count} of {display.rough_usd(run_usd + startup_usd)}, start-up of {display.rough_seconds(winner.before_s)} each time",
+            runs * once_usd,
+            f"{count} of {display.rough_usd(once_usd)}, start-up of {display.rough_seconds(winner.before_s)} each time",
             winner.seconds.p50 <= between_s,
         ),
         MonthlyCost(
             f"{winner.candidate.words}, left deployed",
-            hourly * hours_per_month + runs * run_usd,
-            f"{display.rough_usd(hourly * hours_per_month)} to stay deployed, {count} of {display.rough_usd(run_usd)}",
+            stays_usd + runs * run_usd,
+            f"{display.rough_usd(stays_usd)} to stay deployed, {count} of {display.rough_usd(run_usd)}; deploy it again before "
+            "lifetime.ttl_hours, at most 720, have passed",
             winner.running.p50 <= between_s,
         ),
     ]
     if (machine := _cheapest_machine(found)) is not None:
-        alone_usd = hours_per_month * listed.of(f"ec2.{machine.candidate.instance}").usd
+        of_machine = hourly_cost(found.question.task(machine.candidate).experiment)
+        alone_usd = hours_per_month * (of_machine.running_usd - of_machine.standing_usd)
         ways.append(
             MonthlyCost(
                 f"a {machine.candidate.instance} that runs anyway",

@@ -25,10 +25,12 @@ from crossover.running.account import aws_errors_explained
 from crossover.validation import documents
 from crossover.validation import load as load_experiment
 from crossover.workflow.architecture import architecture_of
+from crossover.workflow.infrastructure import NETWORK, shared_stacks
 
 if TYPE_CHECKING:
     from crossover.advice.advice import Advice
     from crossover.advice.question import Constraints
+    from crossover.advice.recurrence import HourlyCost
     from crossover.running.measuring import Measured, Unmeasured
 
 
@@ -296,7 +298,7 @@ def advise(
         recurrence,
     )
 
-    monthly = recurrence.monthly_costs(found, every, standing_usd=_standing_usd)
+    monthly = recurrence.monthly_costs(found, every, hourly_cost=_compute_hourly_cost)
 
     due = page.plan_files(found, out, config=config)
     answer = {**page.as_json(found), "data": data_found, "notes": [*notes, *explain.list_notes(found)]}
@@ -313,7 +315,7 @@ def advise(
     page.write_files(
         due, answer, found
     )  # after the answer was printed, so that a refusal to overwrite files does not lose it
-    report = page.write_page(found, out, notes, due.paths[0])
+    report = page.write_page(found, out, notes, due.paths[0], here=config, every=every, monthly=monthly)
     if not as_json:
         terminal.show(f"written: {', '.join(map(str, due.paths))}", f"report: {report}")
     if not found.met:
@@ -373,9 +375,18 @@ def _verdict_lines(found: "Advice") -> list[str]:
     return [f"[projected] {words}" for words in lines if words]
 
 
-def _standing_usd(experiment: Experiment) -> float:
-    """Return the dollars per hour that the deployed experiment costs while no run is under way."""
-    return running_costs.sum_usd(running_costs.list_hourly_costs(experiment))
+def _compute_hourly_cost(experiment: Experiment) -> "HourlyCost":
+    """Return what the deployed experiment costs per hour, between runs and during one."""
+    from crossover.advice.recurrence import HourlyCost
+
+    standing, running = (running_costs.list_hourly_costs(experiment, running=each) for each in (False, True))
+    network = running_costs.list_shared_costs(experiment, NETWORK) if NETWORK in shared_stacks(experiment) else []
+    return HourlyCost(
+        running_costs.sum_usd(standing),
+        running_costs.sum_usd(running),
+        running_costs.sum_usd(network),
+        running_costs.usd_of_expiry_polls(),
+    )
 
 
 def _load_with_first_estimate(

@@ -1,5 +1,6 @@
 """Sizes of a run: the bytes it moves and the work it computes, from the experiment's model and data set, or given."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import prod
 from statistics import fmean
@@ -14,6 +15,13 @@ from crossover.training.progress import calendar_of
 
 VECTOR_HEADER_BYTES, BATCH_HEADER_BYTES, SAMPLE_FACTS_BYTES = 48, 64, 16
 MACS_PER_PARAMETER = 50  # of a convolutional network on 32 x 32 images; ResNet-18's: taken for a model that is only a number of parameters
+
+
+def _explain_unknown_size(name: str, known: Iterable[str]) -> str:
+    """Return why the size of the model or data set `name` is not known, as a clause. `known`: names of those that come with the project."""
+    if ":" in name:
+        return f"{name!r} is code of your own, whose size is known after `crossover advise` or a run has counted it"
+    return f"the size of {name!r} is not known; one of {', '.join(known)}"
 
 
 @dataclass(frozen=True)
@@ -76,9 +84,9 @@ class Workload:
         """
         model, dataset, found = experiment.training.model, experiment.data.dataset, count_split(experiment)
         if found is None:
-            raise NoProjection(f"data.dataset: the size of {dataset!r} is not known; one of {', '.join(DATA)}")
+            raise NoProjection(f"data.dataset: {_explain_unknown_size(dataset, DATA)}")
         if model not in MODELS and parameters is None:
-            raise NoProjection(f"training.model: the size of {model!r} is not known; one of {', '.join(MODELS)}")
+            raise NoProjection(f"training.model: {_explain_unknown_size(model, MODELS)}")
         training, validation = found
         counts, image = plan_staging(experiment, training).counts[0], DATA[dataset].image
         size = MODELS[model][image] if parameters is None else _scale_typical_model(parameters)

@@ -17,6 +17,7 @@ from crossover.advice.advice import Advice, advise, headline, turning_point, ver
 from crossover.advice.candidates import Candidate
 from crossover.advice.evaluation import Estimate
 from crossover.advice.question import Constraints, Sizes
+from crossover.advice.recurrence import MonthlyCost
 from crossover.advice.search import Finalist, SearchResult, ThisMachine, choose_finalist, pick_cards
 from crossover.errors import ConfigError, NoProjection
 from crossover.reports import display
@@ -322,6 +323,19 @@ def test_its_page(found: Advice, tmp_path: Path) -> None:
     choices, *others = made.sheets
     assert not choices.folded and 1 < len(choices.rows) <= page.MOST_CHOICES and all(sheet.folded for sheet in others)
     assert "a note" in made.assumptions
+
+
+def test_the_pages_command_and_months_follow_the_answer(found: Advice) -> None:
+    here = ThisMachine(seconds=found.winner.seconds.p50 / 2, threads=1, sooner=found.winner, times=None)
+    first, asked = Path("advice/1.yaml"), Path("mine.yaml")
+    assert page.build_page(found, [], first, here=asked).commands == ["crossover deploy advice/1.yaml"]
+    made = page.build_page(replace(found, here=here), [], first, here=asked)
+    assert made.commands == ["crossover run mine.yaml --on inline"]
+    way = MonthlyCost("left deployed", 7.4, "parts", in_time=False)
+    (months,) = (
+        each for each in page.build_page(found, [], every="day", monthly=[way]).sheets if "every day" in each.title
+    )
+    assert months.rows == [["left deployed", "parts", "no", "$7.40"]] and not months.folded
 
 
 @pytest.mark.parametrize(("given", "words"), [

@@ -12,12 +12,13 @@ from crossover.advice.advice import Advice
 from crossover.advice.question import Constraints, describe_needed_quota
 from crossover.advice.search import ThisMachine
 from crossover.errors import ConfigError
+from crossover.reports import display
 from crossover.simulation import figures
 from crossover.validation import load
 from tests.unit.advice.few import few_candidates
 
 CONFIG = Path(__file__).parents[3] / "config"
-STANDING_USD = 0.5
+HOURLY = recurrence.HourlyCost(standing_usd=0.5, running_usd=0.75, endpoint_usd=0.01, checks_usd=0.001)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -35,23 +36,29 @@ def found() -> Advice:
 
 
 def test_a_run_that_is_made_once_has_no_month(found: Advice) -> None:
-    assert recurrence.monthly_costs(found, "once", standing_usd=lambda _: STANDING_USD) == ()
+    assert recurrence.monthly_costs(found, "once", hourly_cost=lambda _: HOURLY) == ()
 
 
 @pytest.mark.parametrize(("every", "runs"), [("hour", 730.0), ("day", 730 / 24), ("week", 730 / 168)])
 def test_start_up_is_counted_each_time_and_standing_all_the_time(every: str, runs: float, found: Advice) -> None:
     costs = {
         each.way.rpartition(", ")[2]: each
-        for each in recurrence.monthly_costs(found, every, standing_usd=lambda _: STANDING_USD)
+        for each in recurrence.monthly_costs(found, every, hourly_cost=lambda _: HOURLY)
     }
-    run_usd, before_h = found.winner.usd.p50, found.winner.before_s / 3_600
-    assert costs["deployed and destroyed each time"].usd == pytest.approx(runs * (run_usd + STANDING_USD * before_h))
-    assert costs["left deployed"].usd == pytest.approx(730 * STANDING_USD + runs * run_usd)
+    run_usd, before_h, ready_h = found.winner.usd.p50, found.winner.before_s / 3_600, found.winner.seconds.p50 / 3_600
+    assert ready_h < 1, "the endpoint's started hour is the first"
+    once_usd = run_usd + 0.5 * before_h + 0.01 * (1 - ready_h)
+    assert costs["deployed and destroyed each time"].usd == pytest.approx(runs * once_usd)
+    assert costs["left deployed"].usd == pytest.approx(730 * 0.501 + runs * run_usd)
+    (alone,) = (each for each in costs.values() if each.way.endswith("that runs anyway"))
+    assert alone.usd == 0 and f"{display.rough_usd(730 * 0.25)} if it runs for this alone" in alone.parts
 
 
 def test_a_run_that_does_not_end_before_the_next_one_comes_last(found: Advice) -> None:
     never = ThisMachine(seconds=7_200.0, threads=1, sooner=found.winner, times=None)
-    costs = recurrence.monthly_costs(replace(found, here=never), "hour", standing_usd=lambda _: 0.0)
+    costs = recurrence.monthly_costs(
+        replace(found, here=never), "hour", hourly_cost=lambda _: recurrence.HourlyCost(0.0, 0.0)
+    )
     assert costs[-1].way == "this machine" and not costs[-1].in_time
     assert "a run takes longer than the time between two of them" in costs[-1].words
 

@@ -154,7 +154,7 @@ def test_a_run_of_what_nobody_can_simulate_has_no_band(tmp_path: Path) -> None:
     mine = replace(SPIRT, training=replace(SPIRT.training, model="mine:model"))
     found = plan.estimate_run(mine, results=written(tmp_path, result(mine)))
     assert found.usd.p5 == found.usd.p50 == found.usd.p95
-    assert found.spread.startswith("uncertainty unknown: training.model: the size of 'mine:model' is not known")
+    assert found.spread.startswith("uncertainty unknown: training.model: 'mine:model' is code of your own")
 
 
 @pytest.mark.slow
@@ -173,7 +173,7 @@ def test_without_a_basis_nothing_is_guessed(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(NoProjection):
         plan.estimate_run(strange, results=tmp_path)
     (said,) = plan.describe_run(strange)
-    assert said.startswith("no projection of a run: training.model: the size of 'mine:model' is not known")
+    assert said.startswith("no projection of a run: training.model: 'mine:model' is code of your own")
     assert said.endswith("; one `crossover run` on this machine (results/mine) makes one possible")
 
 

@@ -107,7 +107,7 @@ def test_runs_are_projected_in_the_same_draws_for_their_reports() -> None:
     other = {"experiment": small("all_reduce").to_plain(), "epochs": [{}, {}]}
     told = list[str]()
     first, none, second = project_results([plain, unknown, other], repetitions=4, tell=told.append)
-    assert len(told) == 1 and told[0].startswith("training.model: the size of 'mine:model' is not known")
+    assert len(told) == 1 and told[0].startswith("training.model: 'mine:model' is code of your own")
     assert first is not None and none is None and second is not None
     for run, architecture in ((first, "spirt"), (second, "all_reduce")):
         outcomes = [

@@ -82,11 +82,9 @@ def test_published_data_sets_are_as_large(dataset: str, folder: str) -> None:
 
 def test_sizes_that_are_not_known_are_refused_by_field() -> None:
     known = Experiment(name="some", architecture="spirt", training=Training(batch_size=60))
-    with pytest.raises(
-        ConfigError, match=r"training\.model: the size of 'my\.module:net' is not known; one of mobilenet"
-    ):
+    with pytest.raises(ConfigError, match=r"training\.model: 'my\.module:net' is code of your own"):
         Workload.from_experiment(replace(known, training=replace(known.training, model="my.module:net")))
-    with pytest.raises(ConfigError, match=r"data\.dataset: the size of 'my\.module:data' is not known; one of digits"):
+    with pytest.raises(ConfigError, match=r"data\.dataset: 'my\.module:data' is code of your own"):
         Workload.from_experiment(replace(known, data=replace(known.data, dataset="my.module:data")))
 
 
