@@ -427,6 +427,11 @@ def _report_data(experiment: Experiment, wished: "Constraints | None", *, flags:
         data = understood.describe_known(experiment)
     if data:
         terminal.show(*understood.format_lines(data, flags=flags), stderr=True)
+    if flags:
+        size = experiment.training.batch_size
+        terminal.show(
+            f"training: minibatches of {size}; --set training.batch_size=N may change the answer", stderr=True
+        )
     if wished is not None:
         _print_first_estimate(_estimate_measured(experiment, wished))
     if used:

@@ -180,7 +180,13 @@ def test_a_first_estimate_comes_before_the_model_is_tried(
     Path("table.csv").write_text("".join(f"{n},0.5,{n % 2}\n" for n in range(200)))
     assert status("advise", "net.py:network", "--data", "table.csv", "--on-hand", "lambda") == 2
     said = capsys.readouterr().err
-    lines = ("experiment: net.yaml", "data: table.csv: 200 rows", "[projected] first estimate: one function", "begins")
+    lines = (
+        "experiment: net.yaml",
+        "data: table.csv: 200 rows",
+        "training: minibatches of ",
+        "[projected] first estimate: one function",
+        "begins",
+    )
     places = [said.index(line) for line in lines]
     assert places == sorted(places), said
 
