@@ -100,7 +100,7 @@ def test_what_is_replaced_comes_first(session: Any, tmp_path: Path, differ: depl
 
 @pytest.fixture
 def run(session: Any, cloud: LocalCloud) -> Iterator[str]:
-    """A run of the experiment `tiny`, under way."""
+    """Start a run of the experiment `tiny`, and yield its id while it is under way."""
     states, ssm, path = session.client("stepfunctions"), session.client("ssm"), "/crossover/crossover/tiny"
     waiting = {"StartAt": "Wait", "States": {"Wait": {"Type": "Wait", "Seconds": 3_600, "End": True}}}
     role = "arn:aws:iam::123456789012:role/any"

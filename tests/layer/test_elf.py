@@ -20,7 +20,7 @@ extern "C" double root(double x) { counter += 1; return std::sqrt(x) + std::to_s
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """With symbols and debug information, for this machine, so that it can be called."""
+    """Compile a library with symbols and debug information for this machine, and return its path. Skips the test without g++."""
     if not shutil.which("g++"):
         pytest.skip("g++ is not installed here")
     folder = tmp_path_factory.mktemp("library")

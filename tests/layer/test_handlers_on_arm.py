@@ -30,7 +30,9 @@ WORKERS = 2
 
 
 def experiment(architecture: str) -> Experiment:
-    """Two workers, two minibatches each, one epoch: plain SGD, so that the way the model went is the gradient, or the sum of two."""
+    """Return an experiment of one epoch with two workers of two minibatches each. It uses plain SGD, so that the model moves by the
+    gradient, or by the sum of two gradients.
+    """
     settings = Experiment(
         name=f"arm-{architecture.replace('_', '-')}",
         architecture=architecture,

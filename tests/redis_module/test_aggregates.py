@@ -24,7 +24,9 @@ lengths = st.one_of(
 
 @st.composite
 def inputs(draw: st.DrawFn, *, fewest: int = 1, most: int = 13) -> list[Floats]:
-    """Random vectors of one length over many magnitudes, with ties and signed zeros."""
+    """Draw float32 vectors of one length, with values over many magnitudes, ties and signed zeros. `fewest`, `most`: bounds of their
+    number.
+    """
     n, length, seed = draw(st.integers(fewest, most)), draw(lengths), draw(st.integers(0, 1 << 32))
     rng = np.random.default_rng(seed)
     scale = 10.0 ** rng.integers(-20, 20, size=length)

@@ -39,7 +39,7 @@ def flag(*choices: list[Any]) -> st.SearchStrategy[list[Any]]:
 
 @st.composite
 def tensor_sets(draw: st.DrawFn) -> list[Any]:
-    """Mostly right: vectors of few lengths, so that the kernels find equal shapes."""
+    """Draw a command that stores a tensor, mostly a valid one. Most are vectors of a few lengths, so that the kernels find equal shapes."""
     dtype, size = draw(
         st.sampled_from(
             [("FLOAT", 4)] * 6 + [("DOUBLE", 8), ("INT8", 1), ("INT64", 8), ("BOOL", 1), ("UINT16", 2), ("FLOAT", 3)]
@@ -121,7 +121,7 @@ whole = st.one_of(tensor_sets(), tensor_sets(), aggregates(), updates(), others)
 
 @st.composite
 def mutated(draw: st.DrawFn) -> list[Any]:
-    """A command with arguments dropped, doubled, swapped or replaced."""
+    """Draw a command with one to three mutations: arguments are dropped, doubled, replaced, inserted or cut."""
     command = list(draw(whole))
     for _ in range(draw(st.integers(1, 3))):
         place = draw(st.integers(0, max(0, len(command) - 1)))
@@ -140,7 +140,9 @@ def mutated(draw: st.DrawFn) -> list[Any]:
 
 
 def harmless(command: list[Any]) -> bool:
-    """A mutation may turn an argument into a command; only the module's and those listed above are sent."""
+    """Return whether the command may be sent: it is one of the module's or of those listed here. A mutation may turn an argument into a
+    command.
+    """
     name = command[0] if isinstance(command[0], str) else ""
     return name.startswith(("TENSOR.", "AI.")) or name in {
         "DEL", "TYPE", "DUMP", "PERSIST", "COPY", "RENAME", "MULTI", "EXEC", "DISCARD", "RPUSH", "COMMAND", "SELECT",

@@ -21,7 +21,9 @@ LONG_REPLY = 1_000_000  # elements
 
 @contextlib.contextmanager
 def queued(server: Server, *command: object) -> Iterator[socket.socket]:
-    """The command's connection while it waits for the only thread, which is at work until the block's end begins."""
+    """Yield the connection of a command that was queued behind a long job on the only thread. The long job's connection is closed just
+    before the block.
+    """
     client = server.client()
     with contextlib.ExitStack() as busy:
         busy.enter_context(sent(server, *long_job(client, MINUTES_OF_WORK)))

@@ -62,7 +62,7 @@ def nothing_came(connection: socket.socket) -> bool:
 
 @pytest.fixture
 def pair(start: Start) -> tuple[Server, Server]:
-    """A master that holds `a`, and its replica."""
+    """Return a master that holds `a`, and its replica."""
     return paired(start)
 
 
@@ -77,7 +77,7 @@ def paired(start: Start) -> tuple[Server, Server]:
 
 @contextlib.contextmanager
 def lagging(master: Server, replica: Server) -> Iterator[None]:
-    """The replica stands still, one change behind."""
+    """Stop the replica's process while the block runs, after which the master makes one change that the replica lacks."""
     replica.process.send_signal(signal.SIGSTOP)
     os.waitid(os.P_PID, replica.process.pid, os.WSTOPPED)
     try:
@@ -221,7 +221,9 @@ class Pair:
 
 
 def send_jobs(pair: Pair, name: str, done: Counter[str], over: threading.Event) -> None:
-    """One job after the other to whichever is the master, each until it is acknowledged; `done` counts them."""
+    """Send one job after another to the server that is the master at the time, until `over` is set. `done`: how many were acknowledged, by
+    name.
+    """
     while not over.is_set():
         client = pair.master.client()
         try:

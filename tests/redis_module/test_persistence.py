@@ -162,7 +162,7 @@ LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 
 
 def type_id(name: str, encoding: int) -> bytes:
-    """A module type as a file names it: nine letters of 6 bits, 10 bits of its encoding's version."""
+    """Return the 8 bytes by which a dump names a module type: nine letters of 6 bits each, and 10 bits for the version of its encoding."""
     number = 0
     for letter in name:
         number = number << 6 | LETTERS.index(letter)

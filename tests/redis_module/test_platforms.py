@@ -29,7 +29,9 @@ def valkey() -> list[str]:
 
 @pytest.fixture(scope="module")
 def arm_redis() -> list[str]:
-    """Debian 13's redis-server for ARM, as the Redis hosts run it, under an emulator."""
+    """Return the command that runs Debian 13's redis-server for ARM, which the Redis hosts have, in an emulator. Skips the test without
+    one.
+    """
     emulator = shutil.which("qemu-aarch64-static") or shutil.which("qemu-aarch64")
     if emulator is None:
         pytest.skip("qemu-aarch64-static is not installed here (Debian's package qemu-user-static)")

@@ -30,7 +30,7 @@ class Saved:
 
     @property
     def whole(self) -> int:
-        """The bytes that dtype and shape ask for; -1 when they make no sense."""
+        """Return how many bytes dtype and shape ask for, or -1 if they make no sense."""
         if self.dtype not in NAMES or min(self.shape, default=0) < 0:
             return -1
         return WIDTHS.get(NAMES[self.dtype], 1) * math.prod(self.shape)

@@ -28,7 +28,7 @@ def encode(*words: object) -> bytes:
 
 @contextlib.contextmanager
 def connected(server: Server) -> Iterator[socket.socket]:
-    """A connection that the server has accepted."""
+    """Yield a connection that the server has accepted."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(server.path)
         connection.sendall(encode("PING"))
@@ -38,7 +38,7 @@ def connected(server: Server) -> Iterator[socket.socket]:
 
 @contextlib.contextmanager
 def sent(server: Server, *command: object) -> Iterator[socket.socket]:
-    """A connection that has sent a command and not read its reply."""
+    """Yield a connection that has sent a command and not read its reply."""
     with connected(server) as connection:
         connection.sendall(encode(*command))
         yield connection
@@ -56,7 +56,7 @@ def standing_still(server: Server) -> Iterator[None]:
 
 @contextlib.contextmanager
 def stopped(server: Server) -> Iterator[None]:
-    """What is sent meanwhile the server takes up at its next turn, one after the other."""
+    """Hold the server still while the block runs. It takes up all that is sent meanwhile in its next turn, in order."""
     server.client().ping()  # another turn: no connection is on the list of the last one any more
     with standing_still(server):
         yield
@@ -80,7 +80,7 @@ def meanwhile(server: Server, waiting: socket.socket, job: Sequence[object], *co
 
 
 def long_job(client: Client, inputs: int, size: int = 1_000_000) -> list[object]:
-    """A Krum command over copies of one vector."""
+    """Store `inputs` copies of a vector of `size` elements, and return a Krum command over them."""
     put(client, "x", np.random.default_rng(0).standard_normal(size).astype(np.float32))
     for i in range(inputs):
         client.execute_command("TENSOR.COPY", "x", f"x{i}")
@@ -215,7 +215,7 @@ KEYS = [
 
 
 def replies(connection: socket.socket, count: int) -> list[object]:
-    """The next replies, without redis-py's own ideas about COMMAND."""
+    """Return the next `count` replies, parsed without the conversions that redis-py has for COMMAND."""
 
     def one(stream: BinaryIO) -> object:
         line = stream.readline()[:-2]

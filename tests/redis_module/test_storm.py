@@ -74,7 +74,9 @@ def other(rng: random.Random) -> list[object]:
 
 
 def send_jobs(servers: list[Server], rng: random.Random, over: threading.Event) -> int:
-    """One client after the other; some leave before their replies. Returns how many commands were sent."""
+    """Connect one client after another, until `over` is set, and return how many commands were sent. Some clients leave before their
+    replies.
+    """
     count = 0
     while not over.is_set():
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as connection:
@@ -91,7 +93,9 @@ def send_jobs(servers: list[Server], rng: random.Random, over: threading.Event) 
 
 
 def read_to(connection: socket.socket, end: bytes) -> None:
-    """To the end of the replies, or to that of the connection (a paused server answers later, a changed role ends it)."""
+    """Read the connection to the end of its replies. Raises ConnectionResetError if the connection ends first, as after a
+    change of role.
+    """
     tail = b""
     while not tail.endswith((end, b"QUEUED\r\n")):
         data = connection.recv(1 << 20)
@@ -101,7 +105,7 @@ def read_to(connection: socket.socket, end: bytes) -> None:
 
 
 def disturb(server: Server, partner: Server, rng: random.Random) -> None:
-    """One thing that an operator or another server does. What the server refuses at this moment does not matter."""
+    """Do one random thing that an operator or another server does. It does not matter if the server refuses it at this moment."""
     client = server.client(socket_timeout=PATIENCE_S)
 
     def say(*command: object) -> Callable[[], object]:

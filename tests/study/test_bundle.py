@@ -350,7 +350,9 @@ def network(classes, input_shape):
 
 @pytest.fixture(scope="module")
 def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A bundle of a study of a model of the user's own, whose file marks that it was imported."""
+    """Return a folder with the bundle of a study of a user's own model, and with that model's module, which writes the file `imported` when
+    it is imported.
+    """
     folder = tmp_path_factory.mktemp("own")
     (folder / "sketch.py").write_text(OWN.format(mark=str(folder / "imported")))
     base = {"name": "any", "architecture": "single", "workers": 1}

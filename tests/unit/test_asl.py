@@ -22,7 +22,7 @@ def experiment(workers: int = 4, architecture: str = "spirt") -> Experiment:
 
 
 def blocks(definition: State) -> Iterator[State]:
-    """Every list of states: the machine's own and those of Maps and Parallels inside it."""
+    """Yield the machine's definition and, recursively, those of the Maps and Parallels inside it."""
     yield definition
     for state in definition["States"].values():
         for inner in [state["ItemProcessor"]] if state["Type"] == "Map" else state.get("Branches", []):

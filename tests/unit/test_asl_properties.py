@@ -39,7 +39,7 @@ def grown(inner: st.SearchStrategy[Node]) -> st.SearchStrategy[Node]:
 
 
 def named(node: Node, names: Iterator[str]) -> Node:
-    """The tree with a name of its own for each Child."""
+    """Return the tree with each Child named by the next of `names`."""
     match node:
         case Sequence(nodes=nodes):
             return Sequence(*(named(each, names) for each in nodes))

@@ -31,7 +31,7 @@ WORD = {"step": 3, "senders": [0, 1], "leaves": {"1": 4}, "dropped": [2], "loss"
 
 
 def stored(key: str, body: bytes) -> MemoryObjectStore:
-    """With the checksum that a document ends with."""
+    """Return an object store that holds the document, with the checksum that documents end with, under `key`."""
     objects, text = MemoryObjectStore(Traffic()), body[:-1]
     objects.put(key, b'%b, "crc32": "%08x"}' % (text, zlib.crc32(text)))
     return objects
@@ -43,7 +43,9 @@ def record(body: bytes) -> Vector:
 
 
 def repacked(whole: bytes, head: Any, body: bytes) -> bytes:
-    """The same behind a header whose JSON is `body`, with its length and checksum."""
+    """Return `whole` with `body` as the JSON of its header, whose length and checksum fit. `head`: the struct of the fields before the
+    JSON.
+    """
     magic, version, length, _ = head.unpack(whole[: head.size])
     return head.pack(magic, version, len(body), zlib.crc32(body)) + body + whole[head.size + length :]
 

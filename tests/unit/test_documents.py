@@ -36,7 +36,7 @@ REFUSED = {
 
 
 def _list_documents() -> list[Path]:
-    """Markdown pages that people read."""
+    """Return the paths of all tracked Markdown pages but for the generated results."""
     listed = subprocess.run(["git", "ls-files", "-z", "*.md"], cwd=ROOT, capture_output=True, check=True, text=True)
     return [ROOT / name for name in listed.stdout.split("\0") if name and not name.startswith("docs/results/")]
 

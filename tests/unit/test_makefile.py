@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def called(*arguments: str) -> list[list[str]]:
-    """The commands of a target, said instead of run."""
+    """Return the `crossover` commands of a make target, which are printed instead of run, each as a list of words."""
     command = ["make", "--no-print-directory", "-o", "setup", "-o", "redis-module", "CROSSOVER=echo crossover"]
     done = subprocess.run([*command, *arguments], cwd=ROOT, capture_output=True, text=True, check=True)
     return [line.split() for line in done.stdout.splitlines()]

@@ -41,7 +41,7 @@ def parsed(file: str) -> ast.Module:
 
 
 def prose(file: str) -> Iterator[tuple[int, str]]:
-    """A page, or a module's docstrings and comments; each with its line."""
+    """Yield (line, text) of a page, or of each of a module's docstrings and comments."""
     text = (ROOT / file).read_text(encoding="utf-8")
     if file.endswith(".md"):
         yield 1, text
@@ -54,7 +54,9 @@ def prose(file: str) -> Iterator[tuple[int, str]]:
 
 
 def own_names(file: str) -> set[str]:
-    """Of a page the files that its code blocks are, of a module its functions' parameters, which may be called as a module elsewhere."""
+    """Return the names that may look like modules and are not: of a page the files that its code blocks are, of a module its functions'
+    parameters.
+    """
     if file.endswith(".py"):
         return {node.arg for node in ast.walk(parsed(file)) if isinstance(node, ast.arg)}
     return {each for name, _ in BLOCK.findall((ROOT / file).read_text("utf-8")) for each in (name, Path(name).stem)}
@@ -70,7 +72,7 @@ THERE = {end for name in FILES for path in (Path(name), *Path(name).parents) for
 
 
 def words_of(module: Path) -> set[str]:
-    """Every name that the module's code holds; of a package, its modules as well."""
+    """Return every name in the module's code; for a package, the names of its modules too."""
     inside = {
         str(getattr(node, part, "")) for node in ast.walk(parsed(str(module))) for part in ("name", "id", "attr", "arg")
     }
@@ -86,7 +88,9 @@ FIRST = {end[0] for end in WORDS}
 
 
 def resolves(name: str) -> bool:
-    """`module.name`, `package.module.Class.method`, from whatever package on; or a field of an experiment's YAML."""
+    """Return whether the dotted name exists: a module of this project with what it holds (leading packages may be left out), or a field of
+    an experiment's YAML.
+    """
     parts = tuple(name.split("."))
     modules = (parts[:count] for count in range(len(parts), 0, -1) if parts[:count] in WORDS)
     known = any(WORDS[module].issuperset(parts[len(module) :]) for module in modules)

@@ -318,7 +318,7 @@ def trees() -> Iterator[tuple[str, ast.Module]]:
 
 
 def types_of(tree: ast.Module) -> Iterator[str]:
-    """Public names of classes, and of aliases of types, which are written as classes are."""
+    """Yield the public names of classes and of type aliases, which are written like those of classes."""
     for node in tree.body:
         match node:
             case ast.ClassDef(name=name):

@@ -7,7 +7,7 @@ NAME = "asl_validator"
 
 
 def judged(definitions: dict[str, State]) -> dict[str, list[dict[str, str]]]:
-    """What it finds, by definition; one process for all of them."""
+    """Return the validator's findings, by definition. One process judges all definitions."""
     return asked_of_node(NAME, definitions)
 
 

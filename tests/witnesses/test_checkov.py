@@ -58,7 +58,7 @@ STANDS = {
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], set[str]]:
-    """Where each check failed, for all templates of all configurations."""
+    """Return the places where each check fails, in all templates of all configurations."""
     environment(NAME)
     folder = tmp_path_factory.mktemp(NAME)
     paths = different(dict(configurations()), folder)

@@ -45,7 +45,7 @@ def boot(tmp_path: Path) -> Iterator[Boot]:
 
 
 def database(**own: str) -> str:
-    """The user data of a database host."""
+    """Return the user data of a database host. `own`: settings of the boot script that differ."""
     told = {
         "NAME": "x-redis-2",
         "RANK": "2",
@@ -128,7 +128,7 @@ LEAVING = "TerminateInstanceInAutoScalingGroup i-0123 true"
 
 
 def torch_wheel() -> bytes:
-    """A package that stands for PyTorch, whose wheel has hundreds of megabytes."""
+    """Return the wheel of a tiny package that stands for PyTorch, whose own wheel has hundreds of megabytes."""
     files = {
         "torch/__init__.py": "__version__ = '2.10.0'\n",
         "torch-2.10.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: torch\nVersion: 2.10.0\n",
@@ -145,7 +145,7 @@ def torch_wheel() -> bytes:
 
 
 def peer(boot: Boot, *, status: int, digest: str = "") -> BootedHost:
-    """A peer whose program ends with `status`. `digest`: PyTorch's in the lock file, if it is not that of its wheel."""
+    """Boot a peer whose program ends with `status`. `digest`: PyTorch's in the lock file, if it is not that of its wheel."""
     wheel, packed = torch_wheel(), io.BytesIO()
     requirements = (environment(NAME) / "requirements.txt").read_text()
     requirements += f"torch==2.10.0 --hash=sha256:{digest or hashlib.sha256(wheel).hexdigest()}\n"

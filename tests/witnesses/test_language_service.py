@@ -7,7 +7,7 @@ NAME = "language_service"
 
 
 def judged(definitions: dict[str, State]) -> dict[str, list[str]]:
-    """What it finds, by definition; one process for all of them."""
+    """Return the language service's findings, by definition. One process judges all definitions."""
     found: dict[str, list[str]] = asked_of_node(NAME, definitions)
     return found
 

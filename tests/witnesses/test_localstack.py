@@ -35,7 +35,7 @@ QUICK = "p2p_serverless"  # its machines alone end within seconds
 
 
 def slow(name: str, *values: Any, id: str = "") -> Any:
-    """A parameter, which is left out where little time is."""
+    """Return a parameter set of a test. It is marked as slow unless `name` is QUICK."""
     return pytest.param(name, *values, marks=[] if name == QUICK else pytest.mark.slow, id=id or name)
 
 
@@ -44,7 +44,7 @@ EACH = [slow(name) for name in NAMES]
 
 @pytest.fixture(scope="session")
 def performance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Performance]]:
-    """All trials of an architecture, played side by side when the first of them is asked for."""
+    """Yield a function that returns all trials of an architecture, which are played side by side when it is first called for it."""
     environment("localstack")
     stages: dict[str, Stage] = {}
     folder = tmp_path_factory.mktemp("localstack") / "server"
@@ -78,7 +78,7 @@ def test_a_state_machine_walks_as_the_tree_does(
 
 
 def stops_where_the_tree_does(walk: Walk, expected: Walk, failing: str) -> None:
-    """Up to the failure everything is the same; what ran beside it was ended sooner or later."""
+    """Assert that the walk equals the expected one up to the failure. What ran beside the failed step may have ended sooner or later."""
     for place, entries in walk.items():
         assert entries == expected.get(place, [])[: len(entries)], place
     failed = [place for place, entries in walk.items() if entries[-1][0] == failing and entries == expected[place]]
@@ -155,7 +155,7 @@ NOT_CREATED = {
 
 @pytest.fixture(scope="module")
 def created(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Created]:
-    """The network first, then the broker, then the experiments."""
+    """Yield a server with all stacks, created in this order: the network, the broker, the experiments."""
     environment("localstack")
     folder = tmp_path_factory.mktemp("stacks")
     templates = synthesized(folder)
@@ -201,7 +201,7 @@ def test_every_state_machine_came_out_without_placeholders(created: Created) -> 
 
 @pytest.fixture
 def account(tmp_path: Path) -> Iterator[Account]:
-    """With foreign stacks, which stand and run afterwards as before."""
+    """Yield an account with foreign stacks, and assert that these exist and run afterwards as before."""
     environment("localstack")
     with localstack(tmp_path / "server") as server:
         whole = Account(server.client, ACCOUNT)

@@ -24,7 +24,9 @@ class Silent:
 
 @pytest.fixture(scope="module", autouse=True)
 def _only_what_is_new_is_collected() -> None:
-    """Collecting a hundred times through all that a process of many tests has imported would take minutes."""
+    """Exempt all objects that exist from garbage collection. To collect a hundred times through everything that a process of many tests has
+    imported would take minutes.
+    """
     gc.collect()
     gc.freeze()
 

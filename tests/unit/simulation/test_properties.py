@@ -70,7 +70,9 @@ def test_without_latency_and_with_infinite_bandwidth_only_computing_is_left(
 
 
 def computing_s(run: Simulated) -> float:
-    """An epoch's: minibatches side by side in SPIRT and P2P with Lambda, else one after another; then the evaluation."""
+    """Return an epoch's seconds of computation: the gradients (of all minibatches side by side in SPIRT and P2P with Lambda, else one after
+    another), then the evaluation.
+    """
     setting, calibration, work = run.experiment, run.calibration, run.workload
     if setting.architecture == "gpu":
         on_gpu = partial(calibration.gpu_gradient_s, instance_type=setting.gpu.instance_type)

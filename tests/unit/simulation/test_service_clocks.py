@@ -143,7 +143,9 @@ def walked(experiment: Experiment, calibration: object = STILL, *, minibatches: 
 
 
 def gaps(run: Simulated, *, of: str, after: str) -> list[float]:
-    """Of each worker and round: from the last end of one step to the start of another."""
+    """Return the seconds from the last end of step `after` to the start of step `of`, for each worker and round. Cold starts
+    are left out.
+    """
     ends, starts = defaultdict[object, float](float), dict[object, float]()
     for each in run.records:
         key = each["worker"], each["round"]
@@ -198,7 +200,7 @@ def test_a_distributed_map_takes_its_time_in_each_round_even_where_it_ends_its_m
 
 
 def _collected(run: Simulated) -> list[float]:
-    """From the end of the last worker to `collect`, cold."""
+    """Return the seconds from the end of the last worker to each (cold) start of `collect`."""
     end = max(r["started_at"] + r["wall_s"] for r in run.records if r["step"] == "train")
     return [r["started_at"] - end for r in run.records if r["step"] == "collect"]
 

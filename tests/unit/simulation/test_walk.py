@@ -25,7 +25,7 @@ Record = Mapping[str, Any]
 
 
 def cells(records: Sequence[Record], *, once: bool = False) -> Counter[tuple[Any, ...]]:
-    """How often each step ran where; `once`: polls count as one."""
+    """Return how often each (step, worker, epoch, round, minibatch) has a record. `once`: repeated polls of check_peers count as one."""
     found = Counter(tuple(r[name] for name in ("step", "worker", "epoch", "round", "minibatch")) for r in records)
     return Counter({cell: 1 if cell[0] == "check_peers" and once else n for cell, n in found.items()})
 

@@ -29,13 +29,13 @@ class Race:
         return SimpleNamespace(run="r", objects=self.objects, keys=keys)
 
     def concludes(self) -> None:
-        """Attempt 0 does, and deletes what it had."""
+        """Store attempt 0's outcome and delete its checkpoints, as attempt 0 does when it ends."""
         self.objects.put(BEFORE.outcome, seal({"attempt": 0}))
         self.objects.delete_prefix(BEFORE.own_checkpoints)
 
     @contextmanager
     def first_step(self) -> Iterator[None]:
-        """Of attempt 1: it reads; then, behind the block, copies and takes over."""
+        """Begin attempt 1: it reads the store before the block, and copies and takes over after the block."""
         ctx = self._ctx(OWN)
 
         def clear(of: list[Keys]) -> None:

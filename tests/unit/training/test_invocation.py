@@ -35,7 +35,7 @@ def ctx(monkeypatch: pytest.MonkeyPatch) -> Context:
 
 
 def elsewhere(ctx: Context, rank: int) -> bool:
-    """Whether another worker than `rank` decided after epoch 1."""
+    """Return whether a worker other than `rank` took the decision after epoch 1."""
     return Invocation(ctx, {**first_event("r", workers=3), "worker": rank, "round": 1})._decided_elsewhere(1)
 
 

@@ -23,7 +23,7 @@ def written(tmp_path: Path, text: str) -> Path:
 
 
 def settled(recipe: str) -> dict[str, Any]:
-    """The recipe's own values at the papers' size."""
+    """Return the settings that the recipe itself gives at the papers' size."""
     return recipes.paper(dataset="cifar10") if recipe == "paper" else recipes.fast(dataset="cifar10", samples=2_048)
 
 

@@ -48,7 +48,7 @@ class Pretended:
 
 
 def whole(record: Mapping[str, Any]) -> dict[str, Any]:
-    """With what every record has besides."""
+    """Return the record completed by the fields that every record has."""
     stages = [{"cpu_s": 0.0} | stage for stage in record["stages"]]
     numbers = dict.fromkeys(("worker", "epoch", "round", "minibatch", "started_at", "cpu_s"), 0)
     return {"request_id": "a", "traffic": {}, **numbers, **record, "stages": stages}

@@ -53,7 +53,7 @@ def store() -> Forgetful:
 
 @pytest.fixture
 def sleeps() -> Iterator[list[Callable[[], None]]]:
-    """What is called in every pause; the clock goes by the pauses alone."""
+    """Yield the list of functions that are called in every pause. The clock goes on only by pauses."""
     with use(passing := Passing()):
         yield passing.called
 
