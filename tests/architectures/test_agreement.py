@@ -28,7 +28,9 @@ def experiment(architecture: str) -> Experiment:
 def evaluations(
     monkeypatch: pytest.MonkeyPatch, *, first: Callable[[int], None] = lambda worker: None
 ) -> Iterator[list[int]]:
-    """The workers that begin an evaluation, in order; `first` is called within the very first one."""
+    """Yield a list that grows by each worker that begins an evaluation. `first`: called with the worker within the very
+    first evaluation.
+    """
     local, lock, begun = threading.local(), threading.Lock(), list[int]()
     evaluate = progress.evaluate
 

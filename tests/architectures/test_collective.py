@@ -77,7 +77,9 @@ def killing(fleet: Fleet, rank: int, k: int, moment: str) -> Any:
 
 
 def of_rank(fleet: Fleet, rank: int, hook: Hook) -> Hook:
-    """Told of the first holder's calls in its own thread: which program gets which rank is a matter of luck."""
+    """Return a hook that passes on to `hook` the calls of the first program which holds this rank, in that program's thread. Which program
+    gets which rank is a matter of chance.
+    """
 
     def told(moment: str, operation: str) -> None:
         member = fleet.threads.get(threading.current_thread())

@@ -28,7 +28,7 @@ LONG = ["all_reduce", "scatter_reduce"]
 
 
 def compressed(architecture: str, name: str, **settings: int) -> Experiment:
-    """Three workers with unequal minibatches."""
+    """Return an experiment of three workers with unequal minibatches, whose exchange is the one that EXCHANGES calls `name`."""
     exchange = EXCHANGES[name]
     return replace(small(architecture, workers=3, batch_size=7, **settings), exchange=exchange)
 

@@ -42,13 +42,15 @@ def experiment(architecture: str) -> Experiment:
 
 
 def state_of(architecture: str) -> str:
-    """The folder of a run's object store that holds its state."""
+    """Return the name of the folder in a run's object store that holds the run's state."""
     return "kept" if load(architecture).state == "database" else "checkpoint"
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, str]]:
-    """By architecture: the folder of a run that failed in its third epoch, and what an undisturbed one ends with."""
+    """Return a function that returns, for an architecture, the folder of a run that failed in its third epoch, and the SHA-256 of the model
+    that an undisturbed run ends with.
+    """
     known: dict[str, tuple[Path, str]] = {}
 
     def of(architecture: str) -> tuple[Path, str]:
@@ -65,7 +67,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path
 
 @contextmanager
 def told_in_time() -> Iterator[OnProgress]:
-    """Nobody evaluates after an epoch before the one before it has been told of, so that each is kept."""
+    """Let no worker evaluate after an epoch before the progress of the previous epoch has been reported, so that each epoch's state is
+    kept. Yields the function that takes the reports.
+    """
     agree, told = agreement.create_decision, [threading.Event() for _ in range(EPOCHS + 1)]
     told[0].set()
 

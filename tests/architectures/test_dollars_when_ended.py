@@ -32,7 +32,9 @@ def experiment(architecture: str, epochs: int) -> Experiment:
 
 
 def in_seconds_of(long: RunFolder, record: Record) -> dict[str, Any]:
-    """The record of the run that was ended, as long as the long run took for the same work."""
+    """Return the record with the duration that the same work took in the long run. It is returned unchanged if the long run lacks that
+    work, and for the steps `initialise` and `collect`.
+    """
     same = next((each for each in long.records if cell_of(each) == cell_of(record) and each["outcome"] == "ok"), None)
     if same is None or record["step"] in ("initialise", "collect"):
         return dict(record)
@@ -46,7 +48,7 @@ def in_seconds_of(long: RunFolder, record: Record) -> dict[str, Any]:
 
 
 def bill(ended: RunFolder, long: RunFolder, *, architecture: str) -> Cost:
-    """Of the run that was ended, in the long run's seconds."""
+    """Return the cost of the run that was ended, with its work lasting as long as in the long run."""
     setting, records = experiment(architecture, ENDED), [in_seconds_of(long, each) for each in ended.records]
     begun_s = latest_end(ended.records) or 0.0
     agreed_s = min(float(each["started_at"]) for each in ended.records) + ended.result["epochs"][-1]["elapsed_s"]

@@ -46,7 +46,9 @@ class Eighth:
         return f"config/{self.name.replace('_', '-')}.yaml"
 
     def python(self, *arguments: str, status: int = 0) -> str:
-        """What `python arguments` prints, there, and what it complains of where it must fail."""
+        """Run `python arguments` in the tree and return what it prints on standard output; on standard error too, if it must fail.
+        `status`: the expected exit status.
+        """
         environment = {**os.environ, "PYTHONPATH": str(self.tree)}
         command = [sys.executable, *arguments]
         done = subprocess.run(command, cwd=self.tree, env=environment, capture_output=True, text=True, check=False)
@@ -57,7 +59,9 @@ class Eighth:
         return " ".join(self.python("-m", "crossover.cli", *arguments).split())
 
     def passes(self, files: list[str], only: str) -> None:
-        """Our own tests of architectures, those of this one that match `only`."""
+        """Run the project's own tests of architectures in these files, those of this architecture that match `only`, and assert that they
+        pass and that each file has one.
+        """
         named = [f"tests/architectures/{file}.py" for file in files]
         base = self.tree / ".pytest"
         done = self.python("-m", "pytest", "-v", "-n0", f"--basetemp={base}", *named, "-k", f"{self.name} and ({only})")

@@ -45,7 +45,7 @@ WAYS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture
 def base(tmp_path: Path) -> Weights:
-    """A file of what is below the head of `zoo:transformer`, with other weights than the run's seed would draw."""
+    """Write a file with the weights below the head of `zoo:transformer`, which differ from those that the run's seed would draw."""
     torch.manual_seed(7)
     state = zoo.transformer(zoo.CLASSES, ()).state_dict()
     return written(tmp_path / "base.safetensors", {n: v for n, v in state.items() if not n.startswith(HEAD)})
@@ -131,7 +131,7 @@ class Beside(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """What torch's fused layer reads."""
+        """The weight with the LoRA matrices' product added, which torch's fused layer reads."""
         return self.layer.weight + 2.0 * self.lora_B.weight @ self.lora_A.weight
 
     @property
@@ -144,7 +144,9 @@ class Beside(nn.Module):
 
 
 def plain(experiment: Experiment, path: Path, way: str) -> list[tuple[float, float]]:
-    """Training and validation loss of each epoch, by a loop that knows nothing of this project but its minibatches and seeds."""
+    """Train in a plain PyTorch loop that has only minibatches and seeds from this project, and return (training loss, validation loss) of
+    each epoch.
+    """
     dataset = load_dataset(experiment)
     made = plan_staging(experiment, len(dataset.train_labels))
     minibatches = Minibatches(experiment, dataset, made)

@@ -27,7 +27,7 @@ def gpu(**settings: Any) -> Experiment:
 
 
 def distance(model: bytes, other: bytes) -> float:
-    """Largest difference, relative to the largest value."""
+    """Return the largest difference between two models' elements, relative to the largest magnitude in the second model."""
     a, b = buffers.tensor(model), buffers.tensor(other)
     return float((a - b).abs().max() / b.abs().max())
 

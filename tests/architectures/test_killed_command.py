@@ -45,7 +45,7 @@ def command(
 
 
 def written(folder: Path) -> None:
-    """An experiment of the architecture that the folder is called after."""
+    """Write mine.yaml into the folder: an experiment of the architecture that is the folder's name without digits at its end."""
     name = folder.name.rstrip("0123456789")
     settings = (
         "workers: 2\ntraining: {epochs: 4, batch_size: 60}\ndata: {limit: 240}\nfunctions: {checkpoint_every: 2}\n"
@@ -55,7 +55,7 @@ def written(folder: Path) -> None:
 
 @pytest.fixture(scope="module", params=["spirt", "all_reduce", "p2p_instance"])
 def undisturbed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
-    """A folder with an experiment and a finished run of it, and how often the run after it in the same folder touches that."""
+    """Return a folder with an experiment and a finished run of it, and how often a second run in the same folder touches that folder."""
     folder = tmp_path_factory.mktemp(request.param)
     written(folder)
     for _ in range(2):

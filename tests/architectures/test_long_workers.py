@@ -34,7 +34,7 @@ CONTRIBUTION = {"all_reduce": "/1/1/average", "scatter_reduce": "/1/1/chunk/0"} 
 
 
 def long(architecture: str, **settings: Any) -> Experiment:
-    """Six rounds in three epochs; time-outs as short as they may be."""
+    """Return an experiment of six rounds in three epochs, with a checkpoint every two rounds and the shortest time-out that is allowed."""
     experiment = small(architecture, epochs=3, **settings)
     return replace(experiment, functions=Functions(checkpoint_every=2, timeout_s=10))
 
@@ -364,7 +364,9 @@ def test_a_thousand_steps_need_no_more_memory_than_forty(architecture: str) -> N
 
 
 def spoil(job: Job, key_end: str, change: Callable[[Vector], Vector | None]) -> None:
-    """Once, right after a key that ends so was stored: what lies there becomes what `change` makes of it (None: gone)."""
+    """Let the job's hook replace, once, each vector whose key ends in `key_end`, right after it was stored. `change`: makes the new vector
+    of the stored one; None deletes it.
+    """
     store, done = job.clients.tensor_stores[0], []
 
     def hook(moment: str, operation: str) -> None:

@@ -51,7 +51,7 @@ def floats(model: bytes) -> memoryview:
 
 
 def without_collect(job: Job, **options: Any) -> None:
-    """The run's tree but for its last step, which deletes what the tests want to see."""
+    """Execute the run's tree without its last step, which would delete what the tests look at."""
     tree = load("mlless").run
     assert isinstance(tree, Sequence)
     ctx = Context(Resources(job.clients), run=job.prepared.run, **options)
@@ -59,7 +59,7 @@ def without_collect(job: Job, **options: Any) -> None:
 
 
 def replicas(job: Job, round: int) -> list[bytes]:
-    """y of every worker that reached `round`."""
+    """Return the bytes of the model in the checkpoint of every worker that reached `round`."""
     keys, store = job.prepared.keys, job.clients.object_store
     found = [keys.checkpoint(worker, round) for worker in range(job.experiment.workers)]
     return [
@@ -68,7 +68,7 @@ def replicas(job: Job, round: int) -> list[bytes]:
 
 
 def words_given(job: Job) -> Callable[[], list[words.Word]]:
-    """Every word the supervisor gives in the run to come, in order."""
+    """Return a function that returns every word that the supervisor has given in the run to come, in order."""
     seen = dict[str, Vector]()
     tensors = type(job.clients).tensors
 
@@ -300,7 +300,9 @@ SCALING_IN = {"threshold": 0.3, "min_workers": 2, "knee_window_s": 0.001, "knee_
 
 
 def slow(monkeypatch: pytest.MonkeyPatch, count: Callable[[int], None] = lambda samples: None) -> Callable[..., Any]:
-    """What Step.run is wrapped in where worker 1 is far slower than what the machine does; `count` is told of all samples."""
+    """Return a wrapper of Step.run by which worker 1 computes far more slowly than the machine does. `count`: called with the samples of
+    every gradient.
+    """
 
     def wrap(run: Callable[..., Any]) -> Callable[..., Any]:
         def attempt(step: Any, ctx: Context, event: Any) -> Any:

@@ -35,7 +35,9 @@ WORKERS = 3
 
 
 def experiment(architecture: str) -> Experiment:
-    """Three workers, ragged minibatches, momentum; a name of its own, because stacks of several live side by side."""
+    """Return an experiment of three workers with ragged minibatches. It is called after its architecture, because the stacks of several
+    experiments exist side by side.
+    """
     found = small(architecture, workers=WORKERS, epochs=2, batch_size=8)
     return replace(
         found,
@@ -48,7 +50,7 @@ def experiment(architecture: str) -> Experiment:
 def deployed(
     request: pytest.FixtureRequest, cloud: LocalCloud, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:
-    """One architecture's stacks at a time; the shared ones stay for the next."""
+    """Deploy the stacks of one architecture, yield its name, and delete them but for the shared ones, which stay for the next."""
     architecture: str = request.param
     with standing(cloud, experiment(architecture), tmp_path_factory.mktemp("assembly")):
         yield architecture
@@ -59,7 +61,7 @@ def run(cloud: LocalCloud, architecture: str, out: Path) -> RunFolder:
 
 
 def calls(records: list[Mapping[str, Any]]) -> Counter[tuple[Any, ...]]:
-    """What was called, for whom and when in the run; a poll counts once however often it looked."""
+    """Return how often each (step, worker, epoch, round, minibatch) succeeded; a poll counts once, however often it was repeated."""
     found = Counter(
         (r["step"], r["worker"], r["epoch"], r["round"], r["minibatch"]) for r in records if r["outcome"] == "ok"
     )
@@ -67,7 +69,7 @@ def calls(records: list[Mapping[str, Any]]) -> Counter[tuple[Any, ...]]:
 
 
 def order(records: list[Mapping[str, Any]], worker: int) -> list[tuple[int, str]]:
-    """(round, step) of one worker by time, side-by-side minibatches and repeated polls as one."""
+    """Return a worker's (round, step) by time, where parallel minibatches and repeated polls count as one."""
     mine = sorted((r for r in records if r["worker"] == worker and r["epoch"]), key=lambda r: float(r["started_at"]))
     listed = [(r["round"], r["step"]) for r in mine]
     return [each for n, each in enumerate(listed) if n == 0 or each != listed[n - 1]]

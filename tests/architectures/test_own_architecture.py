@@ -78,7 +78,9 @@ FILES = {f"my_package/{name}.py" for name in ("__init__", "mine", "names", "arit
 
 @pytest.fixture
 def config(tmp_path: Path) -> Iterator[Callable[..., Path]]:
-    """The experiment's file; texts of modules of `my_package` that differ, by name."""
+    """Yield a function that writes an experiment and the modules of `my_package`, and returns the experiment's path. Its `changed`: texts
+    of modules that differ, by name.
+    """
 
     def write(architecture: str = "my_package.mine", **changed: str) -> Path:
         texts = {"__init__": "", "names": 'NAME = "mine"\n', "mine": MINE, "arithmetic": ARITHMETIC, **changed}

@@ -66,7 +66,9 @@ FILES = {"mytask.py", "late.py", "parts/__init__.py", "parts/layers.py", "parts/
 
 
 def write(folder: Path, *, architecture: str = "all_reduce", **changed: str) -> Path:
-    """The experiment's file; `changed`: other texts of its modules, by name."""
+    """Write an experiment with modules of the user's own, and return the experiment's path. `changed`: texts of modules that differ, by
+    name.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     rows = [f"{x / 64},{(x * 7 % 64) / 64},{(x * 13 % 64) / 64},{int(x > 31)}" for x in range(64)]
     texts = {
@@ -120,7 +122,7 @@ def test_functions_zips_hold_what_computing_needs_and_nothing_else(tmp_path: Pat
 
 
 def bundles(experiment: Experiment, out: Path) -> list[set[str]]:
-    """The names in each of the assembly's code assets."""
+    """Synthesize the experiment into `out`, and return the names of the files in each of the assembly's code assets."""
     synthesize(experiment, out)
     assets = [each.path for each in cloud.read_assembly(out)[1] if each.zipped and each.path.is_dir()]
     return [{path.relative_to(each).as_posix() for path in each.rglob("*") if path.is_file()} for each in assets]

@@ -35,7 +35,7 @@ def records(job: Job) -> list[dict[str, Any]]:
 
 
 def applied(job: Job) -> dict[int, list[tuple[int, int, int]]]:
-    """By reader: (own round, peer, that peer's round), in order."""
+    """Return what each worker applied, in order, as (its own round, peer, the peer's round)."""
     found: dict[int, list[tuple[int, int, int]]] = {}
     for record in sorted(records(job), key=lambda r: (r["worker"], r["epoch"])):
         for round, each in record.get("applied", []):
@@ -199,7 +199,7 @@ def test_a_message_that_came_late_over_a_newer_one_is_replaced_while_one_waits()
 
 
 def surviving(job: Job, rank: int, *, value: float) -> Context:
-    """A peer whose last checkpoint holds a model of `value`."""
+    """Store a checkpoint of round 1 for a peer, in which each element of the model is `value`, and return the peer's context."""
     ctx = Context(Resources(job.clients), run=job.prepared.run)
     replica = Replica(ctx, rank)
     replica.restore()

@@ -75,7 +75,9 @@ def test_a_fleet_ends_with_the_bits_of_the_run_in_one_process(deployed: str, clo
 
 @contextmanager
 def killing(cloud: LocalCloud, name: str, seed: int, *, kills: int) -> Iterator[list[int]]:
-    """At most `kills` programs die by SIGKILL while the block runs: the first as it starts, however short the run is, others at random."""
+    """Kill at most `kills` programs with SIGKILL while the block runs: the first as it starts, however short the run is, others at random
+    times. Yields the list of the killed programs' process ids.
+    """
     rng, over, killed = random.Random(seed), threading.Event(), list[int]()
 
     def loop() -> None:

@@ -46,7 +46,7 @@ def sha(result: Any) -> str:
 
 @contextmanager
 def failing_at(epoch: int) -> Iterator[None]:
-    """Nobody can evaluate after `epoch`."""
+    """Let the evaluation that follows `epoch` fail, for every worker, while the block runs."""
     agree = agreement.create_decision
 
     def failing(ctx: Context, at: int, **options: Any) -> None:
@@ -62,14 +62,14 @@ def failing_at(epoch: int) -> Iterator[None]:
 def fail(
     architecture: str, folder: Path, *, at: int = 2, resume: bool = False, exchange: Exchange | None = None
 ) -> None:
-    """A run, or the rest of one, that fails after the epoch `at`."""
+    """Run an experiment, or resume it, and let it fail after the epoch `at`."""
     with failing_at(at), pytest.raises(RunFailed, match=r"disk is full|no worker is left"):
         run_inline(experiment(architecture, exchange), folder, quietly, resume=resume)
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """What an AllReduce run that nothing disturbed ends with."""
+    """Return the SHA-256 of the model that an undisturbed AllReduce run ends with."""
     return sha(run_inline(experiment("all_reduce"), tmp_path_factory.mktemp("whole"), quietly))
 
 
@@ -82,7 +82,7 @@ def failed_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def failed(failed_once: Path, tmp_path: Path) -> Path:
-    """The folder of an AllReduce run that failed after its second epoch."""
+    """Return a copy of the folder of an AllReduce run that failed after its second epoch."""
     return Path(shutil.copytree(failed_once, tmp_path / "run"))
 
 
@@ -216,7 +216,7 @@ def test_another_version_is_named(failed: Path, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.fixture
 def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of the project's sources that runs take for theirs, to be changed at will."""
+    """Return a copy of the project's sources, which the test may change and which runs take for their own."""
     for part in ("crossover", "functions", "peers"):
         shutil.copytree(
             preparing.ROOT / part, tmp_path / "sources" / part, ignore=shutil.ignore_patterns("__pycache__")

@@ -59,7 +59,9 @@ def pooled(statistics: list[list[Tensor]]) -> tuple[list[Tensor], list[Tensor]]:
 
 @cache
 def plain(name: str, seed_: int) -> nn.Module:
-    """The loop, all workers in it; BatchNorm's statistics, in each step, move by the mean of the workers' minibatches."""
+    """Train the model in a plain PyTorch loop over all workers' minibatches. BatchNorm's statistics move, in each step, by the mean of the
+    workers' minibatches.
+    """
     build, data = zoo.TRAINED[name]
     experiment = experiment_of(name, "all-reduce", seed_, data=data)
     dataset, settings = load(experiment), experiment.training
@@ -178,6 +180,6 @@ def test_what_is_frozen_has_the_same_bits_after_training(
 
 
 def vector_of(module: nn.Module, state: dict[str, Tensor]) -> bytes:
-    """What a run's outcome is the digest of: the trained parameters, in the module's order."""
+    """Return the bytes whose digest is a run's outcome: the trained parameters, in the module's order."""
     parts = [state[name].reshape(-1) for name, value in module.named_parameters() if value.requires_grad]
     return bytes(torch.cat(parts).numpy())

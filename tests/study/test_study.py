@@ -55,7 +55,7 @@ def written(folder: Path, **changes: Any) -> Path:
 
 
 def table(out: Path) -> list[dict[str, str]]:
-    """study.csv without what a clock tells."""
+    """Return the rows of study.csv without what depends on a clock."""
     with (out / "study.csv").open() as file:
         rows = list(csv.DictReader(file))
     return [
@@ -266,7 +266,7 @@ def command(folder: Path, out: Path, *options: str, on: str, at: int = 0) -> sub
 
 
 def billed_once(out: Path) -> None:
-    """Every invocation of every trial stands in one record, and the bill is of these."""
+    """Assert that every invocation of every trial has exactly one record, and that no trial has a second attempt's result."""
     lines = [line for path in (out / "runs").glob("*/metrics.jsonl") for line in path.read_text().splitlines()]
     counted = Counter(json.loads(line)["request_id"] for line in lines)
     assert counted and set(counted.values()) == {1}
@@ -282,7 +282,7 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.fixture(scope="module", params=["inline", "search", pytest.param("local", marks=pytest.mark.deep)])
 def undisturbed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, int]:
-    """A folder with a study, where it runs, and how often it touches its folder."""
+    """Return a folder with a study, where the study runs, and how often an undisturbed study touches its folder."""
     folder, (on, changes) = tmp_path_factory.mktemp("study"), KINDS[request.param]
     written(folder, **changes)
     ended = command(folder, folder / "whole", on=on)

@@ -103,7 +103,9 @@ def test_what_lies_beyond_all_measurements_is_said(found: Breakeven) -> None:
 
 
 def leaders(found: Breakeven, axis: str, name: str, figure: str) -> dict[int, str]:
-    """By value: who of the architecture and its rivals leads in the middle of the bands, where it would run."""
+    """Return, by value, the name of the architecture that is best by the median of `figure`, among `name` and its rivals, wherever `name`
+    would run.
+    """
     points = [point for point in found.points_of_axis(axis) if point.would_run and (point.rival or point.name == name)]
     there = [point.value for point in points if point.name == name]
     return {at: sort_by_median([point for point in points if point.value == at], figure)[0].name for at in there}
@@ -148,7 +150,7 @@ def test_an_architecture_has_the_count_of_workers_that_makes_it_cheapest(found: 
 
 
 def point(name: str, *usd: float, problem: str = "", rival: bool = False, value: int = 1) -> Point:
-    """Of one repetition per figure; `problem`: in the last one."""
+    """Return a point with one repetition for each of `usd`. `problem`: what prevents the last one."""
     outcomes = [Outcome(seconds=each, epoch_s=1.0, usd=each, paper_method_usd=each, moved_bytes=1.0) for each in usd]
     if problem:
         outcomes[-1] = replace(outcomes[-1], problems=(problem,))

@@ -21,7 +21,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def written(folder: Path, out: Path, change: object = None, **result: object) -> Path:
-    """A copy of the run with changed records."""
+    """Copy a run to `out` and return that folder. `change`: a function that changes each record; `result`: fields of result.json that
+    differ.
+    """
     out.mkdir()
     plain = json.loads((folder / "result.json").read_text("utf-8")) | result
     (out / "result.json").write_text(json.dumps(plain), "utf-8")
