@@ -70,6 +70,7 @@ def test_half_of_the_schedules_have_limits_and_each_comes_with_each_of_its_value
     }
     assert all("minibatch_s" in found for found in limits if "timeout_s" in found)
     assert all("page_keys" in found and "timeout_s" not in found for found in limits if "page_s" in found)
+    assert not any("part_bytes" in found for found in limits if "exchange_every" in found)
     for seed, (faults, found) in enumerate(zip(drawn, limits, strict=True)):
         others = [fault.kind for fault in draw(replace(LIMITED, limits=()), seed)]
         assert [fault.kind for fault in faults[len(found) :]][: len(others)] == others

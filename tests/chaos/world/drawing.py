@@ -51,13 +51,19 @@ def _draw_limits(names: Sequence[str], chance: random.Random) -> list[Fault]:
     return [Fault(kind="limit", service=name, seconds=chance.choice(LIMITS[name])) for name in sorted(drawn)]
 
 
+_UNDOES = {
+    "page_s": "timeout_s",  # a listing may take as long as a short invocation
+    "exchange_every": "part_bytes",  # the gradient of one minibatch needs no average, and so no parts
+}
+
+
 def _draw_rare_limit(names: Sequence[str], drawn: set[str], chance: random.Random) -> Iterator[Fault]:
-    """Yield one of RARE_LIMITS that has not been drawn. Listings that take long come with small pages, and not where invocations are short:
-    a listing may take as long as these.
+    """Yield one of RARE_LIMITS that has not been drawn, unless it undoes one that has (_UNDOES). Listings that take long come with small
+    pages.
     """
     free = [name for name in names if name in RARE_LIMITS and name not in drawn]
     free += ["exchange_every"] * ("exchange_every" in free)
-    if not free or chance.random() > LIMITED or ((name := chance.choice(free)) == "page_s" and "timeout_s" in drawn):
+    if not free or chance.random() > LIMITED or _UNDOES.get(name := chance.choice(free)) in drawn:
         return
     value = LIMITS[name][-1] if name == "spares" else chance.choice(LIMITS[name])
     yield Fault(kind="limit", service=name, seconds=value)
