@@ -42,6 +42,7 @@ NEGLIGIBLE_SIGMA = 1e-9  # of a factor that is drawn, to keep the order of draws
 PRICED_UNITS = (
     10**9
 )  # units whose price is divided by their number, so that the dollars of one unit have all their digits
+FEW_MINIBATCHES = 24  # of a round that is a whole epoch: a shape's profile is drawn through so many and twice as many
 SURE_SIGMAS = 4.0  # a mean of stragglers is not further below its middle
 RELATED_SHARE = (
     0.9  # of what is not computing in a related shape's profile: in the shape's own it is at least 0.93 of that
@@ -387,6 +388,10 @@ class Question:
         experiment, workload = experiment_of(self.base, shape), self.workload_of(shape)
         epochs, minibatches = experiment.training.epochs, len(workload.samples)
         every = minibatches if shape.every == "epoch" else shape.every
+        times_each = minibatches / every
+        if shape.every == "epoch" and minibatches > 2 * FEW_MINIBATCHES and not has_minibatch_map(shape.form):
+            # A round that is a whole epoch: linear in its minibatches, which follow one another. The last may be smaller.
+            every, times_each = FEW_MINIBATCHES, sum(workload.samples) / (FEW_MINIBATCHES * shape.batch_size)
         rounds, span = -(-minibatches // every), self.span(shape)
 
         def run(epochs: int, rounds_: int) -> Simulated:
@@ -399,7 +404,7 @@ class Question:
         if rounds <= 2:
             parts = [(1.0, one)] if times == 1 else [(times - 1, run(2, rounds)), (2 - times, one)]
         else:  # linear in epochs and in rounds: one that is alone reads its data in the first epoch
-            rounds_ = minibatches / every
+            rounds_ = times_each
             parts = [
                 ((2 - times) * (2 - rounds_), run(1, 1)),
                 ((times - 1) * (2 - rounds_), run(2, 1)),

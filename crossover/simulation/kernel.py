@@ -4,6 +4,7 @@ import random
 from collections import Counter, deque
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
+from heapq import heappop
 from math import ceil, exp, inf
 from typing import Any
 
@@ -12,6 +13,38 @@ import simpy
 # --- kernel -----------------------------------------------------------------------------------------------------------
 
 SimProcess = Generator[simpy.Event, Any, None]
+
+
+class Clock(simpy.Environment):
+    """Simulated time, and the events to come. A process whose wait ends before anything else happens goes on at once: `skip` saves the
+    event, and the order of all others stays as it is.
+    """
+
+    _resumes_one = False  # whether the event that happens now resumes a single process
+
+    def run_until(self, end: simpy.Event) -> None:
+        """Let events happen in the order of time until `end` has happened. Raises the error of a process that failed."""
+        queue = self._queue
+        while end.callbacks is not None and queue:
+            self._now, _, _, event = heappop(queue)
+            callbacks, event.callbacks = event.callbacks, None  # type: ignore[assignment]  # as simpy marks what has happened
+            self._resumes_one = len(callbacks) == 1
+            for callback in callbacks:
+                callback(event)
+            if not event._ok and not hasattr(event, "_defused"):
+                raise event._value
+        if end.callbacks is not None:
+            raise RuntimeError("a simulated run waits for an event that nothing brings about")
+
+    def skip(self, seconds: float) -> bool:
+        """Move the time on by `seconds` and return True, if nothing else happens until then; otherwise return False, and the caller must
+        yield a timeout.
+        """
+        until = self._now + seconds
+        if not self._resumes_one or (self._queue and self._queue[0][0] <= until):
+            return False
+        self._now = until
+        return True
 
 
 class Link:

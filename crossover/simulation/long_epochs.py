@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import fields, replace
+from functools import cache
 from math import ceil
 from typing import Any
 
@@ -48,8 +49,9 @@ def simulate_run(
     days = calendar(architecture.resolve(experiment), workload)
     saves_by_time = architecture.alone and architecture.program is not None
 
+    @cache
     def simulate_rounds(rounds: int) -> Simulated:
-        """Return the simulation of the run with only the first `rounds` rounds of each epoch."""
+        """Return the simulation of the run with only the first `rounds` rounds of each epoch, made once."""
         samples = workload.samples[: rounds * days.sync_every]
         return simulate(experiment, calibration, workload=replace(workload, samples=samples), price_list=price_list)
 

@@ -115,7 +115,7 @@ def simulate(
     world = World(experiment, architecture, workload, calibration, days, usage)
     walk = Walk(world, models_of(architecture))
     whole = programs.run(world, walk) if architecture.run is None else walk.run(architecture.run, WhereInRun())
-    world.env.run(until=world.env.process(whole) | world.ended_early)
+    world.env.run_until(world.env.process(whole) | world.ended_early)
     return _build_result(world, price_list or prices.load())
 
 

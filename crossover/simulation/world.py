@@ -4,12 +4,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-import simpy
-
 from crossover.algorithms.schedule import Calendar
 from crossover.experiment import Experiment
 from crossover.simulation.calibration import SIGMAS, Calibration, ServiceClient
 from crossover.simulation.kernel import (
+    Clock,
     Environments,
     Gate,
     Host,
@@ -106,7 +105,7 @@ class World:
     calibration: Calibration
     days: Calendar
     usage: Usage
-    env: simpy.Environment = field(default_factory=simpy.Environment)
+    env: Clock = field(default_factory=Clock)
     epochs_end_s: dict[int, float] = field(default_factory=dict)
     transitions: int = 0
     branches: int = 0  # the most of one Map

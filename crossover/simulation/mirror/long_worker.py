@@ -96,20 +96,21 @@ class WorkerInvocation:
         """
         if stage:
             self.invocation.add_seconds(stage, seconds)
-        if seconds > 0:
-            yield self.world.env.timeout(seconds)
-        self._check_deadline()
+        env = self.world.env
+        if seconds > 0 and not env.skip(seconds):
+            yield env.timeout(seconds)
+        if env.now > self.invocation.deadline_s:
+            self._end_at_deadline()
 
-    def _check_deadline(self) -> None:
-        """End the whole simulation if this invocation's deadline has passed. Waits stop before the deadline, but computing and transfers
-        may not, and a retry would fail in the same way.
+    def _end_at_deadline(self) -> None:
+        """End the whole simulation, because the invocation's deadline has passed. Waits stop before the deadline, but computing and
+        transfers do not, and a retry would fail again.
         """
         spent_s = self.world.env.now - self.invocation.started_at
-        if self.world.env.now > self.invocation.deadline_s:
-            limit_s = self.world.experiment.functions.timeout_s
-            self.world.end_simulation(
-                f"{self.step} is in the middle of its work after {spent_s:,.0f} s; functions.timeout_s is {limit_s}"
-            )
+        limit_s = self.world.experiment.functions.timeout_s
+        self.world.end_simulation(
+            f"{self.step} is in the middle of its work after {spent_s:,.0f} s; functions.timeout_s is {limit_s}"
+        )
 
     def wait_for(self, gate: Gate) -> Generator[simpy.Event, Any, float]:
         """Wait, as a simpy process, until the gate is open, and return the seconds waited. Raises Leave if this invocation must end before
@@ -145,7 +146,8 @@ class WorkerInvocation:
             end = max(end, env.now + (count - before(gate.last)) * each_s)
         if end > env.now:
             yield env.timeout(end - env.now)
-        self._check_deadline()
+        if env.now > self.invocation.deadline_s:
+            self._end_at_deadline()
         self.invocation.add_seconds(stage, end - began)
         return max(0.0, end - began - count * each_s)
 
@@ -241,8 +243,16 @@ class WorkerInvocation:
         self.tally.count("objects", "get", into=batch)
         fetch_s = read_s * factors.request()
         compute_s = gradient_s * factors.compute() * factors.hosts(self.step)[0]
-        yield from self.spend("fetch", fetch_s)
-        yield from self.spend("compute", compute_s)
+        env = world.env
+        for stage, seconds in (
+            ("fetch", fetch_s),
+            ("compute", compute_s),
+        ):  # as `spend`, which would take a generator each
+            self.invocation.add_seconds(stage, seconds)
+            if seconds > 0 and not env.skip(seconds):
+                yield env.timeout(seconds)
+            if env.now > self.invocation.deadline_s:
+                self._end_at_deadline()
         self.computed += 1
         self.slowest_s = max(self.slowest_s, fetch_s + compute_s)
         progress.minibatch += 1
@@ -259,7 +269,8 @@ class WorkerInvocation:
 
     def accumulate(self) -> SimProcess:
         """Simulate, as a simpy process, all remaining minibatches of the worker's round. Raises Leave as `compute` does."""
-        while self.progress.minibatch < self.world.days.minibatches_in(self.progress.round):
+        minibatches = self.world.days.minibatches_in(self.progress.round)
+        while self.progress.minibatch < minibatches:
             yield from self.compute()
 
     def agree(self, epoch: int) -> SimProcess:

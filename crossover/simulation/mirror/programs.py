@@ -3,6 +3,7 @@
 The state machines that they start are walked like any tree.
 """
 
+from functools import cached_property
 from math import inf
 
 from crossover.reports import bill
@@ -63,6 +64,7 @@ class SimulatedPeer:
         self.pace = CheckpointPace(self.checkpoint_every, lambda: world.env.now) if alone else None
         self.keeps_data = alone and world.workload.data_bytes <= DISK_SHARE * asked.volume_gb * 10**9
         self.saved, self.known = 0, set[int]()
+        self._fetches = dict[int, float]()  # by samples: many thousand times the same
         self.exchange = (
             self._exchange_by_mailboxes
             if program.uses_bus
@@ -125,8 +127,9 @@ class SimulatedPeer:
 
     def _wait(self, seconds: float) -> SimProcess:
         """Let `seconds` of simulated time pass, as a simpy process."""
-        if seconds > 0:
-            yield self.world.env.timeout(seconds)
+        env = self.world.env
+        if seconds > 0 and not env.skip(seconds):
+            yield env.timeout(seconds)
 
     def run_round(self, place: WhereInRun) -> SimProcess:
         """Simulate one round of this program, as a simpy process: gradients, exchanges with the other programs, model
@@ -148,12 +151,13 @@ class SimulatedPeer:
         fetch the next minibatch while they compute; a program that stores its data on its disk fetches only in the first epoch.
         """
         world, workload, seconds, left_s = self.world, self.world.workload, 0.0, 0.0
-        for minibatch, number in enumerate(world.days.list_minibatches(self.round)):
+        numbers = world.days.list_minibatches(self.round)
+        on_disk = self.keeps_data and world.days.epoch(self.round) > 1
+        for minibatch, number in enumerate(numbers):
             samples = workload.samples[number]
-            last = minibatch + 1 == world.days.minibatches_in(self.round)
-            self._count_batches(number, first=self.round == 0 and minibatch == 0, last=last)
-            fetch_s = self.objects.read.seconds(workload.batch_bytes(samples)) * self.factors.request()
-            if self.keeps_data and world.days.epoch(self.round) > 1:
+            self._count_batches(number, first=self.round == 0 and minibatch == 0, last=minibatch + 1 == len(numbers))
+            fetch_s = self._fetch_s(samples) * self.factors.request()
+            if on_disk:
                 fetch_s = 0.0
             compute_s = self._gradient_s(samples) * self.factors.compute()
             if self.ahead:
@@ -173,11 +177,17 @@ class SimulatedPeer:
             fetched = [number] if first else []
             if self.round + 1 < world.days.rounds or not last:
                 fetched.append((number + 1) % len(samples))
-        if self.keeps_data:
+        if self.keeps_data and fetched:
             fetched = [each for each in fetched if each not in self.known]
             self.known.update(fetched)
         for each in fetched:
             self.invocation.tally.count("objects", "get", into=world.workload.batch_bytes(samples[each]))
+
+    def _fetch_s(self, samples: int) -> float:
+        """Return the seconds in which this program reads a minibatch of `samples` samples."""
+        if samples not in self._fetches:
+            self._fetches[samples] = self.objects.read.seconds(self.world.workload.batch_bytes(samples))
+        return self._fetches[samples]
 
     def _check_run_over(self) -> SimProcess:
         """Simulate, as a simpy process, the request by which a program checks whether the run has ended, each time after it has stored
@@ -363,11 +373,16 @@ class SimulatedPeer:
         """Simulate the optimizer's step of this program, as a simpy process. In the first round after an epoch, also read the results on
         which the learning rate may depend.
         """
-        kept, days = optimizer_vectors(self.world), self.world.days
-        if self.round and days.ends_epoch(self.round - 1):
+        if self.round and self.world.days.ends_epoch(self.round - 1):
             self.invocation.tally.count("objects", "get")
             yield from self._wait(self.objects.read.latency_s)
-        yield from self._wait(self.world.calibration.arithmetic_s((3 + 2 * kept) * self.world.workload.vector_bytes))
+        yield from self._wait(self._update_s)
+
+    @cached_property
+    def _update_s(self) -> float:
+        """Seconds of the optimizer's arithmetic in one step."""
+        passes = 3 + 2 * optimizer_vectors(self.world)
+        return self.world.calibration.arithmetic_s(passes * self.world.workload.vector_bytes)
 
     def _save_checkpoint(self) -> SimProcess:
         """Simulate, as a simpy process, a checkpoint of this program and the deletion of old objects, if a checkpoint is due after this
