@@ -18,6 +18,7 @@ from crossover.experiment import Experiment, Training
 from crossover.learning import batches, flat, sizes, zoo
 from crossover.learning.kept import compute_once
 from crossover.learning.learner import build_skeleton
+from crossover.learning.memory import check_room_for_gradient
 from crossover.learning.samples import (
     NO_CLASS,
     UNMAPPED,
@@ -314,6 +315,7 @@ def _measure_model(training: Training, classes: int | None, sample: Tensor) -> F
     """Count the footprint of `training.model`, as `measure_model` returns it, without looking for an earlier result."""
     (sample,) = Preparation(UNMAPPED, memory_format=training.memory_format)(sample.unsqueeze(0))
     built = build_skeleton(training, classes, tuple(sample.shape))
+    check_room_for_gradient(training.model, sum(each.numel() for each in flat.list_trained(built).values()))
     module = built.to_empty(device="cpu") if any(each.is_meta for each in built.parameters()) else built
     with torch.no_grad():
         for each in (*module.parameters(), *module.buffers()):

@@ -35,7 +35,7 @@ from crossover.learning import weights as adapters
 from crossover.learning.batches import Batch
 from crossover.learning.flat import FlatModel, flatten_module, flatten_statistics, list_trained
 from crossover.learning.layers import Dropout
-from crossover.learning.memory import keep_freed_memory, release_freed_memory
+from crossover.learning.memory import check_room_for_gradient, keep_freed_memory, release_freed_memory
 from crossover.learning.samples import (
     NO_CLASS,
     Affine,
@@ -425,7 +425,7 @@ class Learner:
         slot: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
         """Build the experiment's model, without initial weights, and make torch's operations deterministic in the whole process.
-        Raises ConfigError for fp16.
+        Raises ConfigError for fp16, and if the machine lacks memory for the model's gradient.
 
         `classes`: number of classes, None if labels are numbers. `input_shape`: shape of one input. `affine`: how inputs and labels
         are scaled, from the data's manifest. `slot`: see the class.
@@ -435,7 +435,9 @@ class Learner:
         self.slot = slot
         self._experiment, self._classes, self._input_shape = experiment, classes, input_shape
         self._refuses = experiment.aggregation.non_finite == "refuse"
-        self._adopt_module(build_skeleton(experiment.training, classes, input_shape, seed_=experiment.seed))
+        module = build_skeleton(experiment.training, classes, input_shape, seed_=experiment.seed)
+        check_room_for_gradient(experiment.training.model, sum(each.numel() for each in list_trained(module).values()))
+        self._adopt_module(module)
         self._objective = Objective(experiment.training, scaling.from_manifest(affine))
         self._shown: dict[Shape, Any] = {}  # outputs of one sample, and of two, by their width
         self._factory = zoo.find_factory(experiment.training.model)

@@ -10,6 +10,9 @@ from functools import cache
 from math import inf
 from pathlib import Path
 
+from crossover.errors import ConfigError
+
+LARGE_BYTES = 2**28  # of a model's gradient and copy; for less nobody needs to ask how much memory is free
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # mallopt(3)
 
 
@@ -41,3 +44,16 @@ def find_free_bytes() -> float:
     except OSError:
         return inf
     return 1_024.0 * next((int(line.split()[1]) for line in lines if line.startswith("MemAvailable")), 1 << 40)
+
+
+def check_room_for_gradient(model: str, elements: int) -> None:
+    """Raise ConfigError if the machine lacks memory for the gradient and one copy of a model that is built, so that the kernel need not end
+    the process. Small models are not checked. `model`: its name in training.model; `elements`: its trained parameters.
+    """
+    needed = 2 * 4 * elements
+    if needed < LARGE_BYTES or needed <= (free := find_free_bytes()):
+        return
+    raise ConfigError(
+        f"training.model: {model!r} has {elements:,} parameters: its gradient and a copy of its weights take {needed / 1e6:,.0f} MB, and "
+        f"{free / 1e6:,.0f} MB of memory are free here; expected a smaller model, or a machine with more free memory"
+    )

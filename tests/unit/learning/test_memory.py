@@ -1,9 +1,18 @@
-"""Memory that the C library keeps, and gives back when it is told to."""
+"""Memory that the C library keeps, and gives back when it is told to; models that have no room."""
 
 import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+import torch
+
+from crossover import user_code
+from crossover.errors import ConfigError
+from crossover.experiment import Experiment, Training
+from crossover.learning import fitness, memory
+from crossover.learning.learner import Learner
 
 CODE = """
 from pathlib import Path
@@ -25,3 +34,42 @@ print(before - resident_mb())
 def test_freed_memory_is_given_back() -> None:
     done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=True)
     assert float(done.stdout) > 100  # of 240 MB, of which some were given back before
+
+
+LARGE_MODEL = """
+import torch
+from torch import nn
+
+class Large(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Parameter(torch.empty(40_000_000))
+
+    def forward(self, inputs):
+        raise AssertionError("computed, though its gradient does not fit")
+
+def network(classes, input_shape):
+    return Large()
+"""
+
+
+def build_learner(training: Training) -> None:
+    own = Experiment(name="large", architecture="single", training=training)
+    Learner(own, classes=2, input_shape=(4,), affine={"scale": [1.0], "shift": [0.0]})
+
+
+def measure(training: Training) -> None:
+    fitness.measure_model(training, classes=2, sample=torch.zeros(4))
+
+
+@pytest.mark.parametrize("use", [build_learner, measure])
+def test_a_model_whose_gradient_does_not_fit_is_refused_before_its_weights_are_copied(
+    use: Callable[[Training], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "large_net.py").write_text(LARGE_MODEL)
+    monkeypatch.chdir(tmp_path)
+    user_code.set_folders(tmp_path)
+    monkeypatch.setattr(memory, "find_free_bytes", lambda: 300e6)
+    words = r"training.model: .large_net:network. has 40,000,000 parameters.* 320 MB.* 300 MB of memory are free"
+    with pytest.raises(ConfigError, match=words):
+        use(Training(model="large_net:network"))
