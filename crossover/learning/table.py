@@ -3,12 +3,15 @@ YAML overrules it. Cells are read as float64.
 """
 
 import csv
+import gc
 import hashlib
 import re
 import shlex
 import textwrap
+from array import array
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -63,12 +66,27 @@ def read(path: Path, table: Table | None = None, *, also_drop: Sequence[str | in
     known = runtime.get_or_make("the table read last", dict[_Key, Samples])
     key = _make_key(path, table or Table(), also_drop)
     if key not in known:
-        samples = _read(path, table or Table(), also_drop)
+        with _pause_collector():
+            samples = _read(path, table or Table(), also_drop)
         assert samples.reading is not None
         known.clear()
         known |= {key: samples, (*key[:2], samples.reading.as_table(), ()): samples}
     found = known[key]
     return replace(found, inputs=found.inputs.clone(), labels=found.labels.clone())  # which the caller may change
+
+
+@contextmanager
+def _pause_collector() -> Iterator[None]:
+    """Within the `with` block, look for no reference cycles: a table's rows are many objects without any, and the search takes longer than
+    reading them.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 _Key = tuple[Path, bytes, Table, tuple[str | int, ...]]  # a file, a digest of its bytes, and how it is read
@@ -168,7 +186,8 @@ def _read_numbers(path: Path, rows: Sequence[FileRow], reading: Reading, columns
     file's line, for the first cell that is not a number which float32 can hold.
     """
     try:
-        values = torch.tensor([[float(cells[each]) for each in columns] for _, cells in rows], dtype=torch.float64)
+        flat = array("d", (float(cells[each]) for _, cells in rows for each in columns))
+        values = torch.frombuffer(flat, dtype=torch.float64).view(len(rows), len(columns))
     except ValueError:
         values = torch.tensor([[torch.nan]], dtype=torch.float64)
     plain = all("_" not in (text := "".join(cells)) and text.isascii() for _, cells in rows)
