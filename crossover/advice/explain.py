@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from math import inf
 from typing import TYPE_CHECKING
 
 from crossover import runtime
@@ -318,14 +319,25 @@ def first_estimate(question: Question, sizes: Sizes, constraints: Constraints) -
         refused = needs.find_problem(each, sizes, constraints.on_hand, precision=precision)[1]
         if not refused and not 0 < each.memory_mb < NEW_ACCOUNT_MB:
             by_kind.setdefault(each.on, []).append((question.least(each).usd, str(each), each))
-    found = [first for least in by_kind.values() if (first := _first(question, least))]
+    found = list[tuple[Candidate, Estimate]]()
+
+    def rank(each: tuple[Candidate, Estimate]) -> tuple[float, float]:
+        """Return the sort key of a candidate with its estimate: how far it misses the constraints, then its dollars."""
+        return max(1.0, _short(constraints, each[1])), each[1].usd
+
+    for least in sorted(by_kind.values(), key=min):
+        short, usd = min(map(rank, found), default=(inf, inf))
+        if short <= 1 and usd < min(least)[0]:
+            continue  # one that keeps to the constraints is cheaper than any of this kind can be
+        if first := _first(question, least):
+            found.append(first)
     if not found:
         return ""
-    candidate, figures = min(found, key=lambda each: (max(1.0, _short(constraints, each[1])), each[1].usd))
-    seconds, usd = _estimate_bands(question, candidate, figures)
+    candidate, figures = min(found, key=rank)
+    seconds_band, usd_band = _estimate_bands(question, candidate, figures)
     return (
-        f"{candidate.words}: about {display.band(display.seconds, *seconds)}, start-up among them, and "
-        f"{display.band(display.usd, *usd)}"
+        f"{candidate.words}: about {display.band(display.seconds, *seconds_band)}, start-up among them, and "
+        f"{display.band(display.usd, *usd_band)}"
     )
 
 

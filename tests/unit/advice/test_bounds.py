@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from crossover.advice import candidates
+from crossover.advice import candidates, explain
 from crossover.advice import question as subject
 from crossover.advice.candidates import Candidate
-from crossover.advice.evaluation import Question
-from crossover.advice.question import ON_HAND, Sizes, find_problem
+from crossover.advice.evaluation import Estimate, Question
+from crossover.advice.question import ON_HAND, Constraints, Sizes, find_problem
+from crossover.simulation.repetitions import Outcome
 from crossover.validation import load
 
 CONFIG = Path(__file__).parents[3] / "config"
@@ -114,3 +115,18 @@ def test_candidates_make_the_experiments_own_updates() -> None:
         samples = question.workload_of(each).samples
         assert workers * batch_size * every == 2_048
         assert -(-len(samples) // every) == 24
+
+
+def test_a_first_estimate_simulates_no_kind_that_is_dearer_at_least(monkeypatch: pytest.MonkeyPatch) -> None:
+    question, sizes = asked("all-reduce-cifar10")
+    simulated, simulate = dict[Candidate, float](), Question.simulated
+
+    def note(self: Question, candidate: Candidate) -> tuple[Estimate, Outcome | None]:
+        found = simulate(self, candidate)
+        simulated[candidate] = found[0].usd
+        return found
+
+    monkeypatch.setattr(Question, "simulated", note)
+    assert explain.first_estimate(question, sizes, Constraints()).startswith("one g")
+    cheapest = min(simulated.values())
+    assert [each.kind for each in simulated if question.least(each).usd > cheapest] == []
