@@ -108,7 +108,9 @@ def step_by_redis_py(python: redis.Redis) -> None:
 
 
 def step_by_store(compute: TensorCompute) -> None:
-    """Take an optimizer step by `compute`: inside the database, or by fetching and storing with the project's client."""
+    """Take an optimizer step with `compute`, which works inside the database, or in this process (FetchCompute). The results are stored
+    under NEXT.
+    """
     compute.update(STATE, "gradient", out=NEXT, update=Update(number=1, learning_rate=RATE, momentum=MOMENTUM))
 
 

@@ -114,7 +114,8 @@ class Sources:
         if torch is not available.
 
         `available`: the third-party packages that its layers provide; `own`: modules of this project that user code imports, which are
-        bundled too. Raises Unreachable if importing `module`, or anything it can reach, needs a package that no layer has.
+        bundled too. Raises Unreachable if importing `module` itself needs a package that is not available, or if anything that `module`
+        can reach needs one other than torch. What only `own` reaches is left out instead.
         """
         if missing := self.needs(module) - available:
             raise Unreachable(

@@ -27,7 +27,7 @@ from crossover.workflow.architecture import Architecture, steps
 
 class LambdaFunctions(Construct):
     """One Lambda function for each step of the architecture's trees. `by_step`: the function, or its alias, that Step Functions invokes, by
-    the step's name; `facts`: values to publish.
+    the step's name; `names`: the functions' full names, by step; `facts`: values that the experiment's stack publishes as parameters.
 
     Functions of steps that use `databases` or `broker` get access to them and run inside the network; the others stay outside of it.
 

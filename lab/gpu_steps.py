@@ -318,8 +318,8 @@ HEAD = ["card", "family", "steps", "median factor", "p90", "projected / measured
 
 
 def judge_cards(folder: Path) -> list[list[str]]:
-    """Return one table row for each card and family of models, with the errors of fits to all other families. The columns are those of
-    HEAD.
+    """Return table rows with the columns of HEAD: for each card and family of models the errors of predicting this family by a fit to all
+    other families, and a row for all families together. `folder`: folder of the measured steps and matrix products.
     """
     products, rows = {card: fit_products(folder, card) for card in NEUSIGHT}, []
     for card in PROFET:

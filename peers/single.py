@@ -74,8 +74,8 @@ class InFunction:
 
 @step(torch=True)
 def initialise(ctx: Context, event: Event) -> Event:
-    """Create the first checkpoint, with the seeded model. If the run is resumed, copy the newest one. Returns the event's fields for the
-    round to start at.
+    """Create this attempt's first checkpoint: the seeded model, or the newest checkpoint of an earlier attempt if the run is resumed.
+    Returns the event's fields for the round to start at.
     """
     return long_worker.start(ctx, event, InFunction())
 

@@ -80,8 +80,8 @@ def _build_with_shared(
 def _build_shared_stack(
     app: App, part: str, experiment: Experiment, *, now: datetime, env: Environment | None
 ) -> Stack:
-    """Return the shared stack `part`, "network" or "broker". It is built at the first call, so that an experiment and its baselines share
-    it.
+    """Return the shared stack `part`, "network" or "broker". The first call builds it, with the settings of that `experiment`; later calls
+    return the same stack. `now`: when its lifetime begins; `env`: account and region, None for any.
     """
     name = stack_name(experiment.project, part)
     found = app.node.try_find_child(name)
@@ -131,7 +131,7 @@ def _stack_of(experiment: Experiment) -> Callable[[App, Props], Stack]:
     """Return the stack class for the experiment's architecture: STACK of `stacks/<architecture>.py`, or of stacks/derived.py if there is no
     such file.
 
-    Raises ConfigError if the file defines no STACK, or if a program has no file.
+    Raises ConfigError if the file defines no STACK, or if the architecture is a program on EC2 and has no such file.
     """
     file = f"stacks/{experiment.module}.py"
     if not (ROOT / file).exists():

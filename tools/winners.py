@@ -78,7 +78,9 @@ def _find_break_even(file: str, calibration: Calibration) -> Breakeven:
 
 
 def _find_best(found: Breakeven, figure: str) -> Point:
-    """Return the run that is best in `figure` ("dollars" or "time") with the settings of the files, among those that AWS would run."""
+    """Return the run with the lowest median of `figure` ("dollars" or "time") at the settings of the example files, among those that AWS
+    would run.
+    """
     return min((point for point in found.here if point.would_run), key=lambda point: point.band(figure).p50)
 
 

@@ -219,7 +219,7 @@ def list_swings(question: Question, winner: Candidate, rival: Candidate) -> list
     """
 
     def ratio(changed: Question) -> float:
-        """Return the rival's dollars divided by the winner's if the assumptions are those of `changed`."""
+        """Return the dollars of the whole run on `rival` divided by those on `winner`, both simulated with the assumptions of `changed`."""
         mine, its = (_usd(changed, candidate) for candidate in (winner, rival))
         return its / mine
 

@@ -782,7 +782,9 @@ class Lambdas:
             return self._start_environment(function)  # by a new fork server: the other was killed
 
     def _start_environment(self, function: Function) -> Environment:
-        """Start, register and return a new environment of the function. Raises Unavailable if its fork server has ended."""
+        """Start, register and return a new environment of the function; a fork server is started if none runs. Raises Unavailable if
+        that ends meanwhile, or if the service is closed. The caller does not hold the lock.
+        """
         with self._lock:
             self._number += 1
             number = self._number

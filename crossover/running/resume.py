@@ -82,7 +82,9 @@ class Unfinished:
         """Raise ConfigError if resuming the run as `experiment` here would not give exactly the same model as an uninterrupted run, because
         settings, place, code or versions differ from those at its start.
 
-        `where`: inline, local or aws; `versions`: from `collect_versions`; `code`: identity of the code here, from `digest_code`.
+        `where`: inline, local or aws; `versions`: from `collect_versions`, of which only those count that can change the
+        model's bits; `code`: identity of the code here, from `digest_code`. Raises UserError if this version cannot read the run's
+        settings.
         """
         if where != self.where:
             raise ConfigError(f"--resume: run {self.run} was started --on {self.where}; resume it there")

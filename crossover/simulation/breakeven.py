@@ -405,8 +405,9 @@ def _find_crossings(mine: Sequence[Point], rivals: Sequence[Sequence[Point]], fi
     values = [point.value for point in mine]
 
     def changes(ours: Sequence[float], theirs: Sequence[float]) -> list[tuple[bool, float, int]]:
-        """Return (whether ours was lower before, value on the axis of the change, index of the value before it) for each change. `ours`,
-        `theirs`: figures of both sides at each value; lower is better.
+        """Return (whether ours was lower before, where on the axis the lead changes, index of the value before it) for each change of the
+        lead. The place is interpolated on logarithmic scales. `ours`, `theirs`: figures of both sides at each value; lower is better, and
+        next to an infinite one the lead does not change.
         """
         leads = [log(a / b) if a < inf and b < inf else 0.0 for a, b in zip(ours, theirs, strict=True)]
         return [

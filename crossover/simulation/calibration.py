@@ -121,7 +121,9 @@ class Service:
         """
 
         def direction(latency_s: float, client_bytes_s: float, cpu_s_byte: float) -> Direction:
-            """Return the speed of reads or of writes for this client. The parameters are the service's figures for that direction."""
+            """Return the speed of reads or of writes for this client: the slowest of its connection, its host and its processor. The
+            parameters are the service's figures for that direction; `cpu_s_byte`: seconds of one vCPU for a byte.
+            """
             processor = min(vcpus, 1.0) / cpu_s_byte if cpu_s_byte else inf
             rate = min(client_bytes_s / self.slowdown, self.host_bytes_s, processor)
             floor = floor_bytes_s / self.slowdown

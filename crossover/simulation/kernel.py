@@ -199,7 +199,9 @@ class Environments:
         return count - warm
 
     def wait_s(self, now: float) -> float:
-        """Return the seconds until a new environment requested at the time `now` may start, and take one token from the bucket."""
+        """Count one new environment, requested at the time `now`, against the limit of new environments (a token bucket). Return the
+        seconds until it may start, 0 without a limit, and keep the longest in `longest_wait_s`.
+        """
         self._due_s = max(self._due_s, now) + 1 / self.per_s
         wait_s = max(0.0, self._due_s - now - self.at_once / self.per_s) if self.per_s < inf else 0.0
         self.longest_wait_s = max(self.longest_wait_s, wait_s)

@@ -26,8 +26,8 @@ def _explain_unknown_size(name: str, known: Iterable[str]) -> str:
 
 @dataclass(frozen=True)
 class ModelSize:
-    """Size of a model. `macs`: multiply-accumulates of the forward pass of one sample, on images of a given size; `step`: operations and
-    bytes of one training step.
+    """Size of a model. `macs`: multiply-accumulates of the forward pass of one sample; `step`: operations and bytes of a training step, per
+    step and per sample. Both hold for the image size under which MODELS lists them.
     """
 
     parameters: int

@@ -15,8 +15,9 @@ from crossover.study.bundle import Bundle
 
 def check(bundle: Bundle, folders: Sequence[Path]) -> list[str]:
     """Compare the user's own code files that the bundle's trials would import with the digests in the bundle, without importing them.
-    Return one line per file: which name imports it, its path, its SHA-256. Raises ConfigError that lists every file that is missing,
-    differs, or has no digest in the bundle. `folders`: where modules are searched.
+    Return one line for each name and file that it imports: field and name, path, SHA-256. Raises ConfigError that lists every file that is
+    missing, differs, or has no digest in the bundle. `folders`: where user code is searched, from now on in this process; modules that
+    were loaded from other folders are unloaded.
     """
     user_code.set_folders(*folders)
     lines, faults = list[str](), list[str]()

@@ -128,7 +128,8 @@ def recount(
 
 
 def _find_late_start(result: Mapping[str, Any], records: Sequence[Record], began: float) -> Iterator[str]:
-    """Yield a sentence if the start of the run in result.json is later than its first record. `began`: start of the run in unix seconds."""
+    """Yield a sentence if the start of the run in result.json is later than its first record by more than
+    CLOCK_TOLERANCE_S. `began`: start of the run in unix seconds."""
     earliest = min((float(record["started_at"]) for record in records), default=began)
     if began > earliest + CLOCK_TOLERANCE_S:
         yield f"started_at: {result['started_at']} in result.json; its first record is {began - earliest:.3g} s older"

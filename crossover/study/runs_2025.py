@@ -142,12 +142,12 @@ def list_section_4_2_runs(scale: Scale) -> Sequence[Measurement]:
 
 
 def list_filter_runs(scale: Scale) -> Sequence[Measurement]:
-    """Return the measurements without and with MLLess's filter."""
+    """Return the measurements without and with MLLess's filter; they are the same at every `scale`."""
     return [make_filter_run(threshold) for threshold in FILTER_THRESHOLDS]
 
 
 def list_table_3_runs(scale: Scale) -> Sequence[Measurement]:
-    """Return the measurements for Table 3, one per architecture."""
+    """Return the measurements for Table 3, one per architecture; they are the same at every `scale`."""
     return [make_convergence_run(row.figures["architecture"]) for row in load_rows("Table 3")]
 
 

@@ -304,7 +304,9 @@ class PeerExchange(Protocol):
     def send(self, own: "Contribution", round: int, *, exchange: int = 0) -> None:
         """Send `own`, this peer's contribution to `round`. `exchange`: number of the exchange within the round.
 
-        If an earlier attempt of this peer has already sent one, that one counts, and is copied into the values of `own`.
+        If all peers must hold the same bits (`replicas_agree`) and an earlier attempt of this peer has already sent one, that one counts,
+        and is copied into the values of `own`. An exchange that sends nothing before `receive` does nothing here. Raises StaleAttempt if
+        the run is over or the rank was taken over.
         """
 
     def receive(self, own: "Contribution", round: int, out: "Tensor", *, exchange: int = 0) -> None:

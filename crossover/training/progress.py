@@ -323,7 +323,9 @@ def create_decision(ctx: Context, epoch: int, *, by: int = 0) -> None:
 
 
 def evaluate(ctx: Context) -> Any:
-    """Return the learner's result on the whole validation set, an object with `loss`, `metric` and the number of samples."""
+    """Evaluate the learner's present model on the whole validation set. Return its Evaluation (`loss`, `metric`, `samples`). Raises
+    Refused if no label counts.
+    """
     from crossover.learning.batches import decode_batch
 
     facts = ctx.facts

@@ -374,7 +374,9 @@ class MachineDefinitions:
         self.machines[name] = Machine(definition=definition, references=references)
 
     def add_child(self, child: Child) -> None:
-        """Build the machine of the Child, unless the same subtree has been added already: a tree may start it in several places."""
+        """Build the machine of the Child, unless the same subtree has been added already: a tree may start it in several places.
+        Raises AssertionError if another subtree has its name.
+        """
         if self._children.get(child.name) != child.body:
             self.add(child.name, child.body)
             self._children[child.name] = child.body

@@ -71,8 +71,8 @@ def _run_steps(ctx: Context, event: Event, supervisor: "Supervisor") -> Event:
 
 
 class Supervisor:
-    """State of MLLess's supervisor: its position, the last word (decision) that it published, and the figures by which it scales in (loss
-    curve, seconds per step of each worker).
+    """State of MLLess's supervisor: its position (the step, and how far the step has come), the last word (decision) that it published, and
+    the figures by which it scales in (loss curve, seconds per step of each worker).
     """
 
     def __init__(self, ctx: Context, event: Event) -> None:

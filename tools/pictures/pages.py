@@ -42,8 +42,8 @@ def describe_example(of: Figures) -> str:
 
 
 def find_wires(layout: Layout, of: Figures) -> set[tuple[str, str]]:
-    """Return the pairs (name of a step or program, kind of store) that a structure picture connects, as the steps and programs declare the
-    stores they use.
+    """Return the wires of a structure picture: the pairs (name of a box, kind of store) of `layout` whose step or program uses such a
+    store. `of`: the figures of the picture's example, whose architecture says who uses what.
     """
     uses: dict[str, set[str]] = {step.name: {*step.uses} for step in steps(of.architecture)}
     if program := of.architecture.program:
