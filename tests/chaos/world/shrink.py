@@ -61,7 +61,9 @@ def _plainer(faults: FaultList) -> Iterator[FaultList]:
 
 
 def _simpler(fault: Fault) -> Sequence[Fault]:
-    """Return simpler variants of the fault: shorter, rounded, or not silent."""
+    """Return simpler variants of the fault: shorter, rounded, or not silent; none of a limit, whose values are given."""
+    if fault.kind == "limit":
+        return []
     found = [
         replace(fault, seconds=each) for each in ROUND_S if 0.0 < each < fault.seconds and fault.seconds not in ROUND_S
     ]
