@@ -26,14 +26,14 @@ import torch.distributed as distributed
 from torch import Tensor
 
 from benchmarks.report import Figure, write
-from crossover.data import connecting
-from crossover.data.clients import MemoryClients
-from crossover.data.encoding import HEADER_BYTES, VectorKind
-from crossover.data.protocols import TensorStore, Traffic
 from crossover.experiment import Exchange as OneExchange
 from crossover.experiment import Experiment, Storage
 from crossover.local import servers
 from crossover.local.servers import RedisServer
+from crossover.stores import connecting
+from crossover.stores.clients import MemoryClients
+from crossover.stores.encoding import HEADER_BYTES, VectorKind
+from crossover.stores.protocols import TensorStore, Traffic
 from crossover.training.group import Group, GroupExchange
 from crossover.training.long_worker import keys_of
 from crossover.training.waits import Waits
@@ -99,7 +99,7 @@ class OneStore(MemoryClients):
 def connect_store(channel: Channel, traffic: Traffic) -> TensorStore:
     """Return a tensor store connected to the channel, which counts what it moves into `traffic`."""
     if channel.is_s3:
-        from crossover.data.s3 import S3ObjectStore
+        from crossover.stores.s3 import S3ObjectStore
 
         client = _s3_client(channel.url)
         return connecting.open_object_tensors(S3ObjectStore(BUCKET, traffic, client=client))

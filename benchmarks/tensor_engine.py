@@ -26,13 +26,13 @@ from crossover.algorithms.averaging import mean
 from crossover.algorithms.buffers import tensor, view
 from crossover.algorithms.optimizers import Update
 from crossover.algorithms.updates import step
-from crossover.data.encoding import Vector, VectorKind
-from crossover.data.fetch_compute import FetchCompute
-from crossover.data.protocols import StateKeys, TensorCompute, Traffic
-from crossover.data.redis_client import RedisClient, RedisConnection, parse_address
-from crossover.data.redis_tensors import RedisCompute
 from crossover.local import servers
 from crossover.local.servers import RedisServer
+from crossover.stores.encoding import Vector, VectorKind
+from crossover.stores.fetch_compute import FetchCompute
+from crossover.stores.protocols import StateKeys, TensorCompute, Traffic
+from crossover.stores.redis_client import RedisClient, RedisConnection, parse_address
+from crossover.stores.redis_tensors import RedisCompute
 from tests.conformance.servers import TlsFiles, TlsRedisServer, self_made
 
 ROOT = Path(__file__).parents[1]

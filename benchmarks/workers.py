@@ -4,7 +4,7 @@
 
 The processes are execution environments of the local cloud, forked after the imports. Measured are three moments: before their first step;
 after one step of MobileNet on 32 images, which keeps the step's memory for the next one (crossover/learning/memory.py says why); and a
-second later, when a waiting worker has given it back (crossover/data/clients.py).
+second later, when a waiting worker has given it back (crossover/stores/clients.py).
 """
 
 import argparse
@@ -15,8 +15,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from benchmarks.report import Figure, write
-from crossover.data import clients
 from crossover.local.lambdas import Function, Lambdas
+from crossover.stores import clients
 
 ROOT = Path(__file__).parents[1]
 CODE = """
@@ -36,7 +36,7 @@ def train(event, context):
     before = own()
 
     import torch
-    from crossover.data import clients
+    from crossover.stores import clients
     from crossover.algorithms import buffers
     from crossover.experiment import Experiment, Training
     from crossover.learning.batches import Batch

@@ -32,7 +32,7 @@ from cdk import grants
 from cdk.expiry_machine import PROJECT, definition
 from cdk.nag import acknowledge
 from cdk.names import arn, bucket_prefix, parameter_path, stack_name
-from crossover.data.keys import CURRENT_DEADLINE
+from crossover.stores.keys import CURRENT_DEADLINE
 from crossover.workflow.state_machines import PLACEHOLDER, integration_arn
 
 LOOK_EVERY_MINUTES = 15

@@ -7,7 +7,7 @@ JSONata: in a path, a filter's single match is a list to some interpreters and a
 import json
 from typing import Any
 
-from crossover.data.keys import CURRENT_DEADLINE
+from crossover.stores.keys import CURRENT_DEADLINE
 
 EXPIRES_AT, KIND, PROJECT = "expires-at", "stack-kind", "project"
 EXPERIMENT, BROKER, NETWORK = "experiment", "broker", "network"  # values of KIND

@@ -7,9 +7,9 @@ from aws_cdk import aws_budgets as budgets
 from constructs import Construct
 
 from cdk.expiry_machine import ALONE, EXPERIMENT, EXPIRES_AT, KIND, NOTIFY, PROJECT, STANDS
-from crossover.data.keys import TIME_FORMAT
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
+from crossover.stores.keys import TIME_FORMAT
 from crossover.workflow.infrastructure import shared_stacks
 
 

@@ -7,8 +7,8 @@ own model.
 
 from typing import TYPE_CHECKING
 
-from crossover.data.clients import Event
-from crossover.data.keys import Keys
+from crossover.stores.clients import Event
+from crossover.stores.keys import Keys
 from crossover.training import long_worker, synchronous
 from crossover.workflow import step
 from crossover.workflow.architecture import EXCHANGES, Architecture

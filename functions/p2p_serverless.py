@@ -6,10 +6,10 @@ own.
 """
 
 from crossover.algorithms.schedule import split_into_parts
-from crossover.data.clients import Event
-from crossover.data.encoding import Vector, VectorKind, build_header, decode
-from crossover.data.keys import Keys
 from crossover.errors import Corrupt
+from crossover.stores.clients import Event
+from crossover.stores.encoding import Vector, VectorKind, build_header, decode
+from crossover.stores.keys import Keys
 from crossover.training import checkpoints, gradients, progress
 from crossover.training.checkpoints import Checkpoint, Position
 from crossover.training.progress import minibatch_weights

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from crossover.algorithms.codecs import CODECS
 from crossover.algorithms.rules import RULES
 from crossover.algorithms.schedule import chunk_slice
-from crossover.data.clients import Event
-from crossover.data.keys import Keys
 from crossover.experiment import Experiment
+from crossover.stores.clients import Event
+from crossover.stores.keys import Keys
 from crossover.training import long_worker, synchronous
 from crossover.workflow import step
 from crossover.workflow.architecture import EXCHANGES, Architecture

@@ -4,9 +4,9 @@ from typing import TYPE_CHECKING
 
 from crossover import runtime
 from crossover.algorithms.schedule import split_into_parts
-from crossover.data.clients import Event
-from crossover.data.encoding import Vector, VectorKind, build_header, decode
 from crossover.errors import Corrupt
+from crossover.stores.clients import Event
+from crossover.stores.encoding import Vector, VectorKind, build_header, decode
 from crossover.training import checkpoints, progress
 from crossover.training.checkpoints import Checkpoint, Position
 from crossover.training.fleet import Membership, ServingSettings, serve

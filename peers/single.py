@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from crossover import runtime
-from crossover.data.clients import Event
-from crossover.data.keys import Keys
 from crossover.experiment import Experiment
+from crossover.stores.clients import Event
+from crossover.stores.keys import Keys
 from crossover.training import long_worker, synchronous
 from crossover.training.fleet import Membership, ServingSettings, serve
 from crossover.workflow import step

@@ -13,7 +13,6 @@ import typer
 from crossover import bundling
 from crossover.cli.arguments import AsJson, Debug, Override, TakeOver, load_runnable, print_json, show_waiting
 from crossover.cli.signals import stop_on_signals
-from crossover.data.deployed_clients import is_aws
 from crossover.errors import ConfigError, NoProjection, UserError
 from crossover.experiment import Experiment, Table
 from crossover.learning.kept import keep_results
@@ -22,6 +21,7 @@ from crossover.reports import tables as terminal
 from crossover.reports.tables import TextTable
 from crossover.running import account, running_costs
 from crossover.running.account import aws_errors_explained
+from crossover.stores.deployed_clients import is_aws
 from crossover.validation import documents
 from crossover.validation import load as load_experiment
 from crossover.workflow.architecture import architecture_of

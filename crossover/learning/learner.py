@@ -26,7 +26,6 @@ from crossover.algorithms import buffers, codecs
 from crossover.algorithms.aggregation import is_finite
 from crossover.algorithms.compression import make_generator
 from crossover.algorithms.schedule import derive_seed
-from crossover.data.encoding import Vector
 from crossover.errors import ConfigError, Corrupt, OwnCodeError, Refused
 from crossover.experiment import Experiment, Training
 from crossover.learning import batches, scaling, weights, zoo
@@ -48,6 +47,7 @@ from crossover.learning.samples import (
     resize_for_epoch,
 )
 from crossover.learning.weights import DOWN, UP
+from crossover.stores.encoding import Vector
 
 if TYPE_CHECKING:
     from crossover.learning.loss_scale import LossScale

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from crossover.data import keys
 from crossover.errors import ConfigError, DataError
 from crossover.experiment import Experiment
+from crossover.stores import keys
 
 if TYPE_CHECKING:  # torch is heavy, and a plan is made in places that lack it
     from crossover.learning.batches import Batch

@@ -16,12 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from crossover import runtime, user_code
-from crossover.data import connecting
-from crossover.data.protocols import Traffic
 from crossover.errors import ConfigError, Corrupt, Missing, Refused, Unavailable
 from crossover.experiment import Adapters, Training, Weights
 from crossover.learning import batches
 from crossover.learning.samples import PADDING
+from crossover.stores import connecting
+from crossover.stores.protocols import Traffic
 
 # --- weights ----------------------------------------------------------------------------------------------------------
 

@@ -21,8 +21,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
-from crossover.data import clients, connecting
-from crossover.data.protocols import TensorStore, Traffic
 from crossover.errors import ConfigError, Lost, MissingTool, RunFailed
 from crossover.experiment import Experiment
 from crossover.local import moto_patches, permissions, servers
@@ -35,6 +33,8 @@ from crossover.local.moto_patches.replacing import Replacements
 from crossover.local.moto_patches.resource_types import ACCOUNT, REGION, read_secret
 from crossover.local.servers import RabbitServer, RedisServer
 from crossover.local.zygotes import Runtime, ZygoteKind
+from crossover.stores import clients, connecting
+from crossover.stores.protocols import TensorStore, Traffic
 
 # --- code -------------------------------------------------------------------------------------------------------------
 

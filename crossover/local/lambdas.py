@@ -21,10 +21,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-from crossover.data.clients import Pool
 from crossover.errors import Unavailable
 from crossover.local.zygotes import ForkStart, Runtime, Zygote, ZygoteKind, describe_wait_status
 from crossover.runtime import EVENT
+from crossover.stores.clients import Pool
 
 # --- occupancy --------------------------------------------------------------------------------------------------------
 

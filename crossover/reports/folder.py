@@ -15,7 +15,6 @@ from typing import Any, Literal, get_type_hints
 
 from safetensors import SafetensorError, safe_open
 
-from crossover.data import encoding
 from crossover.errors import DataError
 from crossover.experiment import Experiment, from_plain, move_renamed_fields
 from crossover.reports import bill, prices
@@ -32,6 +31,7 @@ from crossover.reports.usage import (
     on_instance,
     traffic,
 )
+from crossover.stores import encoding
 
 # --- completeness -----------------------------------------------------------------------------------------------------
 

@@ -8,9 +8,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from crossover import runtime
-from crossover.data import documents, encoding
-from crossover.data.keys import TIME_FORMAT, Keys
-from crossover.data.protocols import ObjectStore
 from crossover.errors import Corrupt, Missing, UserError
 from crossover.experiment import Experiment
 from crossover.processes import run_in_threads
@@ -19,6 +16,9 @@ from crossover.reports import prices as pricing
 from crossover.reports.bill import BilledRun, Fleet, Infrastructure, Quantities, bill, make_interim_record
 from crossover.reports.prices import Price, Prices
 from crossover.reports.usage import RECORD, Record, state_transitions
+from crossover.stores import documents, encoding
+from crossover.stores.keys import TIME_FORMAT, Keys
+from crossover.stores.protocols import ObjectStore
 from crossover.workflow import Step, walk
 from crossover.workflow.architecture import architecture_of
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from crossover import runtime
 from crossover.algorithms.schedule import Calendar
-from crossover.data import deployed_clients
 from crossover.runtime import Pauses
+from crossover.stores import deployed_clients
 from crossover.workflow import Child, ForEach, Node, Parallel, Repeat, Step, walk
 from crossover.workflow import Sequence as InOrder
 from crossover.workflow.architecture import Architecture

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from cdk.expiry_machine import ALONE, BROKER, EXPERIMENT, EXPIRES_AT, KIND, NETWORK, PROJECT, STANDS
-from crossover.data import deployed_clients
-from crossover.data.keys import TIME_FORMAT
 from crossover.errors import CrossoverError, UserError
 from crossover.experiment import Experiment
 from crossover.reports.usage import GROUPS
+from crossover.stores import deployed_clients
+from crossover.stores.keys import TIME_FORMAT
 
 # --- account ----------------------------------------------------------------------------------------------------------
 

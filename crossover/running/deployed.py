@@ -12,9 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from crossover import runtime, user_code
-from crossover.data.deployed_clients import describe_cause, find_innermost_error
-from crossover.data.keys import current_run
-from crossover.data.protocols import Traffic
 from crossover.errors import ConfigError, RunFailed, rebuild_error
 from crossover.experiment import Experiment
 from crossover.learning.memory import release_freed_memory
@@ -46,6 +43,9 @@ from crossover.running.monitor import (
 from crossover.running.preparing import PreparedRun, attempt_number, prepare, print_data
 from crossover.running.resume import Databases, Unfinished, count_instances, keep_resume_data, tolerates_failures
 from crossover.simulation.processors import fix_threads
+from crossover.stores.deployed_clients import describe_cause, find_innermost_error
+from crossover.stores.keys import current_run
+from crossover.stores.protocols import Traffic
 from crossover.training.fleet import ProgramsExecution, announce
 from crossover.workflow import first_event
 from crossover.workflow.architecture import architecture_of, steps
@@ -196,7 +196,7 @@ def run_deployed(
     for a new run; `retry`: retry policy for calls to AWS; `check`: called at every poll, raises if something other than the run prevents it
     from continuing.
     """
-    from crossover.data.s3 import SETTINGS, S3ObjectStore
+    from crossover.stores.s3 import SETTINGS, S3ObjectStore
 
     facts = DeployedParameters.load(experiment, session)
     s3 = session.client("s3", config=SETTINGS)
@@ -354,8 +354,8 @@ def run_on_cloud(
 
     `on_progress`: called after each epoch; `unfinished`: the run to resume, None for a new one.
     """
-    from crossover.data.s3 import SETTINGS, S3ObjectStore
     from crossover.local import cloud as state_databases
+    from crossover.stores.s3 import SETTINGS, S3ObjectStore
 
     session = cloud.session()
     objects = S3ObjectStore(

@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from crossover import bundling
-from crossover.data import deployed_clients
 from crossover.errors import CrossoverError, MissingTool, UserError
 from crossover.experiment import Experiment
 from crossover.reports import bill
 from crossover.running import account, organisation, preflight, removal, running_costs
 from crossover.running.account import FUNCTION, Owner, aws_errors_explained, list_instances
 from crossover.running.preflight import expected_minutes
+from crossover.stores import deployed_clients
 from crossover.validation import account_file
 from crossover.workflow import state_machines
 from crossover.workflow.architecture import processor

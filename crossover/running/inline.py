@@ -8,8 +8,6 @@ from functools import partial
 from pathlib import Path
 
 from crossover import runtime
-from crossover.data.clients import MemoryClients
-from crossover.data.protocols import Traffic
 from crossover.errors import ConfigError, UserError, rebuild_error
 from crossover.experiment import Experiment
 from crossover.processes import BackgroundCall
@@ -20,6 +18,8 @@ from crossover.running.monitor import OnProgress, finish, save_then_report
 from crossover.running.preparing import PreparedRun, attempt_number, collect_versions, prepare, print_data
 from crossover.running.resume import Databases, Unfinished, begin_run, keep_resume_data, tolerates_failures
 from crossover.simulation.processors import fix_threads
+from crossover.stores.clients import MemoryClients
+from crossover.stores.protocols import Traffic
 from crossover.training.fleet import ProgramsExecution, ServingSettings, announce
 from crossover.training.gradients import baseline_experiments
 from crossover.workflow import execute, first_event

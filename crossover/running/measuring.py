@@ -13,9 +13,6 @@ from typing import Any
 
 from crossover import runtime
 from crossover.algorithms.schedule import Calendar
-from crossover.data import deployed_clients
-from crossover.data.clients import Event, MemoryClients
-from crossover.data.protocols import Traffic
 from crossover.errors import ConfigError, RunFailed, UserError
 from crossover.experiment import Experiment, ImageSize
 from crossover.learning.staging import count_minibatches
@@ -25,6 +22,9 @@ from crossover.reports.usage import Report, expected_records
 from crossover.running.monitor import DeployedParameters, find_run_under_way
 from crossover.running.preparing import PreparedRun, prepare
 from crossover.runtime import Pauses
+from crossover.stores import deployed_clients
+from crossover.stores.clients import Event, MemoryClients
+from crossover.stores.protocols import Traffic
 from crossover.training.progress import calendar_of
 from crossover.workflow import Node, Step, execute, first_event, map_steps
 from crossover.workflow.architecture import architecture_of
@@ -115,7 +115,7 @@ def measure_sizes(
     run under way; BudgetTooSmall before a round that could exceed the budget; RunFailed if Lambda reports nothing; NotRestored if a
     function could not be restored.
     """
-    from crossover.data.s3 import SETTINGS, S3ObjectStore
+    from crossover.stores.s3 import SETTINGS, S3ObjectStore
 
     facts, architecture = DeployedParameters.load(experiment, session), architecture_of(experiment)
     if architecture.run is None:

@@ -15,10 +15,6 @@ from botocore.credentials import Credentials
 from botocore.exceptions import BotoCoreError, ClientError, ParamValidationError
 
 from crossover import runtime
-from crossover.data import deployed_clients, documents, encoding
-from crossover.data.deployed_clients import EXPIRED_CODES, get_error_code
-from crossover.data.keys import CURRENT_DEADLINE, Keys, current_run
-from crossover.data.protocols import ObjectStore, Traffic
 from crossover.errors import DISK_FULL_ERRNOS, ConfigError, CrossoverError, RunFailed, Unavailable, UserError
 from crossover.experiment import Experiment, Metric
 from crossover.reports import spending
@@ -28,6 +24,10 @@ from crossover.reports.spending import BudgetReached
 from crossover.running import resume as resumption
 from crossover.running.preparing import PreparedRun
 from crossover.running.results import bill_so_far, write_folder
+from crossover.stores import deployed_clients, documents, encoding
+from crossover.stores.deployed_clients import EXPIRED_CODES, get_error_code
+from crossover.stores.keys import CURRENT_DEADLINE, Keys, current_run
+from crossover.stores.protocols import ObjectStore, Traffic
 from crossover.training.fleet import POINTER
 from crossover.training.progress import DECISION, calendar, calendar_of
 from crossover.validation.combinations import too_many
@@ -554,7 +554,7 @@ def load_run_with_cost(
 
     `experiment`: the deployed one; `session`: makes the AWS clients.
     """
-    from crossover.data.s3 import SETTINGS, S3ObjectStore
+    from crossover.stores.s3 import SETTINGS, S3ObjectStore
 
     objects = S3ObjectStore(
         DeployedParameters.load(experiment, session).bucket, Traffic(), client=session.client("s3", config=SETTINGS)

@@ -10,11 +10,11 @@ from typing import Any
 from botocore.exceptions import BotoCoreError, ClientError
 from botocore.parsers import ResponseParserError
 
-from crossover.data import deployed_clients
 from crossover.experiment import BROKER_VERSION, Experiment
 from crossover.reports import bill
 from crossover.running import account as ownership
 from crossover.running import account as stacks
+from crossover.stores import deployed_clients
 from crossover.training.gradients import baseline_experiments
 from crossover.validation.account_file import AccountFile, OwnNetwork
 from crossover.workflow.architecture import image_parameter, processor

@@ -11,7 +11,6 @@ from typing import Any
 from botocore.exceptions import BotoCoreError, ClientError
 
 from cdk import expiry_machine
-from crossover.data import deployed_clients
 from crossover.errors import UserError
 from crossover.experiment import Experiment
 from crossover.reports import bill, prices
@@ -21,6 +20,7 @@ from crossover.running import account as credentials
 from crossover.running import account as stacks
 from crossover.running.account import Ownership
 from crossover.running.organisation import Finding
+from crossover.stores import deployed_clients
 from crossover.training.gradients import baseline_experiments
 from crossover.validation.account_file import AccountFile
 from crossover.workflow import Child, ForEach, Node, Parallel, Repeat, state_machines

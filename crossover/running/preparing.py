@@ -15,10 +15,6 @@ from typing import TYPE_CHECKING, Any
 import crossover
 from cdk.bundling import Sources
 from crossover import bundling, runtime
-from crossover.data import documents
-from crossover.data import keys as keys_
-from crossover.data.keys import Keys
-from crossover.data.protocols import ObjectStore
 from crossover.errors import ConfigError, Corrupt, DataError, Missing, UserError
 from crossover.experiment import Experiment
 from crossover.learning.sizes import HELD_VECTORS, RUNTIME_MB
@@ -26,6 +22,10 @@ from crossover.local.servers import FREE_MB
 from crossover.reports import spending
 from crossover.reports.usage import Unrecorded
 from crossover.running import resume
+from crossover.stores import documents
+from crossover.stores import keys as keys_
+from crossover.stores.keys import Keys
+from crossover.stores.protocols import ObjectStore
 from crossover.training.progress import calendar_of
 from crossover.workflow.architecture import Architecture, architecture_of, steps
 from crossover.workflow.context import new_learner

@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from crossover.data import deployed_clients
 from crossover.errors import CrossoverError, UserError
 from crossover.experiment import Experiment
 from crossover.running import account
@@ -23,6 +22,7 @@ from crossover.running.account import (
     print_line,
 )
 from crossover.runtime import Pauses
+from crossover.stores import deployed_clients
 from crossover.training.gradients import baseline_experiments
 from crossover.workflow.infrastructure import shared_stacks
 

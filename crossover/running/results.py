@@ -5,14 +5,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from crossover.data import documents
-from crossover.data.encoding import VectorKind, decode
 from crossover.errors import CrossoverError
 from crossover.reports import bill, prices, spending
 from crossover.reports.bill import BilledRun
 from crossover.reports.folder import RunFolder, build, write
 from crossover.reports.usage import expected_records, state_transitions
 from crossover.running.preparing import PreparedRun
+from crossover.stores import documents
+from crossover.stores.encoding import VectorKind, decode
 from crossover.training import progress
 from crossover.training.progress import calendar
 from crossover.workflow.context import RunConfiguration

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from crossover import runtime
-from crossover.data import documents
-from crossover.data.encoding import build_header
-from crossover.data.files import FileObjectStore
-from crossover.data.keys import Keys
-from crossover.data.protocols import ObjectStore, TensorStore, Traffic
 from crossover.errors import ConfigError, Corrupt, CrossoverError, Missing, UserError
 from crossover.experiment import Experiment, flatten_fields, from_plain
 from crossover.reports.folder import MODEL, RESULT, UNFINISHED, move_aside, parts
+from crossover.stores import documents
+from crossover.stores.encoding import build_header
+from crossover.stores.files import FileObjectStore
+from crossover.stores.keys import Keys
+from crossover.stores.protocols import ObjectStore, TensorStore, Traffic
 from crossover.training import checkpoints
 from crossover.training.databases import find_resumable_round, kept_name, own_keys, state_keys
 from crossover.training.progress import calendar_of

@@ -24,10 +24,10 @@ from tempfile import TemporaryDirectory
 from typing import IO
 
 import crossover
-from crossover.data import encoding
 from crossover.errors import Corrupt, DataError
 from crossover.experiment import from_plain
 from crossover.reports import folder
+from crossover.stores import encoding
 from crossover.study import report
 from crossover.study.file import Study, Varied, parse_study
 from crossover.study.recount import MAX_RECORD_BYTES, Recount, read_records, recount

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from crossover.data import encoding
 from crossover.errors import Corrupt
 from crossover.experiment import Experiment, flatten_fields
 from crossover.reports import bill as infrastructure
@@ -15,6 +14,7 @@ from crossover.reports import prices
 from crossover.reports.bill import BilledRun
 from crossover.reports.folder import sum_records
 from crossover.reports.usage import FIGURES, RECORD, Record, Unrecorded, latest_end, state_transitions
+from crossover.stores import encoding
 from crossover.workflow.architecture import architecture_of
 
 MAX_RECORD_BYTES = 2**20  # bytes of one record

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from crossover.algorithms.optimizers import OPTIMIZERS
-from crossover.data.encoding import HEADER_BYTES, Vector, VectorKind, build_header, decode, read_plain
-from crossover.data.keys import Keys
-from crossover.data.protocols import Buffer
 from crossover.errors import Corrupt, Missing
+from crossover.stores.encoding import HEADER_BYTES, Vector, VectorKind, build_header, decode, read_plain
+from crossover.stores.keys import Keys
+from crossover.stores.protocols import Buffer
 from crossover.workflow.context import Context
 
 if TYPE_CHECKING:

@@ -14,12 +14,12 @@ from functools import partial
 from crossover.algorithms.optimizers import OPTIMIZERS, list_vectors
 from crossover.algorithms.outer import OUTER, build_outer_update
 from crossover.algorithms.schedule import Calendar
-from crossover.data.clients import Event
-from crossover.data.encoding import Vector, VectorKind, decode
-from crossover.data.keys import Keys
-from crossover.data.protocols import StateKeys, TensorStore
 from crossover.errors import Corrupt, Missing, StaleAttempt
 from crossover.experiment import Experiment
+from crossover.stores.clients import Event
+from crossover.stores.encoding import Vector, VectorKind, decode
+from crossover.stores.keys import Keys
+from crossover.stores.protocols import StateKeys, TensorStore
 from crossover.training import gradients, progress
 from crossover.training.progress import calendar, ends_epoch, event_at
 from crossover.workflow.context import Context

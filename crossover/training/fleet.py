@@ -14,11 +14,11 @@ from types import TracebackType
 from typing import Any
 
 from crossover import runtime
-from crossover.data import encoding
-from crossover.data.keys import Keys, current_run
-from crossover.data.protocols import ObjectStore, Traffic
 from crossover.errors import CrossoverError, RunFailed, StaleAttempt, Unavailable, WaitTimeout, rebuild_error
 from crossover.runtime import PROGRAM, Pauses
+from crossover.stores import encoding
+from crossover.stores.keys import Keys, current_run
+from crossover.stores.protocols import ObjectStore, Traffic
 from crossover.training.interruption import NOTICE_S, has_notice
 from crossover.workflow.context import Context, Meter, Resources, gather_stages
 

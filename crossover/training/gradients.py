@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from crossover.algorithms.optimizers import Update
 from crossover.algorithms.schedule import learning_rate
-from crossover.data import keys
-from crossover.data.clients import Event
-from crossover.data.encoding import Vector, VectorKind, exchanged_kind
 from crossover.experiment import Aggregation, Exchange, Experiment, Faults
 from crossover.learning import sizes
 from crossover.learning.staging import count_minibatches
+from crossover.stores import keys
+from crossover.stores.clients import Event
+from crossover.stores.encoding import Vector, VectorKind, exchanged_kind
 from crossover.training import progress
 from crossover.training.progress import calendar, minibatch_weights, worker_weights
 from crossover.workflow.context import Context

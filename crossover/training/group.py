@@ -9,9 +9,9 @@ from crossover.algorithms import buffers, compression
 from crossover.algorithms.aggregation import combine_vectors, is_finite
 from crossover.algorithms.contributions import Contribution
 from crossover.algorithms.rules import Agree
-from crossover.data.encoding import Vector, VectorKind
-from crossover.data.keys import Keys
 from crossover.errors import Corrupt, Refused
+from crossover.stores.encoding import Vector, VectorKind
+from crossover.stores.keys import Keys
 from crossover.training import progress
 from crossover.training.waits import Waits
 from crossover.workflow.context import Context

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from crossover import runtime
 from crossover.algorithms import codecs
-from crossover.data import encoding
-from crossover.data.clients import Event
-from crossover.data.encoding import Vector, VectorKind
-from crossover.data.keys import Keys
-from crossover.data.protocols import Buffer
 from crossover.errors import Corrupt, CrossoverError, Missing, RunFailed, StaleAttempt, Unavailable, WaitTimeout
+from crossover.stores import encoding
+from crossover.stores.clients import Event
+from crossover.stores.encoding import Vector, VectorKind
+from crossover.stores.keys import Keys
+from crossover.stores.protocols import Buffer
 from crossover.training import checkpoints, gradients, progress
 from crossover.training.checkpoints import Checkpoint, Journal, Position
 from crossover.training.progress import calendar, event_at, minibatch_weights, worker_weights

@@ -13,11 +13,11 @@ from crossover.algorithms.contributions import Contribution, Encoder
 from crossover.algorithms.optimizers import Update
 from crossover.algorithms.outer import compute_delta, take_outer_step
 from crossover.algorithms.updates import step
-from crossover.data.clients import Event
-from crossover.data.encoding import Vector, VectorKind, build_header, decode, exchanged_kind
 from crossover.errors import ConfigError, Corrupt, CrossoverError, Missing, Refused, StaleAttempt
 from crossover.experiment import Experiment
 from crossover.runtime import Pauses, PeriodicTimer
+from crossover.stores.clients import Event
+from crossover.stores.encoding import Vector, VectorKind, build_header, decode, exchanged_kind
 from crossover.training import checkpoints, gradients, progress
 from crossover.training.checkpoints import Checkpoint, CheckpointPace, Position
 from crossover.training.fleet import InstanceReclaimed, Membership, record_step, stage

@@ -8,12 +8,12 @@ from typing import Any, NoReturn
 from crossover import runtime
 from crossover.algorithms.rules import Agree
 from crossover.algorithms.schedule import Calendar, find_stop_reason, weigh_contributions
-from crossover.data import documents, keys
-from crossover.data.clients import Event
-from crossover.data.encoding import Vector, build_header
-from crossover.data.keys import Keys
 from crossover.errors import CrossoverError, Missing, StaleAttempt
 from crossover.experiment import Experiment
+from crossover.stores import documents, keys
+from crossover.stores.clients import Event
+from crossover.stores.encoding import Vector, build_header
+from crossover.stores.keys import Keys
 from crossover.workflow.context import Context, RunConfiguration
 
 # --- calendar ---------------------------------------------------------------------------------------------------------

@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from crossover.algorithms import codecs
-from crossover.data.clients import Event
-from crossover.data.encoding import Vector, VectorKind
 from crossover.errors import Refused
+from crossover.stores.clients import Event
+from crossover.stores.encoding import Vector, VectorKind
 from crossover.training import checkpoints, gradients, long_worker
 from crossover.training.checkpoints import Checkpoint
 from crossover.training.long_worker import Invocation, run_invocation
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from crossover.algorithms.contributions import Contribution, Encoder
-    from crossover.data.keys import Keys
+    from crossover.stores.keys import Keys
     from crossover.training.group import Group, GroupExchange
 
 

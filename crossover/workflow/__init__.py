@@ -14,12 +14,12 @@ from functools import partial
 from typing import Any, Literal
 
 from crossover import runtime, user_code
-from crossover.data.clients import Event
-from crossover.data.keys import Keys
 from crossover.errors import CrossoverError, Missing, StaleAttempt, Unavailable, UserError
 from crossover.experiment import Experiment
 from crossover.processes import run_in_threads
 from crossover.runtime import STEP
+from crossover.stores.clients import Event
+from crossover.stores.keys import Keys
 from crossover.workflow.context import Context, Meter, Resources, process_resources
 
 StepBody = Callable[[Context, Event], Mapping[str, Any] | None]

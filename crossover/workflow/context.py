@@ -8,15 +8,15 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from crossover import runtime
-from crossover.data import documents, keys
-from crossover.data.clients import ByWorker, Clients, Event, lazy
-from crossover.data.deployed_clients import DeployedClients
-from crossover.data.documents import seal
-from crossover.data.keys import Keys
-from crossover.data.local_copies import LocalCopies
-from crossover.data.protocols import MessageBus, ObjectStore, ReadableObjects, TensorCompute, TensorStore, Traffic
 from crossover.errors import Corrupt, CrossoverError, StaleAttempt
 from crossover.experiment import Experiment, from_plain
+from crossover.stores import documents, keys
+from crossover.stores.clients import ByWorker, Clients, Event, lazy
+from crossover.stores.deployed_clients import DeployedClients
+from crossover.stores.documents import seal
+from crossover.stores.keys import Keys
+from crossover.stores.local_copies import LocalCopies
+from crossover.stores.protocols import MessageBus, ObjectStore, ReadableObjects, TensorCompute, TensorStore, Traffic
 
 if TYPE_CHECKING:
     from crossover.learning.learner import Learner
@@ -71,7 +71,7 @@ class RunConfiguration:
 # --- context ----------------------------------------------------------------------------------------------------------
 # What a step may touch.
 #
-# `Resources` lives as long as the process and holds the clients, which crossover/data/clients.py makes (Redis connections outlive an
+# `Resources` lives as long as the process and holds the clients, which crossover/stores/clients.py makes (Redis connections outlive an
 # invocation, an AMQP connection does not: a frozen function misses heartbeats). `Context` lives for one invocation and counts what it
 # moved. Imports of boto3, redis, pika and torch are inside the functions that need them: a handler that only asks the broker must not
 # wait for torch.

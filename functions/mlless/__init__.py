@@ -9,10 +9,10 @@ the worker.
 from collections.abc import Iterable, Iterator
 from functools import partial
 
-from crossover.data.clients import Event
-from crossover.data.keys import Keys
-from crossover.data.protocols import Buffer
 from crossover.errors import Corrupt, Missing
+from crossover.stores.clients import Event
+from crossover.stores.keys import Keys
+from crossover.stores.protocols import Buffer
 from crossover.training import checkpoints, long_worker, progress
 from crossover.training.checkpoints import Checkpoint, Position
 from crossover.training.progress import event_at

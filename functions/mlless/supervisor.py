@@ -8,9 +8,9 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from crossover.algorithms import schedule
-from crossover.data.clients import Event
-from crossover.data.encoding import VectorKind
 from crossover.errors import CrossoverError, Missing, RunFailed, StaleAttempt, Unavailable, WaitTimeout
+from crossover.stores.clients import Event
+from crossover.stores.encoding import VectorKind
 from crossover.training import progress
 from crossover.training.checkpoints import Journal, Position
 from crossover.training.progress import calendar, event_at

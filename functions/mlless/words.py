@@ -12,9 +12,9 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from crossover.algorithms.schedule import Calendar
-from crossover.data import encoding
-from crossover.data.encoding import Vector, VectorKind
-from crossover.data.keys import Keys
+from crossover.stores import encoding
+from crossover.stores.encoding import Vector, VectorKind
+from crossover.stores.keys import Keys
 from crossover.training.checkpoints import Checkpoint
 from crossover.workflow.context import Context
 

@@ -13,9 +13,9 @@ from crossover.algorithms import buffers, compression, significance
 from crossover.algorithms.averaging import RunningMean
 from crossover.algorithms.optimizers import statistics_momentum
 from crossover.algorithms.schedule import learning_rate
-from crossover.data.clients import Event
-from crossover.data.encoding import Vector, VectorKind
 from crossover.errors import Corrupt, Missing, Refused, StaleAttempt
+from crossover.stores.clients import Event
+from crossover.stores.encoding import Vector, VectorKind
 from crossover.training import progress
 from crossover.training.checkpoints import Checkpoint
 from crossover.training.long_worker import Invocation, run_invocation

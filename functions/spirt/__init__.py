@@ -5,9 +5,9 @@ Barrak et al., "SPIRT: A Fault-Tolerant and Reliable Peer-to-Peer Serverless ML 
 peers; each worker fetches its peers' averages into its own database, combines them there and updates its model there.
 """
 
-from crossover.data.clients import Event
-from crossover.data.encoding import VectorKind, exchanged_kind
 from crossover.errors import WaitTimeout
+from crossover.stores.clients import Event
+from crossover.stores.encoding import VectorKind, exchanged_kind
 from crossover.training import databases, gradients, progress
 from crossover.training.progress import ends_epoch, minibatch_weights, worker_weights
 from crossover.workflow import DAY_S, Child, ForEach, Repeat, Sequence, step

@@ -1,10 +1,10 @@
 """SPIRT's barrier and the keys its rounds leave; the state in its databases is handled by crossover/training/databases.py."""
 
 from crossover.algorithms.optimizers import OPTIMIZERS
-from crossover.data.clients import Event
-from crossover.data.encoding import Vector, VectorKind
-from crossover.data.keys import Keys
 from crossover.runtime import Pauses
+from crossover.stores.clients import Event
+from crossover.stores.encoding import Vector, VectorKind
+from crossover.stores.keys import Keys
 from crossover.training import databases, gradients, progress
 from crossover.training.databases import own_keys, state_keys
 from crossover.training.progress import calendar, event_at

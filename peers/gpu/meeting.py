@@ -16,8 +16,8 @@ from typing import Any
 import torch.distributed as dist
 
 from crossover import runtime
-from crossover.data import encoding
 from crossover.errors import Missing, WaitTimeout
+from crossover.stores import encoding
 from crossover.training import progress
 from crossover.training.fleet import Membership
 from crossover.training.peer import RunEnded

@@ -3,8 +3,8 @@
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from crossover.data.clients import Event
 from crossover.processes import BackgroundCall
+from crossover.stores.clients import Event
 from crossover.training.peer import OnInstance
 from crossover.training.progress import calendar, event_at
 from crossover.workflow.context import Context

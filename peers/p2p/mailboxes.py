@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from crossover.algorithms import codecs
 from crossover.algorithms.contributions import Contribution
-from crossover.data.keys import Keys
 from crossover.errors import Corrupt, Missing, StaleAttempt
 from crossover.runtime import Pauses, PeriodicTimer
+from crossover.stores.keys import Keys
 from crossover.training import progress
 from crossover.training.fleet import Membership
 from crossover.training.peer import ContributionMessages, Replica, combine

@@ -6,8 +6,8 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from crossover.data.encoding import read_plain
 from crossover.errors import Corrupt
+from crossover.stores.encoding import read_plain
 
 _MAGIC, VERSION = b"XP2P", 1
 _HEAD = struct.Struct("<4sIII")  # magic, version, length and crc32 of the JSON that follows

@@ -4,9 +4,9 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 
-from crossover.data.documents import join_buffers
-from crossover.data.protocols import Buffer, Traffic
 from crossover.errors import Missing
+from crossover.stores.documents import join_buffers
+from crossover.stores.protocols import Buffer, Traffic
 
 PATIENCE_S = 60.0  # for a lock
 

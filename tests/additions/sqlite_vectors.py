@@ -4,10 +4,10 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 
-from crossover.data.documents import deliver
-from crossover.data.encoding import Vector, VectorKind, build_header, decode
-from crossover.data.protocols import Traffic
 from crossover.errors import Missing
+from crossover.stores.documents import deliver
+from crossover.stores.encoding import Vector, VectorKind, build_header, decode
+from crossover.stores.protocols import Traffic
 
 PATIENCE_S = 60.0  # for a lock
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from crossover.data.keys import Keys
 from crossover.runtime import PROGRAM
+from crossover.stores.keys import Keys
 from crossover.training.fleet import Heartbeats, Membership, ServingSettings, announce
 from crossover.workflow import execute
 from crossover.workflow.architecture import architecture_of

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from crossover.data.encoding import decode
 from crossover.errors import Corrupt, UserError
 from crossover.reports.folder import UNFINISHED, RunFolder
+from crossover.stores.encoding import decode
 from crossover.training import checkpoints
 
 KINDS = ("where", "experiment.json", "decision", "records", "state")

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
-from crossover.data.clients import MemoryClients
-from crossover.data.encoding import VectorKind, decode
-from crossover.data.fetch_compute import FetchCompute
-from crossover.data.protocols import Traffic
 from crossover.errors import Refused, StaleAttempt, Unavailable
 from crossover.experiment import Data, Exchange, Experiment, Functions, Training
 from crossover.running import PreparedRun, prepare
+from crossover.stores.clients import MemoryClients
+from crossover.stores.encoding import VectorKind, decode
+from crossover.stores.fetch_compute import FetchCompute
+from crossover.stores.protocols import Traffic
 from crossover.workflow import Event, Step, execute, first_event
 from crossover.workflow.architecture import CLAIMS, architecture_of, architectures, load
 from crossover.workflow.context import Context, Resources

@@ -11,16 +11,16 @@ from crossover import validation
 from crossover.algorithms.codecs import CODECS, build_codec
 from crossover.algorithms.optimizers import OPTIMIZERS, Update
 from crossover.algorithms.rules import RULES
-from crossover.data import connecting
-from crossover.data.deployed_clients import DeployedClients
-from crossover.data.encoding import decode
-from crossover.data.protocols import StateKeys, Traffic
-from crossover.data.redis_tensors import RedisCompute
 from crossover.errors import ConfigError, Refused
 from crossover.experiment import Aggregation, Exchange, Experiment, Storage
 from crossover.learning.datasets import load as load_dataset
 from crossover.learning.reference import train_reference
 from crossover.running.preparing import prepare
+from crossover.stores import connecting
+from crossover.stores.deployed_clients import DeployedClients
+from crossover.stores.encoding import decode
+from crossover.stores.protocols import StateKeys, Traffic
+from crossover.stores.redis_tensors import RedisCompute
 from crossover.workflow import execute, first_event
 from crossover.workflow.architecture import load
 from crossover.workflow.context import Context, Resources

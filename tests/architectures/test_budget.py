@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from crossover.data.memory import MemoryObjectStore
 from crossover.experiment import Lifetime
 from crossover.reports import folder, spending
 from crossover.reports.spending import BudgetReached
 from crossover.running import monitor, run_inline
+from crossover.stores.memory import MemoryObjectStore
 from tests.architectures.harness import Job, claiming, small
 
 BY_TIME = ("hour", "vCPU-hour", "GB-month")  # of lines, a minute of instances at least

@@ -16,16 +16,16 @@ from typing import Any
 
 import pytest
 
-from crossover.data import documents
-from crossover.data.keys import Keys, minibatch
-from crossover.data.memory import MemoryMessageBus
-from crossover.data.protocols import Traffic
 from crossover.errors import CrossoverError
 from crossover.experiment import Experiment, Functions
 from crossover.learning.datasets import load as load_dataset
 from crossover.learning.reference import train_reference
 from crossover.reports.folder import RunFolder
 from crossover.running import OnProgress, PreparedRun, prepare, run_inline
+from crossover.stores import documents
+from crossover.stores.keys import Keys, minibatch
+from crossover.stores.memory import MemoryMessageBus
+from crossover.stores.protocols import Traffic
 from crossover.training import progress as agreement
 from crossover.workflow.architecture import load
 from crossover.workflow.context import Context

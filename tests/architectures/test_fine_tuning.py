@@ -17,9 +17,6 @@ from torch.nn import functional as F
 from crossover import runtime, user_code
 from crossover.algorithms.schedule import derive_seed
 from crossover.cli.plan import plan_as_json
-from crossover.data import memory
-from crossover.data.encoding import Vector
-from crossover.data.keys import weights as staged
 from crossover.errors import ConfigError
 from crossover.experiment import Adapters, Data, Exchange, Experiment, Functions, Training, Weights
 from crossover.learning.datasets import load as load_dataset
@@ -28,6 +25,9 @@ from crossover.learning.staging import Minibatches, plan_staging
 from crossover.running import run_inline
 from crossover.running.preparing import try_out
 from crossover.simulation import AWS, Workload, simulate
+from crossover.stores import memory
+from crossover.stores.encoding import Vector
+from crossover.stores.keys import weights as staged
 from crossover.workflow.architecture import architectures
 from crossover.workflow.architecture import load as architecture_of
 from tests.architectures import zoo

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from crossover.data.encoding import Vector, VectorKind
 from crossover.errors import Corrupt, CrossoverError, RunFailed, Unavailable, WaitTimeout
 from crossover.experiment import Exchange, Experiment, Functions, Storage
 from crossover.reports.folder import list_missing
 from crossover.running import run_inline
 from crossover.runtime import STEP
+from crossover.stores.encoding import Vector, VectorKind
 from crossover.training import synchronous
 from crossover.training.checkpoints import Journal, Position
 from crossover.training.long_worker import Invocation

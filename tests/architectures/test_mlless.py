@@ -14,12 +14,12 @@ import pytest
 
 from crossover import validation
 from crossover.algorithms.schedule import Calendar
-from crossover.data.encoding import Vector, VectorKind
 from crossover.errors import CrossoverError
 from crossover.experiment import Experiment, Functions
 from crossover.learning.datasets import load as load_dataset
 from crossover.learning.reference import train_reference
 from crossover.running import run_inline
+from crossover.stores.encoding import Vector, VectorKind
 from crossover.training import checkpoints
 from crossover.training.progress import calendar_of
 from crossover.workflow import Sequence, execute, first_event

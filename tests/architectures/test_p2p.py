@@ -157,7 +157,7 @@ def test_a_gradient_of_another_model_is_refused_by_name(monkeypatch: pytest.Monk
 
 
 def test_the_others_say_who_gave_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    from crossover.data.keys import Keys
+    from crossover.stores.keys import Keys
     from crossover.training.fleet import ProgramsExecution
 
     fleet = Fleet(Job(small("p2p_instance")))

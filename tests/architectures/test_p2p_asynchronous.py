@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from crossover.algorithms.contributions import Contribution
-from crossover.data.encoding import Vector, VectorKind
 from crossover.errors import Refused, StaleAttempt
 from crossover.experiment import Experiment
+from crossover.stores.encoding import Vector, VectorKind
 from crossover.training import peer as ending
 from crossover.training import progress
 from crossover.training.peer import Replica

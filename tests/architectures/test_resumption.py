@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from crossover.data.documents import seal, unseal
 from crossover.errors import ConfigError, RunFailed, UserError
 from crossover.experiment import Data, Exchange, Experiment, Functions
 from crossover.running import Progress, inline, preparing, run_inline, run_local
 from crossover.running import resume as keeping
 from crossover.running import resume as resumption
+from crossover.stores.documents import seal, unseal
 from crossover.training import gradients
 from crossover.training import progress as agreement
 from crossover.workflow.architecture import load

@@ -35,7 +35,7 @@ WAITS_FOR_ITS_PEER = """
 import sys, threading
 from crossover import runtime
 from crossover import processes
-from crossover.data.clients import MemoryClients
+from crossover.stores.clients import MemoryClients
 from crossover.workflow.context import Context, Resources
 from crossover.workflow import ForEach, Step, execute, first_event
 

@@ -12,13 +12,13 @@ from rich.console import Console
 
 from crossover.cli.arguments import Debug, TakeOver, show_progress
 from crossover.cli.main import run_command
-from crossover.data.deployed_clients import is_aws
 from crossover.errors import UserError
 from crossover.experiment import Experiment
 from crossover.reports.folder import RunFolder
 from crossover.running import account, deploying, removal, running_costs
 from crossover.running.account import aws_errors_explained, check_credentials, print_line
 from crossover.running.preflight import expected_minutes
+from crossover.stores.deployed_clients import is_aws
 from crossover.validation import check_deployment, load
 from tests.aws import billing, fact_checks, unproven, verified
 from tests.aws.afterwards import AFTERWARDS

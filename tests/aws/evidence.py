@@ -6,13 +6,13 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any, TypeVar, cast
 
-from crossover.data import deployed_clients
 from crossover.experiment import Experiment
 from crossover.reports import usage
 from crossover.reports.folder import Label, RunFolder
 from crossover.reports.usage import Report, on_instance
 from crossover.running import account
 from crossover.running.account import FUNCTION, Owner, Ownership
+from crossover.stores import deployed_clients
 from crossover.workflow.architecture import architecture_of, steps
 
 T = TypeVar("T")

@@ -2,10 +2,10 @@
 
 import json
 
-from crossover.data.keys import TIME_FORMAT
 from crossover.running import account, removal
 from crossover.running.account import print_line
 from crossover.runtime import Pauses
+from crossover.stores.keys import TIME_FORMAT
 from tests.aws.evidence import Evidence
 
 FIRING_WAIT_S = 20 * 60.0  # the schedule looks every 15 minutes

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from crossover.data.deployed_clients import is_aws
 from crossover.errors import CrossoverError
 from crossover.reports.folder import RunFolder
 from crossover.reports.usage import Report
 from crossover.running import preflight
 from crossover.running.account import FLEET, Owner
+from crossover.stores.deployed_clients import is_aws
 from crossover.validation import load
 from tests.aws import afterwards, driver, fact_checks, unproven
 from tests.aws.evidence import Evidence, Redriven

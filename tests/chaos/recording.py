@@ -9,13 +9,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from crossover.data.keys import Keys
 from crossover.errors import RunFailed
 from crossover.experiment import Experiment
 from crossover.learning.batches import Batch
 from crossover.learning.learner import Evaluation
 from crossover.simulation.calibration import PURE_COMPUTE
 from crossover.simulation.kernel import Tally
+from crossover.stores.keys import Keys
 from tests.chaos.world.kernel import Process
 from tests.chaos.world.learner import ExactLearner
 from tests.chaos.world.world import Nothing, VirtualCall, VirtualWorld

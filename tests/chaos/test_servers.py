@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from crossover import runtime
-from crossover.data.clients import Event
-from crossover.data.encoding import Vector, VectorKind
-from crossover.data.protocols import Traffic
 from crossover.errors import Missing, Refused, Unavailable
 from crossover.experiment import Experiment
+from crossover.stores.clients import Event
+from crossover.stores.encoding import Vector, VectorKind
+from crossover.stores.protocols import Traffic
 from tests.chaos.world.clients import VirtualClients, VirtualServers
 from tests.chaos.world.requests import Effect, LostReply, Request, ServerRefusal
 from tests.clocks import Passing

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from crossover.data.keys import CURRENT_DEADLINE
+from crossover.stores.keys import CURRENT_DEADLINE
 from crossover.workflow.architecture import architectures, load
 from tests.cloud import neighbours
 from tests.cloud.conftest import written

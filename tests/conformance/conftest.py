@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from crossover.data import connecting
-from crossover.data.clients import Event
-from crossover.data.protocols import MessageBus, ObjectStore, TensorStore, Traffic
 from crossover.experiment import Experiment
 from crossover.local import servers as processes
 from crossover.local.moto_patches import objects
 from crossover.local.moto_patches.replacing import Replacements
+from crossover.stores import connecting
+from crossover.stores.clients import Event
+from crossover.stores.protocols import MessageBus, ObjectStore, TensorStore, Traffic
 from tests.additions.sqlite_store import SqliteObjectStore
 from tests.additions.sqlite_vectors import SqliteTensorStore
 from tests.chaos.world.clients import VirtualClients, VirtualServers
@@ -122,7 +122,7 @@ def make_objects(request: pytest.FixtureRequest, folder: Path) -> MakeObjects:
     def make(name: str, traffic: Traffic) -> ObjectStore:
         """Return the object store implementation with that name, counting into `traffic`."""
         if name == "s3":
-            from crossover.data.s3 import S3ObjectStore
+            from crossover.stores.s3 import S3ObjectStore
 
             client = request.getfixturevalue("s3_client")
             client.create_bucket(Bucket=BUCKET)
@@ -133,7 +133,7 @@ def make_objects(request: pytest.FixtureRequest, folder: Path) -> MakeObjects:
             return connecting.open_object_store(f"file://{folder}/objects", traffic)
         if name == "sqlite":
             return SqliteObjectStore(f"{folder}/objects.sqlite", traffic)
-        from crossover.data.memory import MemoryObjectStore
+        from crossover.stores.memory import MemoryObjectStore
 
         return MemoryObjectStore(traffic)
 
@@ -147,7 +147,7 @@ def make_tensors(request: pytest.FixtureRequest, tls: TlsFiles) -> Iterator[Make
 
     def make(name: str, traffic: Traffic) -> TensorStore:
         """Return the tensor store implementation with that name, counting into `traffic`."""
-        from crossover.data.memory import MemoryObjectStore, MemoryTensorStore
+        from crossover.stores.memory import MemoryObjectStore, MemoryTensorStore
 
         if name == "memory":
             return MemoryTensorStore(traffic)
@@ -183,7 +183,7 @@ def make_bus(request: pytest.FixtureRequest, tls: TlsFiles) -> Iterator[MakeBus]
     def make(name: str, traffic: Traffic) -> MessageBus:
         """Return the message bus implementation with that name, counting into `traffic`."""
         if name == "memory":
-            from crossover.data.memory import MemoryMessageBus
+            from crossover.stores.memory import MemoryMessageBus
 
             return MemoryMessageBus(traffic)
         if name == "rabbitmq-virtual":

@@ -6,22 +6,22 @@ from pathlib import Path
 
 import pytest
 
-from crossover.data import connecting
-from crossover.data.fetch_compute import FetchCompute
-from crossover.data.files import FileObjectStore
-from crossover.data.protocols import ObjectStore, TensorStore, Traffic
-from crossover.data.redis_tensors import RedisCompute, RedisTensorStore
-from crossover.data.s3 import S3ObjectStore
 from crossover.errors import ConfigError
+from crossover.stores import connecting
+from crossover.stores.fetch_compute import FetchCompute
+from crossover.stores.files import FileObjectStore
+from crossover.stores.protocols import ObjectStore, TensorStore, Traffic
+from crossover.stores.redis_tensors import RedisCompute, RedisTensorStore
+from crossover.stores.s3 import S3ObjectStore
 from tests.conformance.conftest import BUCKET, MakeTensors
 from tests.conformance.vectors import vector
 
 PLAIN_STARTS = (
-    "crossover.data",
-    "crossover.data.connecting",
-    "crossover.data.memory",
-    "crossover.data.files",
-    "crossover.data.fetch_compute",
+    "crossover.stores",
+    "crossover.stores.connecting",
+    "crossover.stores.memory",
+    "crossover.stores.files",
+    "crossover.stores.fetch_compute",
 )
 
 
@@ -74,6 +74,6 @@ def test_importing_is_cheap(module: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("module", ["redis_tensors", "s3", "rabbitmq"])
 def test_no_client_needs_torch_or_numpy(module: str) -> None:
-    code = f"import sys; sys.modules['numpy'] = sys.modules['torch'] = None; import crossover.data.{module}"
+    code = f"import sys; sys.modules['numpy'] = sys.modules['torch'] = None; import crossover.stores.{module}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from crossover.data.files import FileObjectStore
-from crossover.data.protocols import Traffic
 from crossover.errors import Missing, Refused
+from crossover.stores.files import FileObjectStore
+from crossover.stores.protocols import Traffic
 from tests.conformance.vectors import at_once
 
 

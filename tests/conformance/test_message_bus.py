@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from crossover.data.protocols import MAX_BODY_BYTES, MessageBus, Traffic, build_arrival
 from crossover.errors import Refused
+from crossover.stores.protocols import MAX_BODY_BYTES, MessageBus, Traffic, build_arrival
 from tests.conformance.conftest import BUSES, MakeBus
 from tests.conformance.vectors import at_once
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from crossover.data.protocols import ObjectStore, Traffic
 from crossover.errors import Missing
+from crossover.stores.protocols import ObjectStore, Traffic
 from tests.conformance.conftest import BUCKET, OBJECT_STORES, MakeObjects
 from tests.conformance.vectors import at_once
 

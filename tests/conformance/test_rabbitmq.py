@@ -11,11 +11,11 @@ import pika.exceptions as amqp
 import pytest
 
 from crossover import runtime
-from crossover.data import connecting
-from crossover.data.protocols import Traffic
-from crossover.data.rabbitmq import RabbitMessageBus
 from crossover.errors import ConfigError, Refused, Unavailable
 from crossover.local import servers
+from crossover.stores import connecting
+from crossover.stores.protocols import Traffic
+from crossover.stores.rabbitmq import RabbitMessageBus
 from tests.clocks import Passing
 from tests.conformance.servers import PASSWORD, USERNAME, Proxy, TlsFiles, TlsRabbitServer, self_made
 

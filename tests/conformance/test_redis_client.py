@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from crossover.data.encoding import Vector, VectorKind
-from crossover.data.protocols import Traffic
-from crossover.data.redis_client import RedisAddress, RedisClient, allocate_memory, parse_address
-from crossover.data.redis_tensors import RedisTensorStore
 from crossover.errors import ConfigError, Missing, Refused, Unavailable
 from crossover.local.servers import RedisServer
+from crossover.stores.encoding import Vector, VectorKind
+from crossover.stores.protocols import Traffic
+from crossover.stores.redis_client import RedisAddress, RedisClient, allocate_memory, parse_address
+from crossover.stores.redis_tensors import RedisTensorStore
 from tests.conformance.conftest import MakeTensors
 from tests.conformance.servers import IN_MEMORY, PASSWORD, Proxy, TlsFiles, TlsRedisServer, module, self_made
 from tests.conformance.vectors import vector

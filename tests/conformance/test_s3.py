@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crossover import runtime
-from crossover.data.protocols import Traffic
-from crossover.data.s3 import JoinedBuffers, S3ObjectStore
 from crossover.errors import Missing, Refused, Unavailable
+from crossover.stores.protocols import Traffic
+from crossover.stores.s3 import JoinedBuffers, S3ObjectStore
 from tests.clocks import Passing
 
 _MANY = 1000  # of answers: more than are asked for

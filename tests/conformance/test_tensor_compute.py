@@ -18,11 +18,11 @@ from crossover.algorithms.averaging import mean
 from crossover.algorithms.buffers import tensor
 from crossover.algorithms.optimizers import OPTIMIZERS, Update
 from crossover.algorithms.updates import step
-from crossover.data import connecting
-from crossover.data.encoding import VectorKind
-from crossover.data.protocols import StateKeys, TensorCompute, TensorStore, Traffic
 from crossover.errors import Corrupt, Missing, Refused
 from crossover.experiment import Aggregation
+from crossover.stores import connecting
+from crossover.stores.encoding import VectorKind
+from crossover.stores.protocols import StateKeys, TensorCompute, TensorStore, Traffic
 from tests.conformance.conftest import MakeTensors
 from tests.conformance.vectors import at_once, of, random, vector
 

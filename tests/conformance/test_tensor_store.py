@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crossover.data.encoding import Vector, VectorKind
-from crossover.data.protocols import TensorStore, Traffic
 from crossover.errors import Corrupt, Missing
+from crossover.stores.encoding import Vector, VectorKind
+from crossover.stores.protocols import TensorStore, Traffic
 from tests.conformance.conftest import TENSOR_STORES, MakeTensors
 from tests.conformance.vectors import at_once, vector
 

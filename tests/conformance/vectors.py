@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from crossover.algorithms.buffers import view
-from crossover.data.encoding import Vector, VectorKind
+from crossover.stores.encoding import Vector, VectorKind
 
 T = TypeVar("T")
 

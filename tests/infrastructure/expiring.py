@@ -7,7 +7,7 @@ from typing import Any
 from uuid import uuid4
 
 from cdk import expiry_machine
-from crossover.data.keys import CURRENT_DEADLINE, Keys
+from crossover.stores.keys import CURRENT_DEADLINE, Keys
 from crossover.workflow.state_machines import fill_placeholders
 
 SOON, LATER, NOON = "2026-03-01T11:30:00Z", "2026-03-01T13:00:00Z", "2026-03-01T12:00:00Z"

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from crossover.data.encoding import Vector, VectorKind
 from crossover.errors import MissingTool
 from crossover.experiment import Data, Experiment, Functions, PeerToPeer, Training
 from crossover.learning.learner import Learner, encode_model
 from crossover.local.cloud import LocalCloud
 from crossover.reports.folder import MODEL, RunFolder
 from crossover.running import run_deployed, run_inline
+from crossover.stores.encoding import Vector, VectorKind
 from crossover.workflow.architecture import architectures, load, steps
 from functions.mlless.settings import MLLess
 from layer import build

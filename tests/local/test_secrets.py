@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from crossover.cli.main import main
-from crossover.data.connecting import open_message_bus, open_object_store, open_tensor_store
-from crossover.data.protocols import Traffic
 from crossover.errors import CrossoverError, RunFailed
 from crossover.experiment import Data, Experiment
 from crossover.local.cloud import LocalCloud
 from crossover.local.moto_patches import secrets as seam
 from crossover.running import run_deployed
+from crossover.stores.connecting import open_message_bus, open_object_store, open_tensor_store
+from crossover.stores.protocols import Traffic
 from stacks.synthesis import synthesize
 from tests.architectures.harness import small
 from tests.local.secrets_search import environments, everything, files, found

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from crossover.data import clients
+from crossover.stores import clients
 
 
 def test_as_many_hold_a_slot_as_there_are(tmp_path: Path) -> None:

@@ -39,11 +39,11 @@ CHANGES = {
 }
 CACHES = {
     **dict.fromkeys(("cache", "lru_cache"), "runtime.get_or_make, or Resources"),
-    "cached_property": "crossover.data.clients: Python 3.11 holds one lock for all objects while it computes",
+    "cached_property": "crossover.stores.clients: Python 3.11 holds one lock for all objects while it computes",
 }
 # file -> what it has of its own -> why
 EXCEPTIONS = {
-    "crossover/data/clients.py": dict.fromkeys(
+    "crossover/stores/clients.py": dict.fromkeys(
         ("time", "threading", "_release_timer"), "cores of one machine, shared by its processes"
     ),
     "crossover/processes.py": dict.fromkeys(("signal", "threading"), "threads and signals are the process's own"),
@@ -51,7 +51,7 @@ EXCEPTIONS = {
         ("POOLED", "concurrent", "multiprocessing", "signal", "threading", "time"),
         "pools of processes are the process's own",
     ),
-    "crossover/data/redis_client.py": {"socket": "the wire itself"},
+    "crossover/stores/redis_client.py": {"socket": "the wire itself"},
     "crossover/learning/learner.py": {"threading": "torch's global generator is the process's; nobody waits within"},
     "crossover/learning/device.py": {"os.environ": "cuBLAS reads its settings there"},
     "crossover/learning/memory.py": {"cache": "malloc's settings are the process's"},

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crossover.data.encoding import Vector, VectorKind
-from crossover.data.keys import Keys
-from crossover.data.memory import MemoryObjectStore
-from crossover.data.protocols import Traffic
 from crossover.errors import Corrupt
 from crossover.reports import spending
+from crossover.stores.encoding import Vector, VectorKind
+from crossover.stores.keys import Keys
+from crossover.stores.memory import MemoryObjectStore
+from crossover.stores.protocols import Traffic
 from crossover.training import checkpoints, progress
 from crossover.training.fleet import Heartbeats
 from crossover.workflow.context import Resources

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from crossover.data.memory import MemoryObjectStore
-from crossover.data.protocols import Traffic
 from crossover.errors import ConfigError
 from crossover.experiment import Exchange, Experiment, Training
 from crossover.running.monitor import DeployedParameters
 from crossover.running.preparing import PreparedRun
+from crossover.stores.memory import MemoryObjectStore
+from crossover.stores.protocols import Traffic
 from crossover.workflow.architecture import load
 
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 import pytest
 
 from crossover import runtime
-from crossover.data.clients import MemoryClients
 from crossover.errors import Unavailable
 from crossover.runtime import ThisProcess
+from crossover.stores.clients import MemoryClients
 from crossover.training.fleet import record_step
 from crossover.workflow import first_event
 from crossover.workflow.context import Context, Meter, Resources

@@ -36,7 +36,7 @@ def test_there_are_enough_of_both_kinds_and_each_says_what_is_lost() -> None:
 def test_a_process_imports_the_fault() -> None:
     fault = next(each for each in FAULTS if each.name == "barrier-without-attempt")
     # The world is of the copy too.
-    asked = "import tests.chaos.world.trials; from crossover.data.keys import Keys; print(Keys('r', 3).barrier)"
+    asked = "import tests.chaos.world.trials; from crossover.stores.keys import Keys; print(Keys('r', 3).barrier)"
     with protocol.planted(fault) as folder:
         said = subprocess.run(
             [sys.executable, "-c", asked],

@@ -19,7 +19,7 @@ PACKAGES = ("crossover", "functions", "peers", "stacks", "cdk", "layer")
 FLOORS = (
     {"crossover.errors", "crossover.experiment", "crossover.runtime"},
     {"crossover.processes", "crossover.pools", "crossover.algorithms", "crossover.user_code"},
-    {"crossover.bundling", "crossover.data", "layer"},
+    {"crossover.bundling", "crossover.stores", "layer"},
     {"crossover.learning", "crossover.local"},
     {"crossover.workflow"},
     {"crossover.reports"},
@@ -47,7 +47,7 @@ CONFINED = {
     "aws_cdk": {"cdk", "stacks", "app"},
     "constructs": {"cdk", "stacks", "app"},
     "cdk_nag": {"cdk", "stacks", "app"},
-    "boto3": {"crossover.data", "crossover.local", "crossover.running", "crossover.cli"},
+    "boto3": {"crossover.stores", "crossover.local", "crossover.running", "crossover.cli"},
     "moto": {"crossover.local"},
     "torch": {
         "crossover.advice",
@@ -59,8 +59,8 @@ CONFINED = {
         "layer",
         "peers",
     },
-    "redis": {"crossover.data", "crossover.local", "layer"},
-    "pika": {"crossover.data", "crossover.local", "layer"},
+    "redis": {"crossover.stores", "crossover.local", "layer"},
+    "pika": {"crossover.stores", "crossover.local", "layer"},
     "pydantic": {"crossover.validation"},
     "typer": {"crossover.cli"},
     "rich": {"crossover.running", "crossover.cli", "crossover.reports"},
@@ -83,7 +83,7 @@ NUMPY_ALLOWED = (
 
 
 def part_of(module: str) -> str:
-    """Return the part of the project to which a module belongs, such as "crossover.data" or "functions"."""
+    """Return the part of the project to which a module belongs, such as "crossover.stores" or "functions"."""
     names = module.split(".")
     if names[0] != "crossover":
         return names[0]

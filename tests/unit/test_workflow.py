@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from crossover.data.clients import MemoryClients
 from crossover.errors import ConfigError, Missing, StaleAttempt
+from crossover.stores.clients import MemoryClients
 from crossover.workflow import (
     START,
     Child,

@@ -26,7 +26,7 @@ from crossover.workflow import Step
 from crossover.workflow import walk as nodes_of
 
 MODELS = dict[str, Model]()  # programs of peers/ alone have no steps
-DISK_SHARE = 0.5  # of a disk that data may take, as crossover/data/local_copies.py does
+DISK_SHARE = 0.5  # of a disk that data may take, as crossover/stores/local_copies.py does
 KEPT_BODIES = {"synchronous": 1, "asynchronous": 3}  # rounds for which a gradient in the object store is kept
 
 

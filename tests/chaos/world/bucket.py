@@ -8,7 +8,7 @@ from typing import Any
 
 from botocore.exceptions import ClientError, ConnectionClosedError, ReadTimeoutError
 
-from crossover.data.s3 import READ_TIMEOUT_S
+from crossover.stores.s3 import READ_TIMEOUT_S
 from tests.chaos.world.requests import Carry, LostReply, Request, ServerRefusal
 
 

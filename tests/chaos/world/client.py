@@ -4,16 +4,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from crossover.data.clients import Clients
-from crossover.data.deployed_clients import describe_cause, find_innermost_error
-from crossover.data.keys import current_run
-from crossover.data.protocols import Traffic
 from crossover.errors import CrossoverError, RunFailed, UserError, rebuild_error
 from crossover.experiment import Experiment
 from crossover.reports.spending import BudgetReached
 from crossover.running.monitor import attach_to_run, begin_deadline, follow, has_ended
 from crossover.running.preparing import Materials, PreparedRun, attempt_number, prepare
 from crossover.running.resume import count_instances, tolerates_failures
+from crossover.stores.clients import Clients
+from crossover.stores.deployed_clients import describe_cause, find_innermost_error
+from crossover.stores.keys import current_run
+from crossover.stores.protocols import Traffic
 from crossover.training.fleet import ProgramsExecution, announce
 from crossover.workflow import first_event
 from tests.chaos.world.fleet import VirtualFleet

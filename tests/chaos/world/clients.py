@@ -4,13 +4,13 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
-from crossover.data.clients import Event
-from crossover.data.connecting import choose_tensor_compute, open_object_tensors
-from crossover.data.protocols import MessageBus, ObjectStore, TensorCompute, TensorStore, Traffic
-from crossover.data.rabbitmq import RabbitMessageBus
-from crossover.data.redis_tensors import RedisTensorStore
-from crossover.data.s3 import S3ObjectStore
 from crossover.experiment import Experiment
+from crossover.stores.clients import Event
+from crossover.stores.connecting import choose_tensor_compute, open_object_tensors
+from crossover.stores.protocols import MessageBus, ObjectStore, TensorCompute, TensorStore, Traffic
+from crossover.stores.rabbitmq import RabbitMessageBus
+from crossover.stores.redis_tensors import RedisTensorStore
+from crossover.stores.s3 import S3ObjectStore
 from tests.chaos.world.broker import VirtualBroker
 from tests.chaos.world.bucket import Bucket
 from tests.chaos.world.database import DatabaseClient, DatabaseCompute, VirtualDatabase

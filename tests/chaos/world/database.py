@@ -8,14 +8,14 @@ from typing import Any, cast
 
 from crossover.algorithms.optimizers import OPTIMIZERS, Update
 from crossover.algorithms.rules import RULES, Agree, select_participants
-from crossover.data.encoding import Vector, VectorKind
-from crossover.data.fetch_compute import FetchCompute
-from crossover.data.memory import MemoryTensorStore
-from crossover.data.protocols import StateKeys, Traffic
-from crossover.data.redis_client import Allocate, Argument, ErrorReply, RedisAddress, RedisClient
-from crossover.data.redis_tensors import DTYPES, MODULE_NAMES, RedisTensorStore
 from crossover.errors import CrossoverError, Missing
 from crossover.experiment import Aggregation
+from crossover.stores.encoding import Vector, VectorKind
+from crossover.stores.fetch_compute import FetchCompute
+from crossover.stores.memory import MemoryTensorStore
+from crossover.stores.protocols import StateKeys, Traffic
+from crossover.stores.redis_client import Allocate, Argument, ErrorReply, RedisAddress, RedisClient
+from crossover.stores.redis_tensors import DTYPES, MODULE_NAMES, RedisTensorStore
 from tests.chaos.world.requests import Carry, LostReply, Request, ServerRefusal
 
 

@@ -11,8 +11,8 @@ from math import inf
 from typing import Any
 
 from crossover import runtime
-from crossover.data.clients import Event
 from crossover.errors import CrossoverError
+from crossover.stores.clients import Event
 from crossover.workflow import Step
 from crossover.workflow.context import Resources
 from tests.chaos.world.kernel import Kernel, Process, Task

@@ -13,7 +13,7 @@ from math import inf
 from types import SimpleNamespace
 from typing import Any
 
-from crossover.data.deployed_clients import StepFunctions
+from crossover.stores.deployed_clients import StepFunctions
 from crossover.workflow.state_machines import StateDefinition
 from tests.chaos.world.kernel import Kernel, Process, Signal, WorldFault
 from tests.chaos.world.paths import NoSuchPath, compiled, filled

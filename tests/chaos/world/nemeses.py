@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from crossover.data.protocols import read_arrival
 from crossover.errors import Corrupt
+from crossover.stores.protocols import read_arrival
 from crossover.training.checkpoints import read
 from tests.chaos.world.functions import Delivery
 from tests.chaos.world.history import HistoryEntry, RequestHistory, digest
@@ -20,7 +20,7 @@ from tests.chaos.world.schedule import CONFLICT, IF_NONE, Fault, Side, limits_of
 if TYPE_CHECKING:
     from tests.chaos.world.world import VirtualCall, VirtualWorld
 
-HEARTBEAT_S = 60.0  # data/rabbitmq.py's: after so long without one the broker takes a connection for broken
+HEARTBEAT_S = 60.0  # stores/rabbitmq.py's: after so long without one the broker takes a connection for broken
 RESTART_S = 5.0  # of a database or a broker that begins anew
 RESUME_S = 30.0  # after a run that failed
 

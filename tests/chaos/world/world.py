@@ -9,13 +9,13 @@ from typing import Any, Protocol
 from unittest.mock import patch
 
 from crossover.algorithms import schedule
-from crossover.data.clients import Clients
-from crossover.data.keys import Keys
 from crossover.errors import Unavailable
 from crossover.experiment import Experiment
 from crossover.learning.samples import Dataset
 from crossover.running.preparing import Materials
 from crossover.simulation.calibration import AWS, Calibration, Service
+from crossover.stores.clients import Clients
+from crossover.stores.keys import Keys
 from crossover.training.fleet import ServingSettings
 from crossover.workflow.architecture import Architecture, architecture_of, steps
 from crossover.workflow.context import Resources
@@ -35,7 +35,7 @@ BOOT_S = 45.0  # of an instance, assumed
 # This world's own pace, which recorded schedules stand on; no projection reads it.
 TRANSITION_S, INVOKE_S, REDIS_S = 0.03, 0.015, 0.001
 COLD_S = {False: 0.9, True: 4.5}  # by whether the function has torch
-ASKED = 8  # how often boto3 asks one of AWS's own APIs, as data/deployed_clients.py has set it
+ASKED = 8  # how often boto3 asks one of AWS's own APIs, as stores/deployed_clients.py has set it
 SILENT_S = 60.0  # how long a client waits for a reply where the request does not say
 RESUME_S = 10.0
 CODE: Mapping[str, Any] = {"digest": "", "settings": {}, "files": {}}  # the same wherever it runs, as all of a history

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from annotated_types import Gt
 
-from crossover.data.clients import Event
 from crossover.experiment import Fraction
+from crossover.stores.clients import Event
 from crossover.training import long_worker, synchronous
 from crossover.workflow import step
 from crossover.workflow.architecture import Architecture

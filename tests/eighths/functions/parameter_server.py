@@ -3,9 +3,9 @@
 Li et al., "Scaling Distributed Machine Learning with the Parameter Server" (OSDI 2014), synchronous: a round's step waits for all workers.
 """
 
-from crossover.data.clients import Event
-from crossover.data.encoding import VectorKind
-from crossover.data.keys import Keys
+from crossover.stores.clients import Event
+from crossover.stores.encoding import VectorKind
+from crossover.stores.keys import Keys
 from crossover.training import databases, gradients, progress
 from crossover.training.progress import calendar, ends_epoch, event_at
 from crossover.workflow import DAY_S, Child, ForEach, Repeat, Sequence, step

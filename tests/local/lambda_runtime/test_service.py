@@ -104,7 +104,7 @@ def code(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "handlers.py").write_text(CODE)
     (folder / "helper.py").write_text("NAME = 'first'")
     (folder / "broken.py").write_text("import no_such_package\n")
-    (folder / "undeployed.py").write_text("import crossover.data.clients\n")
+    (folder / "undeployed.py").write_text("import crossover.stores.clients\n")
     return folder
 
 

@@ -9,14 +9,14 @@ import pytest
 from moto import mock_aws
 
 from crossover.cli import deployment
-from crossover.data.documents import seal
-from crossover.data.keys import Keys
-from crossover.data.protocols import Traffic
-from crossover.data.s3 import S3ObjectStore
 from crossover.reports import display
 from crossover.running import prepare
 from crossover.running.account import Owner
 from crossover.running.results import bill_so_far
+from crossover.stores.documents import seal
+from crossover.stores.keys import Keys
+from crossover.stores.protocols import Traffic
+from crossover.stores.s3 import S3ObjectStore
 from tests.architectures.harness import small
 from tests.decisions import decision
 from tests.unit.reports.example_run import spirt

@@ -2,9 +2,9 @@ import threading
 
 import pytest
 
-from crossover.data.clients import MemoryClients
 from crossover.errors import RunFailed
 from crossover.processes import run_in_threads
+from crossover.stores.clients import MemoryClients
 
 WAIT_S = 60.0
 

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from crossover.data.deployed_clients import describe_cause
 from crossover.errors import RunFailed
 from crossover.running.deployed import StateMachineExecution
+from crossover.stores.deployed_clients import describe_cause
 
 WHERE = "compute_gradients failed, worker 1, epoch 2, round 3"
 

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from crossover.data.documents import seal, unseal
 from crossover.errors import Corrupt
+from crossover.stores.documents import seal, unseal
 
 PLAIN = {"epoch": 3, "val_metric": 0.9375, "history": [[0.1, 0.5]], "reason": 'ü, "crc32": "1"}', "by": None}
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from crossover.data.local_copies import LocalCopies
 from crossover.errors import Missing
+from crossover.stores.local_copies import LocalCopies
 
 OBJECTS = {"a": b"1" * 10, "b": b"2" * 10, "c": b"3" * 10}
 

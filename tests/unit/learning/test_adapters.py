@@ -9,12 +9,12 @@ from safetensors.torch import load
 
 from crossover import user_code
 from crossover.algorithms import buffers
-from crossover.data.encoding import Vector, VectorKind
 from crossover.errors import ConfigError, UserError
 from crossover.experiment import Adapters, Data, Experiment, Training
 from crossover.learning.datasets import load as load_data
 from crossover.learning.learner import encode_model, learner_for
 from crossover.learning.staging import take_first_samples
+from crossover.stores.encoding import Vector, VectorKind
 from tests.architectures import zoo
 
 TARGETS = Adapters(rank=2, alpha=4.0, targets=("body.linear?",))

@@ -6,11 +6,11 @@ from safetensors.torch import load
 from torch import nn
 
 from crossover.algorithms import buffers
-from crossover.data.encoding import Vector, VectorKind
 from crossover.errors import Corrupt
 from crossover.experiment import Experiment, Training
 from crossover.learning import zoo
 from crossover.learning.learner import Learner, encode_model
+from crossover.stores.encoding import Vector, VectorKind
 
 MANIFEST = {"classes": 10, "input_shape": [3, 32, 32]}
 

@@ -12,12 +12,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crossover.data import keys
 from crossover.errors import ConfigError
 from crossover.experiment import Data, Exchange, Experiment, Faults, Training
 from crossover.learning.batches import decode_batch
 from crossover.learning.datasets import Dataset, Samples, load
 from crossover.learning.staging import plan_staging, stage
+from crossover.stores import keys
 
 
 def experiment(*, workers: int = 4, batch_size: int = 60, drop_last: bool = False, **fields: object) -> Experiment:

@@ -8,15 +8,15 @@ from sklearn.preprocessing import MinMaxScaler, StandardScaler
 from torch import Tensor
 
 from crossover import runtime
-from crossover.data import keys
-from crossover.data.memory import MemoryObjectStore
-from crossover.data.protocols import Traffic
 from crossover.errors import DataError
 from crossover.experiment import Data, Experiment, Training
 from crossover.learning import datasets
 from crossover.learning.batches import decode_batch
 from crossover.learning.samples import Dataset, Preparation, Samples, augment_images, compute_constants, get_affine_map
 from crossover.learning.staging import stage
+from crossover.stores import keys
+from crossover.stores.memory import MemoryObjectStore
+from crossover.stores.protocols import Traffic
 
 CONSTANTS = [
     0.0,

@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from crossover.data import keys
-from crossover.data.clients import MemoryClients
-from crossover.data.protocols import Traffic
 from crossover.errors import Corrupt
 from crossover.experiment import Weights
 from crossover.learning import batches
+from crossover.stores import keys
+from crossover.stores.clients import MemoryClients
+from crossover.stores.protocols import Traffic
 from crossover.workflow.context import Resources
 from tests.architectures.harness import small
 

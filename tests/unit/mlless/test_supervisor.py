@@ -6,10 +6,10 @@ from math import exp
 
 import pytest
 
-from crossover.data.clients import MemoryClients
-from crossover.data.documents import seal
 from crossover.errors import CrossoverError, RunFailed, WaitTimeout
 from crossover.experiment import Exchange, Experiment, Functions, Training
+from crossover.stores.clients import MemoryClients
+from crossover.stores.documents import seal
 from crossover.training import checkpoints, waits
 from crossover.training.checkpoints import Checkpoint, Position
 from crossover.training.waits import report_failure

@@ -1,6 +1,6 @@
 """What supervisor and workers tell one another is read as it was written, and roles follow from it alike everywhere."""
 
-from crossover.data.encoding import VectorKind
+from crossover.stores.encoding import VectorKind
 from functions.mlless.words import StepReport, Word, encode, read_report, read_word
 
 

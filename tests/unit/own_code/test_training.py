@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 import torch
 
-from crossover.data.memory import MemoryObjectStore
-from crossover.data.protocols import Traffic
 from crossover.errors import ConfigError, OwnCodeError, UserError
 from crossover.experiment import Data, Experiment, Faults, ImageSize, Metric, Training
 from crossover.learning.datasets import load
 from crossover.learning.learner import Objective
 from crossover.learning.samples import Preparation, compute_constants
 from crossover.running.preparing import PreparedRun, prepare
+from crossover.stores.memory import MemoryObjectStore
+from crossover.stores.protocols import Traffic
 from tests.unit.own_code.folders import Folders
 
 TASK = """

@@ -3,7 +3,6 @@
 import pytest
 
 from crossover import runtime, user_code
-from crossover.data.encoding import Vector, VectorKind
 from crossover.errors import OwnCodeError
 from crossover.experiment import Data, Experiment, Training
 from crossover.learning import batches
@@ -11,6 +10,7 @@ from crossover.learning.datasets import load
 from crossover.learning.learner import Learner, encode_model
 from crossover.learning.samples import UNMAPPED
 from crossover.learning.staging import take_first_samples
+from crossover.stores.encoding import Vector, VectorKind
 from tests.unit.own_code.folders import Folders
 
 TASK = """

@@ -11,14 +11,14 @@ from botocore.exceptions import ClientError, EndpointConnectionError, ParamValid
 from botocore.stub import Stubber
 
 from crossover import runtime
-from crossover.data.clients import MemoryClients
-from crossover.data.protocols import Traffic
 from crossover.errors import Refused, RunFailed, Unavailable
 from crossover.reports import display, folder, usage
 from crossover.reports.usage import Report
 from crossover.running.deployed import fetch_lambda_reports, start_execution
 from crossover.running.monitor import AwsRetryPolicy, finish, follow, read_records, renewing_session
 from crossover.running.preparing import PreparedRun, prepare
+from crossover.stores.clients import MemoryClients
+from crossover.stores.protocols import Traffic
 from tests.architectures.harness import Proxy, small
 from tests.clocks import Passing
 from tests.unit.reports.example_run import spirt

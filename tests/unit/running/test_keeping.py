@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from crossover.data.documents import seal
-from crossover.data.files import FileObjectStore
-from crossover.data.keys import Keys
-from crossover.data.memory import MemoryObjectStore
-from crossover.data.protocols import Traffic
 from crossover.running import resume
+from crossover.stores.documents import seal
+from crossover.stores.files import FileObjectStore
+from crossover.stores.keys import Keys
+from crossover.stores.memory import MemoryObjectStore
+from crossover.stores.protocols import Traffic
 
 KEYS, WORKERS = Keys("run"), range(2)
 

@@ -162,7 +162,7 @@ def test_a_size_that_fails_leaves_the_others_to_be_measured(monkeypatch: pytest.
     monkeypatch.setattr(measuring.DeployedParameters, "load", lambda *_: stack)
     monkeypatch.setattr(measuring, "find_run_under_way", lambda *_: None)
     monkeypatch.setattr(measuring, "prepare", lambda *_, **__: MagicMock())
-    monkeypatch.setattr("crossover.data.s3.S3ObjectStore", MagicMock())
+    monkeypatch.setattr("crossover.stores.s3.S3ObjectStore", MagicMock())
     monkeypatch.setattr(usage, "wait_for", lambda *_, **__: reported(f"r{lambda_.invoked}"))
 
     def one_round(found: StepInvoker, *_: object) -> None:

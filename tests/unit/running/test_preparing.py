@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from crossover import runtime
-from crossover.data.keys import Keys
-from crossover.data.memory import MemoryObjectStore
-from crossover.data.protocols import Traffic
 from crossover.running.preparing import attempt_number
+from crossover.stores.keys import Keys
+from crossover.stores.memory import MemoryObjectStore
+from crossover.stores.protocols import Traffic
 
 NOW_S = 1_767_225_642.5
 

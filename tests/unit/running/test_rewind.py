@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from crossover.data.encoding import Vector, VectorKind
-from crossover.data.keys import Keys
-from crossover.data.memory import MemoryObjectStore
-from crossover.data.protocols import Traffic
 from crossover.errors import UserError
 from crossover.experiment import Experiment
 from crossover.running.resume import rewind
+from crossover.stores.encoding import Vector, VectorKind
+from crossover.stores.keys import Keys
+from crossover.stores.memory import MemoryObjectStore
+from crossover.stores.protocols import Traffic
 from crossover.training import checkpoints
 from crossover.training.checkpoints import Checkpoint, Position
 from tests.architectures.harness import small

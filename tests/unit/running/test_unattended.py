@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from crossover import running
-from crossover.data.documents import seal
-from crossover.data.keys import Keys
 from crossover.errors import UserError
 from crossover.experiment import Experiment, Lifetime, Training
 from crossover.running.monitor import attach_to_run
+from crossover.stores.documents import seal
+from crossover.stores.keys import Keys
 from crossover.workflow.architecture import load
 
 SPIRT = Experiment(name="spirt", architecture="spirt")

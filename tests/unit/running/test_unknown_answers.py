@@ -15,10 +15,10 @@ from botocore.exceptions import ClientError
 from botocore.loaders import Loader
 from botocore.parsers import ResponseParserError
 
-from crossover.data.deployed_clients import EXPIRED_CODES
 from crossover.errors import CrossoverError, UserError
 from crossover.experiment import Experiment, Gpu, Lifetime
 from crossover.running import account, deploying, preflight
+from crossover.stores.deployed_clients import EXPIRED_CODES
 from crossover.validation.account_file import AccountFile
 from tests import sampling
 

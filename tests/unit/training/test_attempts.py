@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from crossover.data.documents import seal
-from crossover.data.keys import Keys
-from crossover.data.memory import MemoryObjectStore
-from crossover.data.protocols import Traffic
 from crossover.errors import StaleAttempt
+from crossover.stores.documents import seal
+from crossover.stores.keys import Keys
+from crossover.stores.memory import MemoryObjectStore
+from crossover.stores.protocols import Traffic
 from crossover.training import progress
 
 BEFORE, OWN = Keys("r", 0), Keys("r", 1)

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crossover.data.clients import MemoryClients
-from crossover.data.encoding import Vector, VectorKind
 from crossover.errors import Corrupt, Missing
+from crossover.stores.clients import MemoryClients
+from crossover.stores.encoding import Vector, VectorKind
 from crossover.training.checkpoints import Checkpoint, CheckpointPace, Journal, Position, common_rounds, encode, read
 from crossover.workflow.context import Context, Resources
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from crossover.data.encoding import Vector, VectorKind
-from crossover.data.keys import Keys
-from crossover.data.memory import MemoryObjectStore, MemoryTensorStore
-from crossover.data.protocols import Traffic
 from crossover.errors import Missing, StaleAttempt
 from crossover.experiment import Exchange
+from crossover.stores.encoding import Vector, VectorKind
+from crossover.stores.keys import Keys
+from crossover.stores.memory import MemoryObjectStore, MemoryTensorStore
+from crossover.stores.protocols import Traffic
 from crossover.training import databases
 from tests.architectures.harness import small
 

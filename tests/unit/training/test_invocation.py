@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from crossover.data.clients import MemoryClients
-from crossover.data.documents import seal
 from crossover.experiment import Exchange, Experiment, Functions, Training
+from crossover.stores.clients import MemoryClients
+from crossover.stores.documents import seal
 from crossover.training import waits
 from crossover.training.long_worker import Invocation
 from crossover.training.waits import NearDeadline, report_failure

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from crossover.data.clients import MemoryClients
-from crossover.data.documents import seal
 from crossover.errors import Missing, RunFailed, StaleAttempt, Unavailable, WaitTimeout
 from crossover.experiment import Exchange, Experiment, Functions, Training
 from crossover.runtime import use
+from crossover.stores.clients import MemoryClients
+from crossover.stores.documents import seal
 from crossover.training.waits import POLLING, NearDeadline, ResultExists, Waits, patience_s, report_failure
 from crossover.workflow.context import Context, Resources, RunConfiguration
 from tests.clocks import Passing, Stepping

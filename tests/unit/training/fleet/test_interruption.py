@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from crossover.data.keys import Keys
-from crossover.data.memory import MemoryObjectStore
-from crossover.data.protocols import Traffic
 from crossover.runtime import use
+from crossover.stores.keys import Keys
+from crossover.stores.memory import MemoryObjectStore
+from crossover.stores.protocols import Traffic
 from crossover.training.fleet import InstanceReclaimed, Membership, ServingSettings, announce, serve
 from crossover.training.interruption import NOTICE_S, has_notice
 from crossover.workflow.context import Context

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from crossover.data.keys import Keys, current_run
-from crossover.data.memory import MemoryObjectStore
-from crossover.data.protocols import Traffic
 from crossover.errors import RunFailed, StaleAttempt, WaitTimeout
 from crossover.runtime import use
+from crossover.stores.keys import Keys, current_run
+from crossover.stores.memory import MemoryObjectStore
+from crossover.stores.protocols import Traffic
 from crossover.training.fleet import (
     Heartbeats,
     Membership,

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from crossover.data.keys import Keys
-from crossover.data.memory import MemoryObjectStore
-from crossover.data.protocols import Traffic
 from crossover.errors import Unavailable
 from crossover.runtime import PROGRAM, use
+from crossover.stores.keys import Keys
+from crossover.stores.memory import MemoryObjectStore
+from crossover.stores.protocols import Traffic
 from crossover.training.fleet import Membership, ServingSettings, announce, join, serve
 from crossover.workflow.context import Context
 from tests.clocks import Passing

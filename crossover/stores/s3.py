@@ -19,9 +19,9 @@ from botocore.exceptions import ConnectionError as NoConnection
 from tenacity import retry_if_exception_type
 
 from crossover import runtime
-from crossover.data.documents import join_buffers, to_views
-from crossover.data.protocols import Buffer, ObjectStore, Traffic
 from crossover.errors import Missing, Refused, Unavailable
+from crossover.stores.documents import join_buffers, to_views
+from crossover.stores.protocols import Buffer, ObjectStore, Traffic
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client

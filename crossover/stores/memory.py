@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from crossover import runtime
-from crossover.data.documents import deliver, join_buffers
-from crossover.data.encoding import Vector, VectorKind
-from crossover.data.protocols import Buffer, ObjectStore, Traffic, build_arrival, check_body
 from crossover.errors import Missing, Refused
+from crossover.stores.documents import deliver, join_buffers
+from crossover.stores.encoding import Vector, VectorKind
+from crossover.stores.protocols import Buffer, ObjectStore, Traffic, build_arrival, check_body
 
 # --- memory -----------------------------------------------------------------------------------------------------------
 

@@ -10,10 +10,10 @@ from typing import Protocol, runtime_checkable
 from crossover import runtime
 from crossover.algorithms.optimizers import OPTIMIZERS, Update
 from crossover.algorithms.rules import Agree
-from crossover.data import encoding
-from crossover.data.encoding import Vector, VectorKind
 from crossover.errors import Refused
 from crossover.experiment import Aggregation
+from crossover.stores import encoding
+from crossover.stores.encoding import Vector, VectorKind
 
 # --- addresses --------------------------------------------------------------------------------------------------------
 

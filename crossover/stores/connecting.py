@@ -7,26 +7,26 @@ Clients are made once per process; `with_traffic(traffic)` gives each invocation
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
-from crossover.data.protocols import Traffic, redact_url
 from crossover.errors import ConfigError
+from crossover.stores.protocols import Traffic, redact_url
 
 if TYPE_CHECKING:
-    from crossover.data.protocols import (
+    from crossover.stores.protocols import (
         ConnectedObjectStore,
         ConnectedTensorStore,
         ObjectStore,
         TensorCompute,
         TensorStore,
     )
-    from crossover.data.rabbitmq import RabbitMessageBus
-    from crossover.data.redis_tensors import ObjectTensorStore
+    from crossover.stores.rabbitmq import RabbitMessageBus
+    from crossover.stores.redis_tensors import ObjectTensorStore
 
 WhereToCompute = Literal["in_database", "fetch"]
 
 
 def _open_bucket(place: str, traffic: Traffic) -> "ConnectedObjectStore":
     """Return a client of the S3 bucket `place`, whose requests are counted in `traffic`."""
-    from crossover.data.s3 import S3ObjectStore
+    from crossover.stores.s3 import S3ObjectStore
 
     return S3ObjectStore(place, traffic)
 
@@ -35,7 +35,7 @@ def _open_folder(place: str, traffic: Traffic) -> "ConnectedObjectStore":
     """Return an object store in the folder `place`, whose requests are counted in `traffic`."""
     from pathlib import Path
 
-    from crossover.data.files import FileObjectStore
+    from crossover.stores.files import FileObjectStore
 
     return FileObjectStore(Path(place), traffic)
 
@@ -62,7 +62,7 @@ def open_object_tensors(objects: "ObjectStore") -> "ObjectTensorStore":
     """Return a tensor store that keeps its vectors as objects in `objects`, with keys that begin with `runs/`. Requests are counted
     as those of `objects` are.
     """
-    from crossover.data.redis_tensors import ObjectTensorStore
+    from crossover.stores.redis_tensors import ObjectTensorStore
 
     return ObjectTensorStore(objects, prefix="runs/")  # tensor keys begin with the run; functions may write below runs/
 
@@ -74,8 +74,8 @@ def _open_redis(
     server without one. `certificate`: PEM text for TLS. `time_to_live_s`: seconds after which keys expire. Requests are counted
     in `traffic`.
     """
-    from crossover.data.redis_client import RedisClient, parse_address
-    from crossover.data.redis_tensors import RedisCompute
+    from crossover.stores.redis_client import RedisClient, parse_address
+    from crossover.stores.redis_tensors import RedisCompute
 
     client = RedisClient(parse_address(url, password=password, certificate=certificate))
     return RedisCompute(client, traffic, time_to_live_s=time_to_live_s)
@@ -110,8 +110,8 @@ def choose_tensor_compute(store: "TensorStore", *, compute: WhereToCompute = "in
     """Return the client that averages and updates the vectors of `store`: the store itself if `compute` is "in_database" and the
     store has commands for it; otherwise one that fetches the vectors, computes in this process, and stores the result.
     """
-    from crossover.data.fetch_compute import FetchCompute
-    from crossover.data.protocols import TensorCompute
+    from crossover.stores.fetch_compute import FetchCompute
+    from crossover.stores.protocols import TensorCompute
 
     return store if compute == "in_database" and isinstance(store, TensorCompute) else FetchCompute(store)
 
@@ -124,6 +124,6 @@ def open_message_bus(
     `certificate`: PEM text of the authority to verify the broker by; None: the system's authorities. Requests are counted in
     `traffic`.
     """
-    from crossover.data.rabbitmq import RabbitMessageBus
+    from crossover.stores.rabbitmq import RabbitMessageBus
 
     return RabbitMessageBus(url, username=username, password=password, certificate=certificate, traffic=traffic)

@@ -7,9 +7,12 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
 from urllib.parse import urlsplit
 
-from crossover.data import connecting
-from crossover.data.clients import Event, lazy
-from crossover.data.protocols import (
+from crossover.errors import ConfigError, Unavailable, rebuild_error
+from crossover.experiment import Experiment
+from crossover.runtime import MACHINE, MACHINE_REQUEST, Pauses
+from crossover.stores import connecting
+from crossover.stores.clients import Event, lazy
+from crossover.stores.protocols import (
     ConnectedObjectStore,
     ConnectedTensorStore,
     MessageBus,
@@ -18,9 +21,6 @@ from crossover.data.protocols import (
     TensorStore,
     Traffic,
 )
-from crossover.errors import ConfigError, Unavailable, rebuild_error
-from crossover.experiment import Experiment
-from crossover.runtime import MACHINE, MACHINE_REQUEST, Pauses
 
 # --- aws calls --------------------------------------------------------------------------------------------------------
 
@@ -300,7 +300,7 @@ class DeployedClients:
         folder = self._environment.get(PREFIX + "SLOTS")
         if not folder:
             return nullcontext(0.0)
-        from crossover.data.clients import hold_slot  # on one machine only
+        from crossover.stores.clients import hold_slot  # on one machine only
 
         return hold_slot(folder)
 

@@ -6,12 +6,12 @@ from typing import Any, Self
 from crossover import runtime
 from crossover.algorithms.optimizers import OPTIMIZERS, Update
 from crossover.algorithms.rules import RULES, Agree, select_participants
-from crossover.data.documents import check_length, deliver
-from crossover.data.encoding import DType, Vector, VectorKind, build_header, check_kind, decode
-from crossover.data.protocols import ObjectStore, StateKeys, Traffic, check_optimizer_keys
-from crossover.data.redis_client import Argument, RedisClient, allocate_memory
 from crossover.errors import Corrupt, Missing, Refused
 from crossover.experiment import Aggregation
+from crossover.stores.documents import check_length, deliver
+from crossover.stores.encoding import DType, Vector, VectorKind, build_header, check_kind, decode
+from crossover.stores.protocols import ObjectStore, StateKeys, Traffic, check_optimizer_keys
+from crossover.stores.redis_client import Argument, RedisClient, allocate_memory
 
 # --- redis tensors ----------------------------------------------------------------------------------------------------
 
@@ -241,7 +241,7 @@ def _require_command(command: str | None, name: str) -> str:
 
 
 # --- object tensors ---------------------------------------------------------------------------------------------------
-# Vectors as objects: LambdaML's S3 channel. The payload follows the header of data/encoding.py.
+# Vectors as objects: LambdaML's S3 channel. The payload follows the header of stores/encoding.py.
 
 
 class ObjectTensorStore:

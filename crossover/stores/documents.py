@@ -5,10 +5,10 @@ import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from crossover.data import encoding
-from crossover.data.encoding import Vector, VectorKind, check_kind
-from crossover.data.protocols import Buffer, ObjectStore
 from crossover.errors import Corrupt
+from crossover.stores import encoding
+from crossover.stores.encoding import Vector, VectorKind, check_kind
+from crossover.stores.protocols import Buffer, ObjectStore
 
 # --- buffers ----------------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ round t reads `.../t/...` and creates `.../t+1/...`.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from crossover.data.protocols import StateKeys
+from crossover.stores.protocols import StateKeys
 
 CURRENT_DEADLINE = "runs/under-way"  # the key of the deadline that counts, read by cdk/expiry.py
 TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"  # UTC: so written, an earlier one sorts first, which is how the expiry compares

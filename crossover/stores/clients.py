@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from crossover import runtime
-from crossover.data.connecting import open_object_tensors
-from crossover.data.fetch_compute import FetchCompute
-from crossover.data.memory import MemoryMessageBus, MemoryObjectStore, MemoryTensorStore
-from crossover.data.protocols import MessageBus, ObjectStore, TensorCompute, TensorStore, Traffic
 from crossover.errors import RunFailed
 from crossover.experiment import Experiment
+from crossover.stores.connecting import open_object_tensors
+from crossover.stores.fetch_compute import FetchCompute
+from crossover.stores.memory import MemoryMessageBus, MemoryObjectStore, MemoryTensorStore
+from crossover.stores.protocols import MessageBus, ObjectStore, TensorCompute, TensorStore, Traffic
 
 # --- protocol ---------------------------------------------------------------------------------------------------------
 
@@ -102,7 +102,7 @@ def hold_slot(folder: str | Path) -> Iterator[float]:
     paths = sorted(Path(folder).glob("slot-*"))
     if not paths:
         raise FileNotFoundError(
-            f"{folder}: no compute slots here; crossover.data.clients.create_slots(folder, count) makes them"
+            f"{folder}: no compute slots here; crossover.stores.clients.create_slots(folder, count) makes them"
         )
     descriptor = _lock_free_slot(paths, Path(folder) / "queue")
     _cancel_memory_release()

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from crossover.algorithms.optimizers import OPTIMIZERS, Update
 from crossover.algorithms.rules import Agree
-from crossover.data.encoding import Vector, VectorKind
-from crossover.data.protocols import StateKeys, TensorStore, check_optimizer_keys
 from crossover.errors import Refused
 from crossover.experiment import Aggregation
+from crossover.stores.encoding import Vector, VectorKind
+from crossover.stores.protocols import StateKeys, TensorStore, check_optimizer_keys
 
 if TYPE_CHECKING:
     from torch import Tensor

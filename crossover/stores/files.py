@@ -6,9 +6,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from tempfile import mkstemp
 
-from crossover.data.documents import join_buffers, to_views
-from crossover.data.protocols import Buffer, ObjectStore, Traffic
 from crossover.errors import Missing, Refused
+from crossover.stores.documents import join_buffers, to_views
+from crossover.stores.protocols import Buffer, ObjectStore, Traffic
 
 _UNFINISHED = ".unfinished"  # beside the objects, so that renaming stays within one file system
 

@@ -11,9 +11,9 @@ from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 from crossover import runtime
-from crossover.data.protocols import redact_url
 from crossover.errors import ConfigError, Missing, Refused, Unavailable
 from crossover.runtime import REDIS
+from crossover.stores.protocols import redact_url
 
 # --- redis address ----------------------------------------------------------------------------------------------------
 

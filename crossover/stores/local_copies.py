@@ -8,7 +8,7 @@ import weakref
 from pathlib import Path
 
 from crossover import runtime
-from crossover.data.protocols import ReadableObjects
+from crossover.stores.protocols import ReadableObjects
 
 FREE_SHARE = 0.5  # of the memory, and of the disk, that are free when the first object is kept
 

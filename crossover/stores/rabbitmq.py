@@ -15,8 +15,8 @@ import pika.exceptions as amqp
 from tenacity import retry_if_exception
 
 from crossover import runtime
-from crossover.data.protocols import Buffer, Traffic, build_arrival, check_body, read_arrival, redact_url
 from crossover.errors import ConfigError, Refused, Unavailable
+from crossover.stores.protocols import Buffer, Traffic, build_arrival, check_body, read_arrival, redact_url
 
 T = TypeVar("T")
 
