@@ -498,11 +498,23 @@ def collect(ctx: Context, event: Event, exchange: "GroupExchange") -> None:
     progress.mark_finished(ctx)
 
 
-def delete_checkpoints(ctx: Context) -> None:
+def find_last_rounds(saved: Iterable[str]) -> dict[str, int]:
+    """Return the round of each worker's newest checkpoint. Keys: prefixes of the workers' checkpoints. `saved`: keys of checkpoints."""
+    found: dict[str, int] = {}
+    for key in saved:
+        worker, _, position = key.rpartition("/")
+        found[worker] = max(found.get(worker, 0), int(position.partition(".")[0]))
+    return found
+
+
+def delete_checkpoints(ctx: Context, *, own: Several[str] | None = None) -> None:
     """Delete the checkpoints and evaluation claims of this attempt and of all earlier ones, whose late workers may have written some
-    since.
+    since. `own`: keys of this attempt's checkpoints, if they are listed already.
     """
-    ctx.objects.delete_prefix(ctx.keys.own_checkpoints)
+    if own is None:
+        ctx.objects.delete_prefix(ctx.keys.own_checkpoints)
+    else:
+        ctx.objects.delete(*own)
     ctx.objects.delete_prefix(ctx.keys.evaluations)
     for keys in progress.earlier_attempts(ctx):
         ctx.objects.delete_prefix(keys.own_checkpoints)

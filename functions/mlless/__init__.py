@@ -82,8 +82,11 @@ def collect(ctx: Context, event: Event) -> None:
     progress.raise_if_superseded(ctx)
     last, experiment = long_worker.store_last_model(ctx), ctx.experiment
     back = 2 * (experiment.functions.checkpoint_every + experiment.settings(MLLess).slack)
-    _delete_keys(ctx, ctx.keys, range(max(0, last - back), last + 1))
-    long_worker.delete_checkpoints(ctx)
+    saved = ctx.objects.list(ctx.keys.own_checkpoints)
+    # A worker that was dropped may have stored its last step again after the supervisor deleted it.
+    first = min([last, *long_worker.find_last_rounds(saved).values()])
+    _delete_keys(ctx, ctx.keys, range(max(0, first - back), last + 1))
+    long_worker.delete_checkpoints(ctx, own=saved)
     ctx.bus.remove(barriers=[(ctx.keys.updates, event["workers"] + 1)])
     progress.mark_finished(ctx)
 

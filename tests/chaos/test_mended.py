@@ -219,6 +219,16 @@ MENDED = {
             2,  # peers that wait for one another when the broker loses their mailboxes declare them again
             [Fault(kind="queues_lost", service="rabbitmq", at_s=at_s) for at_s in (40.0, 40.0, 41.0, 47.0, 48.0)],
         ),
+        (
+            load("config/mlless.yaml"),
+            30_022,
+            3,  # a dropped worker stores again, behind the supervisor's back, what the supervisor has deleted
+            [
+                Fault(kind="limit", service="minibatches", seconds=4),
+                Fault(kind="limit", service="timeout_s", seconds=60),
+                Fault(kind="slow", role="train 2", request=27, side="after", seconds=2.088),
+            ],
+        ),
     ],
 )
 def test_it_goes_on_by_itself(experiment: Experiment, seed: int, struck: int, faults: list[Fault]) -> None:
