@@ -669,6 +669,16 @@ def _keeps_to_constraints(found: Advice, each: Finalist) -> bool:
     return found.constraints.short_by(each.seconds, each.usd) <= 1
 
 
+def _list_missed_constraints(found: Advice, each: Finalist) -> list[str]:
+    """Return what the candidate misses at the 95th percentile: `the deadline`, `the budget`, both or none."""
+    wished, missed = found.constraints, []
+    if wished.deadline_s is not None and each.seconds.p95 > wished.deadline_s:
+        missed.append("the deadline")
+    if wished.budget_usd is not None and each.usd.p95 > wished.budget_usd:
+        missed.append("the budget")
+    return missed
+
+
 def quota_line(found: Advice) -> str:
     """Return a sentence on the quota that the account must ask for before it can start the winner, and on the best candidate that it can
     start today; "" if it can start the winner.
@@ -677,15 +687,9 @@ def quota_line(found: Advice) -> str:
         return ""
     if (today := found.startable) is None:
         return f"Not today: {word}."
-    held = "" if _keeps_to_constraints(found, today) else ", which misses the deadline or the budget"
-    needed = question_.count_standard_vcpus(today.candidate)
-    often = question_.NEW_ACCOUNT_VCPUS
-    few = (
-        f" It needs {needed} vCPUs of standard instances, and new accounts often have {often}."
-        if needed > often
-        else ""
-    )
-    answer = f"{today.candidate.words}: {today.words}{held}.{few}"
+    missed = _list_missed_constraints(found, today)
+    held = f", which misses {' and '.join(missed)}" if missed else ""
+    answer = f"{today.candidate.words}: {today.words}{held}."
     return f"Until AWS grants the quota that the first line needs: {answer} For the first line: {word}."
 
 

@@ -131,7 +131,7 @@ def _check_host_memory(candidate: Candidate, sizes: Sizes) -> tuple[str, str]:
 def describe_needed_quota(candidate: Candidate, gpu_quota: int = 0) -> str:
     """Return in words which AWS quota must be raised before the account can start the candidate; "" if none.
 
-    `gpu_quota`: vCPUs of GPU instances that the account may run; 0 for a new account.
+    `gpu_quota`: vCPUs of GPU instances that the account may run; 0 for a new account, which often has few vCPUs of other instances too.
     """
     if candidate.gpu:
         vcpus = candidate.workers * figures.load_instances().get(candidate.instance, UNKNOWN_INSTANCE).vcpus
@@ -147,6 +147,11 @@ def describe_needed_quota(candidate: Candidate, gpu_quota: int = 0) -> str:
         return f"functions of more than {NEW_ACCOUNT_MB:,} MB need an account that was granted them (at most {MAX_MEMORY_MB:,})"
     if candidate.memory_mb and candidate.workers > 10:
         return "a new account runs ten functions at once: ask for more first (crossover doctor names it)"
+    if not gpu_quota and (vcpus := count_standard_vcpus(candidate)) > NEW_ACCOUNT_VCPUS:
+        return (
+            f"{candidate.words} needs {vcpus} vCPUs of standard instances, and new accounts often have {NEW_ACCOUNT_VCPUS}: ask for a "
+            "quota first (crossover doctor names it)"
+        )
     return ""
 
 

@@ -76,7 +76,7 @@ def test_a_quota_says_which_gpus_may_start_today(found: Advice) -> None:
     assert today is not None and not describe_needed_quota(today.candidate)
 
 
-def test_the_answer_of_today_says_how_many_standard_vcpus_it_takes(found: Advice) -> None:
+def test_what_a_new_account_may_start_today_takes_few_standard_vcpus(found: Advice) -> None:
     instances = figures.load_instances()
     for each in (finalist.candidate for finalist in found.finalists):
         machines = 0 if each.gpu or not each.instance else each.workers * instances[each.instance].vcpus
@@ -86,8 +86,12 @@ def test_the_answer_of_today_says_how_many_standard_vcpus_it_takes(found: Advice
         assert subject.count_standard_vcpus(each) == machines + hosts
     gpu = next(each for each in found.finalists if each.candidate.gpu)
     large = next(each for each in found.finalists if subject.count_standard_vcpus(each.candidate) > 5)
-    line = advice.quota_line(replace(found, winner=gpu, alternatives=(), front=(large,), unknown=(), rejected=()))
-    assert f"It needs {subject.count_standard_vcpus(large.candidate)} vCPUs of standard instances" in line
+    alone = replace(found, winner=gpu, alternatives=(), front=(large,), unknown=(), rejected=())
+    assert alone.startable is None and advice.quota_line(alone).startswith("Not today: ")
+    needed = subject.count_standard_vcpus(large.candidate)
+    assert f"needs {needed} vCPUs of standard instances" in describe_needed_quota(large.candidate)
+    assert not describe_needed_quota(large.candidate, 8), "an account with a GPU quota is not new"
+    assert found.startable is not None and subject.count_standard_vcpus(found.startable.candidate) <= 5
 
 
 @pytest.mark.parametrize("text", ["some", "-1", "1.5", ""])
