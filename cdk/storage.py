@@ -42,7 +42,7 @@ class Buckets(Construct):
 
     def _bucket(self, name: str) -> s3.Bucket:
         """Build one bucket, which is encrypted and whose objects expire after KEEP_DAYS. CDK's custom resource empties it when the stack is
-        deleted.
+        deleted. Its tags are those of all resources of the stack (cdk/guards.py).
         """
         key = organisation.key(self)
         bucket = s3.Bucket(

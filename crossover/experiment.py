@@ -103,7 +103,7 @@ class Weights:
 class Training:
     """Settings of the section `training`: model, optimizer, schedule, loss and metric. They do not depend on the architecture."""
 
-    model: str = "small_cnn"  # a name of the registry, or package.module:factory
+    model: str = "small_cnn"  # a name in MODELS of learning/zoo.py, or package.module:factory
     weights: Weights = field(default_factory=Weights)
     adapters: Adapters = field(default_factory=Adapters)
     trainable: tuple[str, ...] | None = None  # parameters beside adapters, by name or pattern; all else is frozen

@@ -619,7 +619,7 @@ def list_log_lines(record: dict[str, Any], printed: bytes) -> list[str]:
 
 Sink = Callable[[Function, str, list[str]], None]  # function, log stream, lines
 _PLAIN_AT_ONCE = 8
-_IDLE_KEPT: Mapping[ZygoteKind, int] = {"torch": 8, "plain": 32}
+_IDLE_KEPT: Mapping[ZygoteKind, int] = {"torch": 8, "plain": 32}  # the most idle environments of each kind
 _WATCH_S = 0.05
 _ENDED_WITHIN_S = 2.0
 

@@ -453,8 +453,8 @@ def _to_plain(value: Any) -> Any:
 
 
 def cold_start_s(init_s: float) -> float:
-    """Return the seconds from an invocation to the call of its handler, for an INIT of `init_s` seconds. An INIT longer than INIT_LIMIT_S
-    is aborted after that time and starts again.
+    """Return the seconds from the begin of INIT to the call of the handler, for an INIT of `init_s` seconds. An INIT longer than
+    INIT_LIMIT_S is aborted after that time and starts again. `sandbox_s` of a service, the time before INIT, is not included.
     """
     return init_s + (INIT_LIMIT_S if init_s > INIT_LIMIT_S else 0.0)
 

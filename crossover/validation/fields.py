@@ -24,7 +24,7 @@ from crossover.workflow.architecture import load, sections
 # --- fields -----------------------------------------------------------------------------------------------------------
 
 FieldPath = tuple[str | int, ...]
-# Fields that name one of what lies in a folder, file by file.
+# Fields whose value names an entry of one of these tables.
 NAMED: dict[tuple[str, str], Mapping[str, object]] = {
     ("training", "optimizer"): OPTIMIZERS,
     ("aggregation", "rule"): RULES,

@@ -50,8 +50,8 @@ def compute_gradients(ctx: Context, event: Event) -> None:
 
 @step(torch="unless_in_database", uses={"tensors"})
 def average_in_database(ctx: Context, event: Event) -> None:
-    """Compute, inside the worker's database, the mean of its minibatches' gradients, and store it there as the worker's average: Table 1,
-    Compute.
+    """Compute the mean of the worker's gradients of its minibatches, inside its database (in the function if `database.compute` is fetch),
+    and store it there as the worker's average: Table 1, Compute.
     """
     round, worker = event["round"], event["worker"]
     names = [ctx.keys.gradient(round, worker, minibatch) for minibatch in range(event["minibatches"])]
