@@ -731,7 +731,10 @@ def capacity(found: Advice) -> list[str]:
         return []
     others = [each for each in found.alternatives if not each.candidate.gpu]
     instead = f"; if none is free, the next best is {others[0].candidate.words}" if others else ""
-    return [f"Waiting for a free GPU may take longer: the only three jobs measured waited 28 to 58 minutes{instead}."]
+    functions = ", and functions wait for no GPU" if any(each.kind == "lambda" for each in others) else ""
+    return [
+        f"Waiting for a free GPU may take longer: the only three jobs measured waited 28 to 58 minutes{instead}{functions}."
+    ]
 
 
 def spot_words(winner: Finalist) -> list[str]:

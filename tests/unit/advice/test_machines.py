@@ -89,10 +89,10 @@ def test_spot_says_how_often_it_would_be_interrupted(counts: tuple[int, ...], sa
     assert spot_words(finalist(replace(spot, spot=False), *counts)) == []
 
 
-def test_if_no_gpu_is_free_the_next_best_is_named() -> None:
+def test_if_no_gpu_is_free_the_next_best_is_named_and_functions_wait_for_none() -> None:
     gpu = finalist(Candidate("single", 1, 32, 1, on="gpu", instance="g4dn.xlarge"), 0)
     function = finalist(Candidate("single", 1, 32, 1, on="function", memory_mb=1_024), 0)
     (words,) = capacity(cast(Advice, SimpleNamespace(winner=gpu, alternatives=(gpu, function))))
-    assert words.endswith("the next best is one function of 1,024 MB."), words
+    assert words.endswith("the next best is one function of 1,024 MB, and functions wait for no GPU."), words
     assert "three jobs measured waited 28 to 58 minutes" in words
     assert capacity(cast(Advice, SimpleNamespace(winner=function, alternatives=(gpu,)))) == []
