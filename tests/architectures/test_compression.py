@@ -82,12 +82,14 @@ def test_a_run_that_is_resumed_goes_on_with_what_was_left_out() -> None:
     undisturbed = trained(experiment)
     job = Job(experiment)
     stopped = False
-    count = FailAt(3 * len(undisturbed.calls) // 4, "before", Killed)
+    # Of what is stored: how often a store is asked depends on how busy the machine is.
+    count = FailAt(3 * undisturbed.calls.count("create") // 4, "before", Killed)
 
     def hook(moment: str, operation: str) -> None:
         nonlocal stopped
         with contextlib.suppress(Killed):
-            count(moment, operation)
+            if operation == "create":
+                count(moment, operation)
         stopped = stopped or bool(count.failed)
         if stopped:
             raise Corrupt("everything fails from here on")
