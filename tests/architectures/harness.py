@@ -2,7 +2,7 @@
 
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -212,19 +212,37 @@ def every_step(monkeypatch: pytest.MonkeyPatch, wrap: Callable[[Any], Any]) -> I
         yield
 
 
+QUESTIONS = {
+    "get",
+    "exists",
+    "list",
+    "list_arrived",
+    "peek",
+}  # a waiting worker asks them as often as the machine's speed allows
+
+
+def count_changes(calls: Sequence[str]) -> int:
+    """Return the number of calls that change a store or a bus, which does not depend on the machine's speed."""
+    return sum(each not in QUESTIONS for each in calls)
+
+
 class FailAt:
     """A hook that raises `error` once, at the k-th call (0: never), before or after the call takes effect. Calls for heartbeats do not
-    count.
+    count. `changes`: count only calls that change a store or a bus.
     """
 
-    def __init__(self, k: int = 0, moment: str = "before", error: type[BaseException] = Unavailable) -> None:
-        self.k, self.moment, self.error = k, moment, error
+    def __init__(
+        self, k: int = 0, moment: str = "before", error: type[BaseException] = Unavailable, *, changes: bool = False
+    ) -> None:
+        self.k, self.moment, self.error, self.changes = k, moment, error, changes
         self.operations, self.lock = list[str](), threading.Lock()  # a program may fetch in a thread of its own
         self.failed = ""
 
     def __call__(self, moment: str, operation: str) -> None:
         """Count the call, and raise the error if it is the k-th."""
         if threading.current_thread().name.startswith("heart") or moment != self.moment:
+            return
+        if self.changes and operation in QUESTIONS:
             return
         with self.lock:
             self.operations.append(operation)

@@ -8,7 +8,7 @@ import pytest
 from crossover.errors import Corrupt, CrossoverError
 from crossover.experiment import Exchange, Experiment
 from crossover.training.waits import reserve_s
-from tests.architectures.harness import FailAt, Job, Killed, every_step, silent, small
+from tests.architectures.harness import FailAt, Job, Killed, count_changes, every_step, silent, small
 from tests.architectures.lives import ShortLives
 from tests.architectures.trained import assert_equal_to_reference, trained
 
@@ -82,14 +82,12 @@ def test_a_run_that_is_resumed_goes_on_with_what_was_left_out() -> None:
     undisturbed = trained(experiment)
     job = Job(experiment)
     stopped = False
-    # Of what is stored: how often a store is asked depends on how busy the machine is.
-    count = FailAt(3 * undisturbed.calls.count("create") // 4, "before", Killed)
+    count = FailAt(3 * count_changes(undisturbed.calls) // 4, "before", Killed, changes=True)
 
     def hook(moment: str, operation: str) -> None:
         nonlocal stopped
         with contextlib.suppress(Killed):
-            if operation == "create":
-                count(moment, operation)
+            count(moment, operation)
         stopped = stopped or bool(count.failed)
         if stopped:
             raise Corrupt("everything fails from here on")

@@ -6,7 +6,16 @@ A clean run gives the bits that the disturbed run must end with (docs/correctnes
 import pytest
 
 from tests.architectures.fleet import Fleet, only
-from tests.architectures.harness import FailAt, Job, Killed, claiming, every_step, small, tree_architectures
+from tests.architectures.harness import (
+    FailAt,
+    Job,
+    Killed,
+    claiming,
+    count_changes,
+    every_step,
+    small,
+    tree_architectures,
+)
 from tests.architectures.lives import restarting
 from tests.architectures.trained import trained
 
@@ -17,7 +26,7 @@ def test_a_process_that_is_killed_is_replaced_without_a_trace(
 ) -> None:
     """It dies half way, when a call has taken effect and before it knows."""
     undisturbed, job = trained(small(architecture)), Job(small(architecture))
-    death = FailAt(len(undisturbed.calls) // 2, "after", Killed)
+    death = FailAt(count_changes(undisturbed.calls) // 2, "after", Killed, changes=True)
     if architecture in tree_architectures():
         job.clients.hook = death
         with every_step(monkeypatch, restarting):

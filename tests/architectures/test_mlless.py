@@ -27,7 +27,7 @@ from crossover.workflow.architecture import load
 from crossover.workflow.context import Context, Resources
 from functions.mlless import words
 from functions.mlless.settings import MLLess
-from tests.architectures.harness import FailAt, Job, Killed, every_step, small
+from tests.architectures.harness import FailAt, Job, Killed, count_changes, every_step, small
 from tests.architectures.lives import Hurry, ShortLives, mortal, restarting
 from tests.architectures.trained import trained
 
@@ -176,7 +176,7 @@ def test_deaths_and_short_lives_change_nothing(settings: dict[str, Any], monkeyp
     run = trained(experiment)
     with every_step(monkeypatch, restarting):
         job = Job(experiment)
-        job.clients.hook = FailAt(len(run.calls) // 2, "after", Killed)
+        job.clients.hook = FailAt(count_changes(run.calls) // 2, "after", Killed, changes=True)
         assert job.run() == run.model
         assert job.tensor_keys() == []
     job = Job(experiment)
