@@ -17,7 +17,7 @@ CLASSES = 10
 
 def count_models() -> dict[str, dict[str, dict[str, Any]]]:
     """Count the sizes of the project's models. Return, by model and by image such as `3x32x32`, the number of parameters, buffers and
-    multiply-accumulates, and the counts of a training step.
+    multiply-accumulates, the counts of a training step, and the bytes that a gradient and an evaluation hold for one sample.
     """
     found: dict[str, dict[str, dict[str, Any]]] = {}
     for model in sorted(MODELS):
@@ -25,6 +25,7 @@ def count_models() -> dict[str, dict[str, dict[str, Any]]]:
             size = fitness.measure_model(Training(model=model), classes=CLASSES, sample=torch.zeros(image))
             counts = {name: int(value) for name, value in asdict(size.step).items()}
             whole = {"parameters": size.parameters, "buffers": size.buffers, "macs": size.macs, "step": counts}
+            whole |= {"kept_bytes": size.kept_bytes, "widest_bytes": size.widest_bytes, "fixed_bytes": size.fixed_bytes}
             found.setdefault(model, {})["x".join(map(str, image))] = whole
     return found
 

@@ -87,6 +87,11 @@ class Candidate:
         return _load_form(self.architecture, self.on)
 
     @property
+    def has_minibatch_map(self) -> bool:
+        """True if the candidate computes the minibatches of a round side by side."""
+        return _has_minibatch_map(self.architecture, self.on)
+
+    @property
     def kind(self) -> str:
         """Kind of resource that the candidate's workers use: `lambda`, `ec2` or `gpu`."""
         if not self.instance:
@@ -278,6 +283,12 @@ def _load_form(name: str, on: str) -> Architecture:
     return architecture.resolve_form(
         Experiment(name="form", architecture=name).with_settings(architecture.settings(on=on))
     )
+
+
+@cache
+def _has_minibatch_map(name: str, on: str) -> bool:
+    """Return whether the architecture called `name` computes the minibatches of a round side by side on the platform `on`."""
+    return has_minibatch_map(_load_form(name, on))
 
 
 def _vary_instances(

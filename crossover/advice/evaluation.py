@@ -31,7 +31,7 @@ from crossover.simulation.start_up import StartUpPart
 from crossover.simulation.workload import Workload
 from crossover.validation import check_deployment, validate
 from crossover.workflow.architecture import steps
-from crossover.workflow.infrastructure import has_minibatch_map, uses_bus
+from crossover.workflow.infrastructure import uses_bus
 
 T = TypeVar("T")
 
@@ -136,9 +136,16 @@ class Question:
         """Return the smallest number of epochs that the candidate can train: 1, or more if its workers exchange models only after several
         epochs. Its runs are a multiple of this long.
         """
-        minibatches = len(self.workload_of(candidate).samples)
-        every = minibatches if candidate.every == "epoch" else candidate.every
-        return Calendar(minibatches, every, self.base.training.epochs).span
+        return self._get_cached(
+            self._compute_span, candidate.workers, candidate.batch_size, candidate.limit, candidate.every
+        )
+
+    def _compute_span(self, workers: int, batch_size: int, limit: int | None, every: int | Literal["epoch"]) -> int:
+        """Return the smallest number of epochs that a run with this share of the work can train; `span` caches it. `limit`: number of
+        training samples to use, None for all; `every`: minibatches in a round.
+        """
+        minibatches = len(self._get_cached(self._workload, workers, batch_size, limit).samples)
+        return Calendar(minibatches, minibatches if every == "epoch" else every, self.base.training.epochs).span
 
     def before_s(self, candidate: Candidate) -> float:
         """Return the assumed seconds of the candidate's start-up: from `deploy` until its stacks are deployed and its instances have
@@ -217,7 +224,7 @@ class Question:
             evaluations = -(-epochs // self.span(candidate))
             evaluated_s = evaluations * self.calibration.evaluate_share * validating_s
         worked_s = epochs * (minibatches * batch_s + samples * sample_s)
-        if not has_minibatch_map(candidate.form):
+        if not candidate.has_minibatch_map:
             return worked_s + evaluated_s, worked_s + evaluated_s
         rounds_s = epochs * (rounds * batch_s + longest * sample_s)
         return rounds_s + evaluated_s, worked_s + evaluated_s
@@ -318,7 +325,7 @@ class Question:
             """Return a lower bound for the mean of `count` random factors with the standard deviation `sigma`."""
             return min(STRAGGLER_DISCOUNT, exp(-LUCKY_SIGMAS * sigma / sqrt(count)))
 
-        computed = rounds if has_minibatch_map(candidate.form) else minibatches
+        computed = rounds if candidate.has_minibatch_map else minibatches
         return least(cloud.compute_sigma, computed), least(cloud.request_sigma, rounds)
 
     def _figures(self, candidate: Candidate, used: Mapping[str, float], seconds: float, transitions: float) -> Estimate:
@@ -380,7 +387,7 @@ class Question:
         further rounds take equally long.
         """
         found = self._profile(shape, self._on_its_hosts)
-        queue = shape.host and shape.memory_mb and shape.workers > 1 and not has_minibatch_map(shape.form)
+        queue = shape.host and shape.memory_mb and shape.workers > 1 and not shape.has_minibatch_map
         return replace(found, unshared=self._profile(shape, self._on_its_hosts.without_sharing())) if queue else found
 
     def _profile(self, shape: Candidate, cloud: Calibration) -> "Profile":
@@ -389,7 +396,7 @@ class Question:
         epochs, minibatches = experiment.training.epochs, len(workload.samples)
         every = minibatches if shape.every == "epoch" else shape.every
         times_each = minibatches / every
-        if shape.every == "epoch" and minibatches > 2 * FEW_MINIBATCHES and not has_minibatch_map(shape.form):
+        if shape.every == "epoch" and minibatches > 2 * FEW_MINIBATCHES and not shape.has_minibatch_map:
             # A round that is a whole epoch: linear in its minibatches, which follow one another. The last may be smaller.
             every, times_each = FEW_MINIBATCHES, sum(workload.samples) / (FEW_MINIBATCHES * shape.batch_size)
         rounds, span = -(-minibatches // every), self.span(shape)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from crossover.advice.candidates import Candidate, list_instance_types
 from crossover.advice.evaluation import Question
 from crossover.errors import ConfigError, DataError, NoProjection
-from crossover.experiment import MAX_MEMORY_MB, Experiment
+from crossover.experiment import MAX_MEMORY_MB, Experiment, Training
 from crossover.learning import sizes as data_sizes
-from crossover.learning.sizes import HELD_VECTORS, RUNTIME_MB
+from crossover.learning.sizes import HELD_VECTORS, RUNTIME_MB, SAMPLES_OF_EVALUATION
 from crossover.reports import display, prices
 from crossover.reports.display import Band
 from crossover.reports.prices import Prices
@@ -21,10 +21,11 @@ from crossover.simulation.calibration import AWS, Calibration
 from crossover.simulation.figures import UNKNOWN_INSTANCE
 from crossover.simulation.gpu_steps import Precision, card_of
 from crossover.simulation.measured_steps import MeasuredSteps
-from crossover.simulation.workload import Workload
+from crossover.simulation.workload import MODELS, ModelSize, Workload
 
 if TYPE_CHECKING:
     from crossover.advice.probe import Probe  # torch: not for a first estimate
+    from crossover.learning.fitness import Footprint
 
 # --- needs ------------------------------------------------------------------------------------------------------------
 
@@ -287,6 +288,8 @@ def _parse_resources(names: Sequence[str]) -> tuple[str, ...]:
 RATIO_SIGMA = 0.2
 PEAK_MARGIN = 1.3  # than a peak that was measured here: another allocator, another processor; assumed
 MOST_SHARED = 0.99
+# Settings on which a model's counts depend; MODELS has them for the defaults.
+COUNTED_SETTINGS = ("weights", "adapters", "trainable", "image_size", "memory_format")
 
 
 def build_question(
@@ -302,25 +305,7 @@ def build_question(
     `calibration`: speeds of AWS; `measured`: result of measuring the model on this machine, if that was done; `gpu_row`: file that
     `crossover probe` wrote on a GPU. Raises ConfigError, DataError, OwnCodeError.
     """
-    from crossover.learning import (
-        fitness,  # torch: not for --help
-        weights,
-    )
-
-    sample, sample_bytes, classes, training, validation = _describe_data(experiment)
-    found = fitness.measure_model(experiment.training, classes=classes, sample=sample)
-    workload = Workload(
-        model=experiment.training.model,
-        parameters=found.parameters,
-        buffers=found.buffers,
-        macs=found.macs,
-        step=found.step,
-        samples=(1,),  # each candidate has its own
-        image_bytes=sample_bytes,
-        validation_samples=validation,
-        training_share=fitness.compute_training_share(experiment.training, classes=classes, shape=tuple(sample.shape)),
-        base_bytes=weights.get_file_size(experiment.training.weights),
-    )
+    workload, size, training = _count_known(experiment) or _count_loaded(experiment)
     if measured is not None:
         from crossover.advice.probe import KNOWN
 
@@ -334,21 +319,21 @@ def build_question(
             **_parallel_shares(measured, calibration),
             name=f"{calibration.name}, probed",
         )
-    known = workload.model in calibration.sample_s
+    model, known = workload.model, workload.model in calibration.sample_s
     note = (
         measured.words
         if measured is not None
         else (
-            f"{workload.model}'s gradient takes as long as was measured on one core, and on a GPU what measured steps say"
+            f"{model}'s gradient takes as long as was measured on one core, and on a GPU what measured steps say"
             if known
-            else f"{workload.model}'s gradient is taken for {found.macs:,} multiply-accumulates a sample forward; --probe would measure it"
+            else f"{model}'s gradient is taken for {workload.macs:,} multiply-accumulates a sample forward; --probe would measure it"
         )
     )
     bounds = Sizes(
         vector_bytes=workload.vector_bytes,
-        kept_bytes=max(found.kept_bytes, PEAK_MARGIN * measured.sample_bytes / OF_KEPT if measured else 0.0),
-        evaluation_bytes=found.evaluation_bytes,
-        fixed_bytes=found.fixed_bytes,
+        kept_bytes=max(size.kept_bytes, PEAK_MARGIN * measured.sample_bytes / OF_KEPT if measured else 0.0),
+        evaluation_bytes=SAMPLES_OF_EVALUATION * size.widest_bytes,
+        fixed_bytes=size.fixed_bytes,
     )
     calibration = calibration.with_uncertainty_of(workload.model)
     if measured is not None:
@@ -400,6 +385,55 @@ def _parallel_shares(measured: "Probe", calibration: Calibration) -> dict[str, f
 def _without_baseline(experiment: Experiment) -> Experiment:
     """Return the experiment with `baseline: none`, because a baseline would be a second deployment."""
     return replace(experiment, baseline="none")
+
+
+def _count_known(experiment: Experiment) -> tuple[Workload, ModelSize, int] | None:
+    """Return three values without loading torch: the sizes of the work of the experiment's model and data, those of the model, and the
+    number of training samples. None unless both come with the project and the model is trained as MODELS counts it.
+    """
+    training, split = experiment.training, data_sizes.count_split(experiment)
+    as_counted = Training(model=training.model)
+    usual = all(getattr(training, each) == getattr(as_counted, each) for each in COUNTED_SETTINGS)
+    if split is None or training.model not in MODELS or not usual:
+        return None
+    samples, validation = split
+    image = data_sizes.DATA[experiment.data.dataset].image
+    size = MODELS[training.model][image]
+    workload = Workload(
+        model=training.model,
+        parameters=size.parameters,
+        buffers=size.buffers,
+        macs=size.macs,
+        step=size.step,
+        samples=(1,),  # each candidate has its own
+        image_bytes=prod(image),
+        validation_samples=validation,
+    )
+    return workload, size, samples
+
+
+def _count_loaded(experiment: Experiment) -> "tuple[Workload, Footprint, int]":
+    """Return three values from the experiment's loaded model and data: the sizes of the work, those of the model, and the number of
+    training samples. Raises ConfigError, DataError, OwnCodeError.
+    """
+    from crossover.learning import fitness, weights
+
+    training = experiment.training
+    sample, sample_bytes, classes, samples, validation = _describe_data(experiment)
+    found = fitness.measure_model(training, classes=classes, sample=sample)
+    workload = Workload(
+        model=training.model,
+        parameters=found.parameters,
+        buffers=found.buffers,
+        macs=found.macs,
+        step=found.step,
+        samples=(1,),  # each candidate has its own
+        image_bytes=sample_bytes,
+        validation_samples=validation,
+        training_share=fitness.compute_training_share(training, classes=classes, shape=tuple(sample.shape)),
+        base_bytes=weights.get_file_size(training.weights),
+    )
+    return workload, found, samples
 
 
 def _describe_data(experiment: Experiment) -> tuple[Any, int, int | None, int, int]:

@@ -437,10 +437,16 @@ def evaluate_job(question: Question, job: Job) -> Any:
 
 def on_cores(question: Question, processes: int | None) -> AbstractContextManager[Executor | None]:
     """Return a context manager that starts a pool of processes for evaluating candidates of the question. `processes`: their number, by
-    default one per core; for one, no pool is started and the block gets None.
+    default one per core; for one, no pool is started and the block gets None. The processes begin at once, so that they import the
+    simulation while this process still lists the candidates.
     """
     count = processes or os.cpu_count() or 1
-    return nullcontext() if count == 1 else start_pool(count, _keep_question, question)
+    if count == 1:
+        return nullcontext()
+    pool = start_pool(count, _keep_question, question)
+    for _ in range(count):
+        pool.submit(os.getpid)
+    return pool
 
 
 def _evaluate_jobs(question: Question, working: Executor | None, jobs: Sequence[Job]) -> list[Any]:

@@ -243,8 +243,6 @@ def _describe_rows(part: Tensor) -> str:
 #
 # Nothing is timed here: the counts are the same on every machine.
 
-_AT_ONCE = 256  # samples of an evaluation's forward pass, as the learner takes them
-
 
 @dataclass(frozen=True, kw_only=True)
 class Footprint:
@@ -263,11 +261,6 @@ class Footprint:
     widest_bytes: int
     step: StepCounts
     fixed_bytes: int = 0
-
-    @property
-    def evaluation_bytes(self) -> int:
-        """Bytes of activations that an evaluation's forward pass holds: `widest_bytes` for 256 samples."""
-        return _AT_ONCE * self.widest_bytes
 
 
 def measure_module(module: nn.Module, sample: Tensor) -> Footprint:

@@ -7,6 +7,7 @@ from crossover.errors import ConfigError
 from crossover.experiment import Experiment
 
 RUNTIME_MB = 300  # torch, boto3 and the interpreter: 226 to 276 measured
+SAMPLES_OF_EVALUATION = 256  # of its forward pass, as the learner takes them
 HELD_VECTORS = 6  # model, gradient, average, momentum, one that comes in and one that goes out
 
 

@@ -40,14 +40,12 @@ def _read_figures(path: Path) -> dict[str, Any]:
     """Return the content of a calibration file. Raises ConfigError if the file is not a calibration, or if a figure has no number or no
     source.
     """
+    plain = dict(_read_yaml(path))
     try:
-        plain: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
-        if plain["format"] != FORMAT:
-            raise ValueError(f"format {plain['format']!r} is unknown; this version reads {FORMAT}")
         for each in plain["figures"]:
             if not each["source"] or not isinstance(each["value"], int | float):
                 raise ValueError(f"{each['figure']}: expected a number and its source")
-    except (OSError, yaml.YAMLError, KeyError, TypeError, ValueError) as problem:
+    except (KeyError, TypeError, ValueError) as problem:
         raise ConfigError(f"{path.name}: not a calibration: {problem}") from problem
     return plain
 

@@ -27,13 +27,17 @@ def _explain_unknown_size(name: str, known: Iterable[str]) -> str:
 @dataclass(frozen=True)
 class ModelSize:
     """Size of a model. `macs`: multiply-accumulates of the forward pass of one sample; `step`: operations and bytes of a training step, per
-    step and per sample. Both hold for the image size under which MODELS lists them.
+    step and per sample; `kept_bytes`, `widest_bytes`, `fixed_bytes`: as in `learning.fitness.Footprint`, 0 if not known. They hold for the
+    image size under which MODELS lists them.
     """
 
     parameters: int
     buffers: int
     macs: int
     step: StepCounts
+    kept_bytes: float = 0.0
+    widest_bytes: int = 0
+    fixed_bytes: int = 0
 
 
 def _load_models() -> dict[str, dict[tuple[int, int, int], ModelSize]]:
@@ -42,8 +46,7 @@ def _load_models() -> dict[str, dict[tuple[int, int, int], ModelSize]]:
     for model, images in figures.load_models().items():
         for image, plain in images.items():
             channels, height, width = map(int, image.split("x"))
-            step = StepCounts(**plain["step"])
-            size = ModelSize(plain["parameters"], plain["buffers"], plain["macs"], step)
+            size = ModelSize(**{**plain, "step": StepCounts(**plain["step"])})
             found.setdefault(model, {})[channels, height, width] = size
     return found
 

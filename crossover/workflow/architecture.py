@@ -317,10 +317,14 @@ def _files(name: str) -> list[str]:
     """Return the paths, relative to the project, of the files in functions/ and peers/ that may define the architecture `name`: `<name>.py`
     or `<name>/__init__.py`. Empty files are left out.
     """
-    found = (ROOT / package / f"{name}{end}" for package in PACKAGES for end in ("/__init__.py", ".py"))
-    return [
-        str(file.relative_to(ROOT)) for file in found if name.isidentifier() and file.is_file() and file.stat().st_size
+    known = runtime.get_or_make("files of architectures", dict[tuple[Path, str], list[str]])
+    if (ROOT, name) in known:  # a projection asks thousands of times
+        return known[ROOT, name]
+    paths = (ROOT / package / f"{name}{end}" for package in PACKAGES for end in ("/__init__.py", ".py"))
+    found = [
+        str(file.relative_to(ROOT)) for file in paths if name.isidentifier() and file.is_file() and file.stat().st_size
     ]
+    return known.setdefault((ROOT, name), found) if found else found
 
 
 def load(name: str) -> Architecture:

@@ -9,13 +9,14 @@ import pytest
 import torch
 from torch import nn
 
+from crossover.advice import question
 from crossover.errors import ConfigError
 from crossover.experiment import Data, Experiment, ImageSize, Training
 from crossover.learning import fitness
 from crossover.learning.batches import Batch, encode_batch
 from crossover.learning.zoo import MODELS as REGISTRY
 from crossover.simulation import AWS
-from crossover.simulation.workload import DATA, MODELS, ModelSize, Workload
+from crossover.simulation.workload import DATA, MODELS, Workload
 
 
 def test_every_model_of_the_registry_has_its_sizes() -> None:
@@ -39,7 +40,34 @@ def test_sizes_are_the_models_own(name: str, image: tuple[int, int, int]) -> Non
         module.eval()(torch.zeros(1, *image))
     parameters = sum(each.numel() for each in module.parameters())
     buffers = sum(each.numel() for key, each in module.named_buffers() if key.endswith(("running_mean", "running_var")))
-    assert MODELS[name][image] == ModelSize(parameters, buffers, macs, MODELS[name][image].step)
+    known = MODELS[name][image]
+    assert known == replace(known, parameters=parameters, buffers=buffers, macs=macs)
+
+
+SMALL = ("small_cnn", "digits")
+
+
+@pytest.mark.parametrize(
+    ("model", "dataset"),
+    [
+        pytest.param(model, dataset, marks=() if (model, dataset) == SMALL else pytest.mark.slow)
+        for model in MODELS
+        for dataset in ("digits", "mnist", "cifar10-generated")
+    ],
+)
+def test_advice_knows_of_a_model_what_it_would_count(model: str, dataset: str) -> None:
+    asked = Experiment(name="some", architecture="spirt", training=Training(model=model), data=Data(dataset=dataset))
+    known, size, samples = question._count_known(asked) or pytest.fail("neither model nor data come with the project")
+    workload, counted, samples_ = question._count_loaded(asked)
+    assert (known, samples) == (workload, samples_)
+    held = ("kept_bytes", "widest_bytes", "fixed_bytes")
+    assert [getattr(size, each) for each in held] == [getattr(counted, each) for each in held]
+
+
+@pytest.mark.parametrize("changes", [{"memory_format": "contiguous"}, {"image_size": ImageSize(begin=4)}])
+def test_a_model_with_other_counts_is_counted(changes: dict[str, Any]) -> None:
+    training = Training(model="small_cnn", **changes)
+    assert question._count_known(Experiment(name="some", architecture="spirt", training=training)) is None
 
 
 def test_batches_are_as_long_as_they_are_staged() -> None:
