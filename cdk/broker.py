@@ -30,5 +30,5 @@ class Broker:
 
     @property
     def grants(self) -> list[Grant]:
-        """The permissions that a user of the broker needs: to read the secret with its login."""
+        """The only permission that a function or program needs to use the broker: to read the secret with its login."""
         return [secret(self._fact("secret"))]

@@ -30,12 +30,12 @@ class FileImports:
 
 @dataclass(frozen=True)
 class Closure:
-    """The files to put into a function's zip: `files`, all that its handler can reach, and `computing`, the names of the modules among them
-    that import torch.
+    """The project's files to put into the zip of a function or program: `files`, all that its module can reach by imports, and
+    `computing`, the names of the modules among them that import torch at module level.
     """
 
     files: tuple[Path, ...]  # relative to the root, sorted
-    computing: tuple[str, ...] = ()  # the modules among them that import torch themselves
+    computing: tuple[str, ...] = ()  # sorted
 
 
 class Sources:
@@ -58,7 +58,9 @@ class Sources:
         return None
 
     def imports(self, module: str) -> FileImports:
-        """Return what the file of `module`, one of this project's, imports. Raises AssertionError if it has no file."""
+        """Return the imports of `module`, one of this project's: names of this project's modules and of third-party packages. The result
+        is kept. Raises AssertionError if the module has no file.
+        """
         if module not in self._imports:
             path = self.path(module)
             assert path is not None, module
@@ -110,12 +112,12 @@ class Sources:
         return seen
 
     def closure(self, module: str, *, available: frozenset[str], own: Collection[str] = ()) -> Closure:
-        """Return the files to bundle for a handler in `module`. Imports inside functions are followed; modules that need torch are left out
-        if torch is not available.
+        """Return the files to bundle for a handler in `module`: the module and all of this project's modules that it imports, directly or
+        indirectly, at module level or inside functions. Modules that need torch are left out if torch is not available.
 
         `available`: the third-party packages that its layers provide; `own`: modules of this project that user code imports, which are
         bundled too. Raises Unreachable if importing `module` itself needs a package that is not available, or if anything that `module`
-        can reach needs one other than torch. What only `own` reaches is left out instead.
+        can reach needs one other than torch. Modules that only `own` reaches are left out instead if they need such a package.
         """
         if missing := self.needs(module) - available:
             raise Unreachable(
@@ -132,9 +134,10 @@ class Sources:
 
 
 def stage(closure: Closure, *, root: Path, out: Path, own: Mapping[Path, Path] | None = None) -> None:
-    """Copy the files of `closure` from `root` to the folder `out`, without their metadata, so that equal sources give equal zips.
+    """Copy the contents of the files of `closure` from `root` to the folder `out`, under the same relative paths, without permissions and
+    times, so that equal sources give equal zips. Folders are created; existing files are overwritten.
 
-    `own`: files of user code as {path in the zip: source}; they are put beside the project's, where Python looks first.
+    `own`: files of user code to copy too, as {path in the zip: source}; at an equal path they replace the project's.
     """
     for path, source in ({each: root / each for each in closure.files} | {**(own or {})}).items():
         target = out / path

@@ -64,8 +64,8 @@ class ExperimentStack(Stack):
 
     @property
     def identity(self) -> dict[str, str]:
-        """The environment variables by which functions and programs know their experiment: project, name and architecture. Their names get
-        the prefix CROSSOVER_ later.
+        """The environment variables by which functions and programs know their experiment: PROJECT, EXPERIMENT (its name) and
+        ARCHITECTURE. Constructs that use them add the prefix CROSSOVER_ to the names.
         """
         experiment = self._experiment
         return {
@@ -81,21 +81,25 @@ class ExperimentStack(Stack):
 
     @property
     def computing_steps(self) -> frozenset[str]:
-        """The names of the steps whose functions get torch."""
+        """The names of the architecture's steps whose functions get torch, because they need it for this experiment."""
         experiment = self._experiment
         return frozenset(step.name for step in steps(architecture_of(experiment)) if step.needs_torch(experiment))
 
     @property
     def state_machines(self) -> dict[str, state_machines.Machine]:
-        """The state machines of the architecture by name, built for the experiment's numbers of workers and minibatches."""
+        """The definitions of the architecture's state machines by short name, generated for the experiment's numbers of workers and
+        minibatches. Nothing is added to the stack.
+        """
         architecture, minibatches = architecture_of(self._experiment), most_minibatches(self._experiment)
         return state_machines.machines(architecture, self._experiment, minibatches=minibatches)
 
     def publish(self, facts: Mapping[str, str]) -> None:
-        """Publish `facts`, values by name, as SSM parameters under `/crossover/<project>/<experiment>/`, where the runner reads them.
+        """Add an SSM parameter for each of `facts`, values by name, under `/crossover/<project>/<experiment>/`, where the runner reads
+        them.
 
-        Adds the values that every experiment has, such as `version` and `shape`. A run that does not fit `shape` (more workers, or more
-        minibatches than the Maps were built for) is refused.
+        Adds further ones: `version` (of Crossover), `shape` (JSON: architecture, workers, minibatches per epoch, compute and channel),
+        with user code its fingerprint `own_code`, and with shared stacks an import of their exports, so that they cannot be deleted before
+        this stack. The runner refuses a run that does not fit `shape` or has another `own_code`.
         """
         experiment = self._experiment
         shape = {

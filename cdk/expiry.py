@@ -41,10 +41,11 @@ INPUT = {"now": "<aws.scheduler.scheduled-time>"}  # the scheduler puts the mome
 
 
 def _grants_to_end_runs(project: str, only: str) -> list[grants.Grant]:
-    """Return the permissions to find and stop the runs of the project's stacks, which are deployed later than this role. Names and tags
-    restrict them to this project.
+    """Return the permissions to find and stop the runs of the project's stacks: read the runs' deadlines, list and stop executions, set
+    the capacity of fleets. Names and tags restrict them to this project, whose stacks may be deployed later than this role.
 
-    `only`: name of the only stack whose runs are stopped, '' for all of the project.
+    `only`: name of the only stack whose runs are stopped, '' for all of the project. A single stack has no fleet, and gets no permission
+    for fleets.
     """
     names, own = f"{only}-*" if only else f"{project}-*", {PROJECT: project}
     tagged = {"StringEquals": {f"aws:ResourceTag/{key}": value for key, value in own.items()}}
@@ -122,7 +123,8 @@ def _grants_to_delete_stacks(project: str, only: str) -> list[grants.Grant]:
 
 
 class Expiry(Construct):
-    """The state machine that ends runs and deletes stacks that have expired, its schedule, and a role for each.
+    """The state machine that stops the runs of expired stacks and deletes these stacks, its schedule (every 15 minutes), and a role for
+    each.
 
     `only`: name of the stack that this construct is part of, if the stack needs no shared network and so must delete itself; '' for the
     network's expiry, which covers the whole project. `undelivered`: queue of the starts that the scheduler gave up, each with the reason;

@@ -32,11 +32,11 @@ WITHOUT_DEADLINE: list[ExpiryState] = [
 
 
 def definition(project: str, *, only: str = "") -> ExpiryState:
-    """Return the definition, in Amazon States Language, of the state machine that ends runs and deletes stacks that have expired. It is
-    started with `{"now": <moment>}`.
+    """Return the definition, in Amazon States Language, of the state machine that stops the runs of expired stacks and of runs past their
+    deadline, and then deletes expired stacks. Its input is `{"now": <moment>}`, in the form 2026-01-31T12:00:00Z.
 
-    AWS calls are placeholders, as in `crossover.workflow.state_machines`. `only`: name of the only stack to check; '' for all of the
-    project. State names must be unique in the whole machine.
+    The resources of AWS calls are placeholders such as `${call_sns_publish}`, which the stack must replace. `only`: name of the only stack
+    to check; '' for all of the project.
     """
     states = {
         "Begin": {
@@ -94,9 +94,12 @@ def _list_stacks_states(project: str, *, then: str) -> dict[str, ExpiryState]:
 
 
 def _describe_stacks_state(project: str, *, then: str) -> ExpiryState:
-    """Build the Map state that describes the listed stacks. It assigns `over` (ids of the stacks to delete), `ended` (ids of the stacks
-    whose runs must be stopped), `faults` (stacks over an hour late, or not describable) and `topics` (where to report faults). Stacks
-    without this project's tag are ignored, whatever their names. `then`: name of the next state.
+    """Build the Map state that describes the stacks in `names`. It assigns `over` (ids of the stacks to delete), `ended` (ids of the
+    stacks whose runs must be stopped), `faults` (texts about stacks over an hour late, or not describable) and `topics` (where to report
+    faults).
+
+    Stacks without this project's tag are ignored, whatever their names. The broker is in `over` only if no experiment exists that uses
+    shared stacks, the network only if no broker exists either. `then`: name of the next state.
     """
     ours = f"$ours := $states.result[project = '{project}']"
     leans = f"$not(kind in ['{BROKER}', '{NETWORK}']) and $not(stands = '{ALONE}')"  # on what is shared
@@ -124,8 +127,11 @@ def _describe_stacks_state(project: str, *, then: str) -> ExpiryState:
 
 
 def _describe_one_stack(project: str) -> dict[str, ExpiryState]:
-    """Build the states that describe one stack, by name: its tags and status and, for an experiment of the project, the deadline of its
-    current run.
+    """Build the states, by name, that describe one stack. Their output is an object with its id, name, status and tags and, for an
+    experiment of the project with a run, `deadline`, the moment at which that run must be stopped.
+
+    A stack that does not exist any more, or that cannot be described (`unknown`), gives an object without a kind, so that it is not
+    deleted.
     """
     named = f"'/crossover/{project}/' & $substring($states.input.name, {len(project) + 1}) & '/bucket'"
     unknown = (
@@ -187,7 +193,9 @@ def _describe_one_stack(project: str) -> dict[str, ExpiryState]:
 
 
 def _past(field: str, *, by: str = "$moment") -> str:
-    """Return a JSONata condition: true if `field` holds a moment that is not later than `by`, a JSONata variable."""
+    """Return a JSONata condition: true if `field` holds a moment (text as 2026-01-31T12:00:00Z) that is not later than `by`, a JSONata
+    variable; false if the field is missing or has another form.
+    """
     return f"($exists({field}) and $contains({field}, {MOMENT}) and {field} <= {by})"
 
 
@@ -195,7 +203,8 @@ def _end_check_states() -> dict[str, ExpiryState]:
     """Build the states that end a check, by name. The check fails if a stack still exists an hour after its end, cannot be described, or
     could not be deleted.
 
-    Once an hour a failing check also notifies the topics in the stacks' tags, because an alarm would be billed by the hour.
+    A failing check in the first quarter of an hour also notifies `topics`, those of the stacks' tags, so that they get one message an
+    hour. An alarm would be billed by the hour.
     """
     words = "{% 'the clean-up cannot delete: ' & $join($faults, '; ') %}"
     tell = "{% $substring($moment, 14, 2) < '15' ? $topics : [] %}"
@@ -213,8 +222,8 @@ def _end_check_states() -> dict[str, ExpiryState]:
 
 
 def _end_runs_state(*, then: str) -> ExpiryState:
-    """Build the Map state that, for each stack in `ended`, stops the executions of its state machines and empties its fleets. Calls that
-    fail are repeated by the next check. `then`: name of the next state.
+    """Build the Map state that, for each stack in `ended`, stops the executions of its state machines (except this machine) and sets the
+    capacity of its fleets to 0. Calls that fail are repeated by the next check. `then`: name of the next state.
     """
     of_type = "$states.result.StackResourceSummaries[ResourceType = '{}'{}].PhysicalResourceId"
     not_this = " and PhysicalResourceId != $states.context.StateMachine.Id"  # which may stand in the stack that it ends
@@ -268,8 +277,8 @@ def _end_runs_state(*, then: str) -> ExpiryState:
 
 
 def _stop_machines_state(*, then: str) -> ExpiryState:
-    """Build the Map state that stops the running executions of each state machine in `machines`. Their child executions stop with them.
-    `then`: name of the next state.
+    """Build the Map state that stops the running executions of each state machine in `machines`, at most 200 per machine; the next check
+    stops the others. Their child executions stop with them. `then`: name of the next state.
     """
     cause = "the experiment's time is over, or its run's: lifetime.ttl_hours, budget_usd, maximum_run_hours"
     states = {

@@ -97,8 +97,8 @@ class ProgramFleet(Construct):
         self._group(instances, template)
 
     def _code(self, module: str, user_code: Dependencies, *, torch: bool) -> assets.Asset:
-        """Build the asset (zip) with the files that the program reaches and a requirements file for pip, with pinned versions and hashes.
-        `torch`: whether pip installs torch, too.
+        """Build the asset (zip) with the files that the program in `module` can reach, those of the user's code, and a requirements file
+        for pip, with pinned versions and hashes. `torch`: whether that file lists torch, too.
         """
         sources = bundling.Sources(ROOT)
         with tempfile.TemporaryDirectory() as folder:
@@ -133,7 +133,10 @@ class ProgramFleet(Construct):
     def _template(
         self, instances: Instances, profile: iam.CfnInstanceProfile, script: str, groups: list[str]
     ) -> ec2.CfnLaunchTemplate:
-        """Build the launch template. `script`: user data; `groups`: ids of the instances' security groups."""
+        """Build the launch template of the instances: image, type, profile, an encrypted disk that is deleted with the instance, and the
+        spot market if `instances.spot`. An instance that shuts itself down is terminated. `script`: user data; `groups`: ids of security
+        groups.
+        """
         template, stack = ec2.CfnLaunchTemplate, Stack.of(self)
         account = organisation.account_of(self)
         tags = [

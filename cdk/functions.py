@@ -159,8 +159,8 @@ class LambdaFunctions(Construct):
         return grants.role(scope, "Role", service="lambda", grants=allowed)
 
     def _environment(self, step: Step) -> dict[str, str]:
-        """Return the environment variables of the step's function: identity, buckets, and the addresses of the services that the step
-        declares. Instead of a secret they hold its ARN.
+        """Return the environment variables of the step's function, with the prefix CROSSOVER_: identity, buckets, the addresses of the
+        services that the step declares and, if it may start state machines, their ARNs. Instead of a secret they hold its ARN.
         """
         facts = {**self._identity, **self._storage.environment}
         for part in self._in_vpc(step):

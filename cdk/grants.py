@@ -23,8 +23,9 @@ VPC_SERVICES: frozenset[Uses] = frozenset({"tensors", "bus"})
 
 @dataclass(frozen=True, kw_only=True)
 class Grant:
-    """One permission: `actions` on `resources`. `why`: the reason for wildcards in `resources`; `denied`: whether the actions are forbidden
-    instead of allowed.
+    """One permission, a statement of an IAM policy: `actions` on `resources` (ARNs). `why`: the reason for wildcards in `resources`,
+    required if there are any and the grant is not `denied`; `conditions`: IAM's condition block; `denied`: the actions are forbidden, not
+    allowed.
     """
 
     actions: Sequence[str]
@@ -37,10 +38,10 @@ class Grant:
 def role(
     scope: Construct, id: str, *, service: str, grants: Iterable[Grant], conditions: Mapping[str, object] | None = None
 ) -> iam.Role:
-    """Build a role with the id `id` in `scope` that the AWS service `service` may assume, with exactly the permissions `grants`, and that
-    to use the account's KMS key if they reach encrypted data.
+    """Build a role with the id `id` in `scope` that the AWS service `service` (such as "lambda") may assume, with exactly the permissions
+    `grants`, plus the use of the account's KMS key if they reach encrypted data. Wildcards are acknowledged for cdk-nag.
 
-    `conditions`: conditions of the trust policy. Raises AssertionError if a wildcard has no reason.
+    `conditions`: conditions of the trust policy. Raises AssertionError if a wildcard in a permission that is not denied has no reason.
     """
     grants = list(grants)
     grants += _key_grants(scope, grants)

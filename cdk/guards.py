@@ -14,8 +14,9 @@ from crossover.workflow.infrastructure import shared_stacks
 
 
 def stack_tags(experiment: Experiment, kind: str, *, now: datetime) -> dict[str, str]:
-    """Return the tags of a stack itself, which CloudFormation copies to its resources, with the time at which it expires. They are in the
-    assembly's manifest, not in the template.
+    """Return the tags of a stack itself, {key: value}, which CloudFormation copies to its resources: project, experiment, owner, kind, the
+    UTC time at which it expires (`now` plus `lifetime.ttl_hours`), the topic for failures if there is one, and a mark on an experiment
+    that uses no shared stack. They are in the assembly's manifest, not in the template.
 
     `kind`: EXPERIMENT, or the name of a shared stack; `now`: when the lifetime begins.
     """
@@ -43,8 +44,8 @@ def _owner_tags(experiment: Experiment, kind: str) -> dict[str, str]:
 
 
 class Budget(Construct):
-    """An AWS budget that sends the owner an e-mail at 80 % and 100 % of a monthly cost limit for the experiment's resources; nothing
-    without a limit.
+    """An AWS budget that sends the owner an e-mail at 80 % and 100 % of a monthly cost limit for the experiment's resources. Without a
+    limit the construct is empty.
 
     AWS's billing data are hours old, and the tag `experiment` must be activated for cost allocation once per account: this is a warning,
     not a limit.

@@ -20,10 +20,10 @@ BOOT_S = 1_200  # a boot that takes longer has failed, and says so before the de
 
 
 def image(stack: Stack, instance_type: str, *, gpu: bool) -> str:
-    """Return the id of the machine image for `instance_type`: that of the account file, or else a parameter of `stack` that is resolved at
-    deployment to AWS's newest image, with NVIDIA drivers if `gpu`.
+    """Return the id of the machine image for `instance_type`: that of the account file if it names one; otherwise a token that is resolved
+    at deployment to the newest public image, Debian's or, if `gpu`, AWS's Deep Learning image with NVIDIA drivers.
 
-    There is one template parameter for each SSM path.
+    The latter adds a template parameter to `stack`, or uses the existing one for the same image.
     """
     if own := organisation.account_of(stack).image(instance_type, gpu=gpu):
         return own
@@ -59,19 +59,19 @@ def pin_image(scope: Construct, image_id: str, *, generation: int) -> ec2.CfnLau
 
 
 def user_data(script: str, facts: Mapping[str, str]) -> str:
-    """Return an instance's user data, base64: `script` after a header of shell assignments. `script`: from `boot_script`, or a reference to
-    where the template holds it.
+    """Return an instance's user data, base64: `script` after a header of shell assignments. `script`: from `boot_script`, or a reference
+    to where the template holds it.
 
-    `facts`: the variables, such as addresses and ARNs, never secrets. Values that are known only at deployment are allowed; none may
-    contain a single quote.
+    `facts`: {variable: value}, such as addresses and ARNs, never secrets. Values may be tokens that are known only at deployment; none may
+    contain a single quote, which is not checked. Neither is the size limit of 16 KB.
     """
     header = ["#!/bin/bash\n", *(part for key, value in facts.items() for part in (f"{key}='", value, "'\n"))]
     return Fn.base64(Fn.join("", [*header, script]))
 
 
 def boot_script(name: str) -> str:
-    """Return the text of the file `boot/<name>` without comments, which count towards the size limit of user data. A line `@other@` is
-    replaced by the text of the file `other`.
+    """Return the text of the shell script `boot/<name>` without lines that are comments, which count towards the size limit of user data.
+    A line `@other@` is replaced by the text of the file `boot/other`, read in the same way.
     """
     text = re.sub(r"^ *# .*\n", "", (BOOT / name).read_text(encoding="utf-8"), flags=re.MULTILINE)
     return re.sub(r"^@([\w.]+)@\n", lambda match: boot_script(match[1]), text, flags=re.MULTILINE)
@@ -95,5 +95,7 @@ def common_facts(scope: Construct, project: str, name: str, instance_type: str) 
 
 
 def fingerprint(*parts: str) -> str:
-    """Return a short hash of `parts`. As part of a logical id, it makes CloudFormation replace a resource if one of the parts changes."""
+    """Return a hash of `parts`, 8 hexadecimal digits. As part of a logical id, it makes CloudFormation replace a resource if a part
+    changes.
+    """
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:8]

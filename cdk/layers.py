@@ -18,8 +18,8 @@ ARCHITECTURE = lambda_.Architecture.ARM_64
 
 
 class Layers(Construct):
-    """The Lambda layers, made of `folder`/layer-dataplane.zip and `folder`/layer-torch.zip; if a zip is missing, a placeholder that cannot
-    be deployed. None if functions are container images.
+    """The two Lambda layers of an experiment's functions, made of `folder`/layer-dataplane.zip and `folder`/layer-torch.zip; if a zip is
+    missing, a placeholder that cannot be deployed. It holds no layers if functions are container images.
     """
 
     def __init__(self, scope: Construct, id: str, *, packaging: str, folder: Path) -> None:
@@ -32,7 +32,9 @@ class Layers(Construct):
             self._versions = [dataplane, self._layer("torch", "PyTorch for ARM, pruned")]
 
     def for_function(self, *, torch: bool) -> list[lambda_.ILayerVersion]:
-        """Return the layers that a function uses: both if it needs `torch`, else the data plane's alone."""
+        """Return the layers that a function uses: both, the data plane's first, if it needs `torch`, else the data plane's alone. Empty if
+        functions are container images.
+        """
         return self._versions if torch else self._versions[:1]
 
     def _layer(self, name: str, description: str) -> lambda_.LayerVersion:

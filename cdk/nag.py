@@ -21,8 +21,10 @@ def acknowledge(construct: IConstruct, reasons: Mapping[str, str]) -> None:
 
 
 def finding_of(resolved: Any) -> str:
-    """Return a resolved CloudFormation value as cdk-nag writes it in a finding: as text, with references in angle brackets. Raises
-    TypeError for a value of another form.
+    """Return a CloudFormation value as cdk-nag writes it in a finding: text with references in angle brackets, such as
+    `<Bucket.Arn>/runs/*`.
+
+    `resolved`: text, or a Ref, Fn::GetAtt, Fn::Join or Fn::Sub as in a template; TypeError is raised for anything else.
     """
     match resolved:
         case str():

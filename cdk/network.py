@@ -34,6 +34,8 @@ class SharedNetwork:
         return look_up(self._scope, self.project, PART, what)
 
     def import_vpc(self) -> ec2.IVpc:
-        """Return the VPC as a CDK object that refers to the existing one. A scope can call this only once."""
+        """Return a CDK object that refers to the existing VPC, with the region's first zone and no subnets. A scope can call this only
+        once.
+        """
         zones = [Fn.select(0, Fn.get_azs())]  # no template names them
         return ec2.Vpc.from_vpc_attributes(self._scope, "SharedVpc", vpc_id=self.id_of("vpc"), availability_zones=zones)

@@ -23,7 +23,7 @@ def set_account_file(app: App, account: AccountFile) -> None:
 
 
 def account_of(scope: IConstruct) -> AccountFile:
-    """Return the account file's settings from the CDK context; empty settings if there are none."""
+    """Return the account file's settings, which `set_account_file` has put into the CDK context; empty settings if it was not called."""
     said = scope.node.try_get_context(CONTEXT)
     return parse_account(json.loads(said)) if said else AccountFile()
 
@@ -38,7 +38,9 @@ def key(scope: IConstruct) -> kms.IKey | None:
 
 
 def apply_account_policy(stack: Stack) -> None:
-    """Apply the account file's permissions boundary to the stack's roles and its tags to all resources."""
+    """Apply the account file's permissions boundary to all roles of the stack and its tags to all resources, including those that are
+    added later. Without them in the account file, do nothing.
+    """
     account = account_of(stack)
     if account.permissions_boundary:
         policy = iam.ManagedPolicy.from_managed_policy_arn(stack, "Boundary", account.permissions_boundary)

@@ -38,10 +38,11 @@ class Package:
 
 @dataclass
 class Packages:
-    """Builder of the packages of steps. Files that several steps share are copied once, below `folder`.
+    """Builder of the code packages of steps. The files of a package are copied below `folder`, once for all steps of a module with the
+    same dependencies; the folder must exist until the CDK has made its assets.
 
-    `image`: whether functions are container images; `own`: files of the user's code; `own_steps`: whether the architecture itself is the
-    user's.
+    `layers`: the layers that zips use; `image`: whether functions are container images; `own`: files of the user's code, which go into
+    packages with torch; `own_steps`: whether the architecture itself is the user's, so that they go into all packages.
     """
 
     layers: Layers
@@ -53,7 +54,9 @@ class Packages:
     _zips: dict[Path, lambda_.Code] = field(default_factory=dict)
 
     def for_step(self, step: Step, *, torch: bool) -> Package:
-        """Return the package for the function of `step`. `torch`: whether the function has torch."""
+        """Copy the files that `step` needs, unless an earlier call has copied them, and return the package for its function. `torch`:
+        whether the function has torch. Raises Unreachable if the step needs a third-party package that the function lacks.
+        """
         available = user_code.COMPUTING if torch else user_code.RUNTIME | user_code.DATAPLANE
         out = self.folder / TARGETS[torch] / step.module.replace(".", "-")
         handler = f"{step.module}.{step.name}"

@@ -21,10 +21,11 @@ def publish(
     values: Mapping[str, str],
     outputs: Mapping[str, str] = {},
 ) -> None:
-    """Create an SSM parameter `/crossover/<project>/<part>/<name>` for each of `values` (text by name).
+    """Add an SSM parameter `/crossover/<project>/<part>/<name>` to the stack of `scope` for each of `values` (text by name). Only one call
+    per scope is possible.
 
-    `scope`: construct that holds the parameters; `outputs`: descriptions, by name, of the values that are also listed in the stack's
-    Outputs.
+    `outputs`: descriptions, by name, of the values that are also listed in the stack's Outputs; names that are not in `values` are
+    ignored.
     """
     folder = Construct(scope, "Published")
     for name, value in values.items():

@@ -38,8 +38,10 @@ class RedisHosts(Construct):
     """`count` EC2 hosts that run Redis with the tensor module, one per worker or one for all. Each host uploads its certificate to
     `hosts/redis/<rank>.pem`.
 
-    `environment` and `grants`: environment variables (with the hosts' URLs by rank) and permissions for their users; `facts`: values to
-    publish. The hosts are L1 constructs, because L2 needs a whole IVpc, of which only ids are known, and takes no launch template.
+    `environment` and `grants`: environment variables (with the hosts' rediss:// URLs in the order of ranks, separated by spaces) and
+    permissions for functions that use them; `facts`: values to publish; `secret_arn`: of the password, one for all hosts.
+
+    The hosts are L1 constructs, because L2 needs a whole IVpc, of which only ids are known, and takes no launch template.
     """
 
     def __init__(
@@ -121,7 +123,7 @@ class RedisHosts(Construct):
         return iam.CfnInstanceProfile(self, f"Profile{rank}", roles=[role.role_name])
 
     def _host(self, rank: int) -> ec2.CfnInstance:
-        """Build the host `rank`, and a wait condition for its signal: the deployment fails if the host does not boot.
+        """Build the host `rank`, and a wait condition for its signal: the deployment fails if the host has not booted within 25 minutes.
 
         User data run only at an instance's first boot, and a wait condition counts only once. So the ids of host, handle and condition
         contain a fingerprint of everything that determines the boot: if it changes, the host is replaced and waited for again. The other

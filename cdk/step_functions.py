@@ -72,8 +72,8 @@ class StateMachines(Construct):
         )
 
     def _value(self, kind: str, target: str) -> str:
-        """Return the ARN for one placeholder of a definition. `kind`: "step", "machine", "executions" or "call"; `target`: the short name,
-        or for a call service and action.
+        """Return the ARN that replaces one placeholder of a definition. `kind`: "step" (a function), "machine" (a state machine),
+        "executions" (of a state machine) or "call" (of an AWS API); `target`: the short name, or for a call service and action.
         """
         if kind == "call":
             return integration_arn(target, partition=Aws.PARTITION)

@@ -21,7 +21,9 @@ class Buckets(Construct):
     """
 
     def __init__(self, scope: Construct, id: str, *, bucket_per_worker: bool, workers: int) -> None:
-        """Build the buckets. Raises ConfigError if a function's environment could not hold the names of one bucket per worker."""
+        """Build the bucket for runs and, if `bucket_per_worker`, one for the training data of each of the `workers`. Raises ConfigError if
+        these are more than 20, whose names a function's environment could not hold.
+        """
         super().__init__(scope, id)
         self.bucket = self._bucket("Runs")
         self.data, self.facts = [self.bucket], {"bucket": self.bucket.bucket_name}
@@ -41,8 +43,8 @@ class Buckets(Construct):
         return {name.upper(): value for name, value in self.facts.items()}
 
     def _bucket(self, name: str) -> s3.Bucket:
-        """Build one bucket, which is encrypted and whose objects expire after KEEP_DAYS. CDK's custom resource empties it when the stack is
-        deleted. Its tags are those of all resources of the stack (cdk/guards.py).
+        """Build one bucket, private and encrypted, whose objects expire after 30 days. CDK's custom resource empties it when the stack is
+        deleted, and the bucket is deleted then. Its tags are those of all resources of the stack (cdk/guards.py).
         """
         key = organisation.key(self)
         bucket = s3.Bucket(

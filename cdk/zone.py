@@ -6,11 +6,11 @@ ZONE = "Zone"
 
 
 def pin_zone(stack: Stack, *, asked: str | None) -> str:
-    """Add the template parameter for the network's availability zone to `stack`, and return the zone: that of the parameter, or the
-    region's first if it is empty. `asked`: the zone that the experiment file names, if any.
+    """Add the template parameter for the network's availability zone to `stack`, and return the zone as a token: that of the parameter, or
+    the region's first if it is empty. `asked`: the zone that the experiment file names, the parameter's default; None if it names none.
 
-    `crossover deploy` chooses a zone that offers everything and passes it as the parameter; a later deployment keeps the parameter's value.
-    A subnet cannot move: if the file names another zone than the parameter, a rule of the template refuses the update.
+    `crossover deploy` chooses a zone that offers everything and passes it as the parameter; a later deployment keeps the parameter's
+    value. A subnet cannot move: if the file names another zone than the parameter, a rule of the template refuses the update.
     """
     parameter = CfnParameter(
         stack, ZONE, type="String", default=asked or "", description="The zone that everything stands in; it stays"

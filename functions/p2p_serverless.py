@@ -104,7 +104,9 @@ def _gradient_keys(ctx: Context, event: Event) -> list[str]:
 
 
 def _split(ctx: Context, event: Event, gradient: Vector) -> list[Vector]:
-    """Return `gradient` as a list of one vector, or if functions average, cut into one vector for each part."""
+    """Return `gradient` as a list of one vector, or if functions average, cut into one vector for each part, in order. The parts are views
+    of its memory.
+    """
     if ctx.experiment.p2p.average_in == "peer":
         return [gradient]
     shares = split_into_parts(_elements(ctx), most=event["minibatches"])

@@ -11,8 +11,8 @@ LEVEL = 9
 
 
 def write(folder: Path, target: Path) -> None:
-    """Write all files below `folder` to the ZIP file `target`, so that equal files always give equal bytes: sorted, without this machine's
-    times, owners and modes. The target is replaced only when it is complete.
+    """Write all files below `folder` to the ZIP file `target`, so that equal files always give equal bytes: sorted by path, without this
+    machine's times, owners and modes (ELF files are executable). An existing target is replaced only when the new one is complete.
     """
     part = target.with_suffix(".part")
     with zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED, compresslevel=LEVEL) as archive:

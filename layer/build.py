@@ -19,8 +19,8 @@ HERE = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Built:
-    """The description of a built ZIP file, which is stored beside it as JSON. `made_of`: hash of everything it was made from, except the
-    machine; `python`, `compressor`: versions that made it.
+    """The description of a layer's built ZIP file, which is stored beside it as JSON. `made_of`: hash of everything it was made from,
+    except the machine; `sha256`: of the ZIP file; `unzipped_bytes`: size of its contents; `python`, `compressor`: versions that made it.
     """
 
     made_of: str

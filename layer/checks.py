@@ -34,13 +34,13 @@ class Unfit(CrossoverError):
 
 @dataclass(frozen=True)
 class Demands:
-    """What a layer's native files need from the runtime. `glibc`, `glibcxx`: highest version needed, such as (2, 28); `libraries`: names of
-    libraries that are not in the layer.
+    """What a layer's native files need from the runtime. `glibc`, `glibcxx`: highest version needed, such as (2, 28); `libraries`: names
+    of libraries that are not in the layer, so that the runtime must have them.
     """
 
     glibc: tuple[int, ...]
     glibcxx: tuple[int, ...]
-    libraries: frozenset[str]  # looked for outside the layer
+    libraries: frozenset[str]
 
 
 def check_size(archives: Iterable[Path], *, function_bytes: int = FUNCTION_BYTES) -> int:

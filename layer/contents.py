@@ -18,8 +18,8 @@ TYPING_EXTENSIONS = "typing-extensions==4.15.0"
 
 @dataclass(frozen=True)
 class Layer:
-    """The contents of one layer. `requirements`: as pip expects them, with hashes; `sourceless`: whether it contains byte code without
-    sources, because both would not fit.
+    """The contents of one layer. `name`: "dataplane" or "torch", part of its file's name; `requirements`: wheels as pip expects them, with
+    hashes; `sourceless`: whether it contains byte code without sources, because both would not fit.
     """
 
     name: str

@@ -44,8 +44,9 @@ def command(root: Path, program: Path) -> list[str]:
 
 
 def fetch_packages(folder: Path, packages: Sequence[str], *, architecture: str) -> Path:
-    """Download Debian packages and unpack them into `folder`, unless it exists already, and return `folder`. Nothing is installed. Raises
-    MissingTool if a program or Debian's archive is not available.
+    """Download the Debian `packages` for the processor `architecture` (Debian's name, such as "arm64") and unpack them into `folder`,
+    unless it exists already, and return `folder`. Their dependencies are not downloaded, and nothing is installed. Raises MissingTool if a
+    program or Debian's archive is not available.
     """
 
     def fetch(work: Path) -> Path:

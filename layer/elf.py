@@ -21,8 +21,8 @@ class Malformed(ValueError):
 
 @dataclass(frozen=True)
 class Segment:
-    """One entry of an ELF program header. `kind`: its type, such as LOAD; `in_file`, `in_memory`: its size in bytes there; `offset`: its
-    position in the file.
+    """One entry of an ELF program header, with the fields of the format in their order. `kind`: its type, such as LOAD; `offset`: its
+    position in the file; `address`: its virtual address; `in_file`, `in_memory`: its size in bytes there.
     """
 
     kind: int

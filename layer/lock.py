@@ -30,7 +30,9 @@ def add_hashes(requirement: str) -> str:
 
 
 def platform(python: str, machine: str) -> list[str]:
-    """Return pip's options to select wheels for a Python version and a processor, regardless of the Python that runs pip."""
+    """Return pip's options that select wheels for Linux, CPython of the version `python` (such as "3.13") and the processor `machine`
+    (such as "aarch64"), regardless of the Python that runs pip.
+    """
     words = ["--only-binary=:all:", "--implementation", "cp", "--python-version", python]
     words += [word for abi in (f"cp{python.replace('.', '')}", "abi3", "none") for word in ("--abi", abi)]
     # Amazon Linux 2023 has glibc 2.34, Debian 13 and Ubuntu 24.04 have later ones.

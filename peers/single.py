@@ -31,8 +31,8 @@ TYPES = {"instance": "c7g.xlarge", "gpu": "g4dn.xlarge"}  # if the YAML names no
 
 @dataclass(frozen=True, kw_only=True)
 class Single:
-    """Settings of the architecture `single`: whether its one worker runs on a function, an instance or an instance with a GPU, and which
-    one.
+    """Settings of the architecture `single` (section `single` of the YAML). `on`: whether its one worker runs on a Lambda function, an EC2
+    instance or an instance with a GPU; `instance_type`: None for c7g.xlarge, or g4dn.xlarge with a GPU; `spot`: at spot prices.
     """
 
     on: Literal["function", "instance", "gpu"] = "function"

@@ -60,7 +60,7 @@ def _build_with_shared(
     app: App, experiment: Experiment, *, now: datetime, layers: Path, env: Environment | None
 ) -> Stack:
     """Build the stack of one experiment and the shared stacks that it needs, with the dependencies between them; return the former. If it
-    needs no shared stack, it also contains its own expiry.
+    needs no shared stack, it also contains its own expiry; with `lifetime.notify`, an alarm for a clean-up that does not start.
     """
     shared = [_build_shared_stack(app, part, experiment, now=now, env=env) for part in shared_stacks(experiment)]
     stack = _stack_of(experiment)(app, Props(experiment=experiment, built=layers, now=now, env=env))
@@ -111,9 +111,9 @@ def synthesize(
 ) -> Path:
     """Write the experiment's cloud assembly (templates and assets) to the folder `out`, and return that folder.
 
-    `now`: when the stacks' lifetime begins; `layers`: folder with the built layers; `account`: settings of the organisation's AWS account.
-    CDK's template validator is off here (app.py has it on). The assembly fits accounts that are bootstrapped with CDK's default qualifier,
-    as the local cloud is.
+    `now`: when the stacks' lifetime begins, None for this moment; `layers`: folder with the built layers; `account`: settings of the
+    organisation's AWS account. Raises ConfigError for what cannot be deployed. CDK's template validator is off here (app.py has it on).
+    The assembly fits accounts that are bootstrapped with CDK's default qualifier, as the local cloud is.
     """
     flags = {name: value for name, value in feature_flags().items() if name != "@aws-cdk/core:bootstrapQualifier"}
     app = App(outdir=str(out.resolve()), context=flags, builtin_cloud_formation_validation=False)

@@ -40,7 +40,9 @@ def combine_vectors(
 
 
 def apply_rule(vectors: Sequence[Tensor], samples: Sequence[int], rule: Aggregation) -> Tensor:
-    """Return the aggregate of the workers' vectors, which must be finite, by `rule`. `samples`: weight of each vector in a mean."""
+    """Return the aggregate of the workers' vectors by `rule`, a new (D,) tensor. `vectors`: in rank order; they must be finite, which is
+    not checked. `samples`: weight of each vector in a mean.
+    """
     return RULES[rule.rule].combine(vectors, samples, rule)
 
 

@@ -117,7 +117,9 @@ class RunningMean:
                 self.total[start : start + _PIECE].add_(product)
 
     def result(self) -> Tensor:
-        """Divide `total` by the weights' sum and return it: the mean. Call it once only. Raises ValueError if vectors are missing."""
+        """Divide `total` by the weights' sum, in place, and return it: the mean. Call it once only: a second call would divide again.
+        Raises ValueError if vectors are missing.
+        """
         if not self.is_complete:
             raise ValueError(f"mean: {self.added} of {len(self._weights)} vectors are in it")
         if len(self._counted) > 1:  # one vector is copied

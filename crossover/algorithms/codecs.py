@@ -21,8 +21,13 @@ Shapes = Sequence[Sequence[int]]  # of a model's parameters, in the order of its
 
 @dataclass(frozen=True)
 class Codec:
-    """Base class of the codecs, which compress a vector of P float32 to bytes. A codec's fields are those settings of the YAML's
-    section `exchange` that it uses.
+    """Base class of the codecs, which compress a vector of P float32 (a gradient, or what else workers exchange) to bytes. A codec's
+    fields are those settings of the YAML's section `exchange` that it uses; `build_codec` makes it.
+
+    Class variables: `name` in `exchange.compression`; `exchanges`: how many a round has (a codec with two has `build_powersgd` and
+    `exchanged_bytes` instead of `encode`); `feeds_back`: whether errors are fed back by default; `sparse`: most decoded values are 0;
+    `keeps_non_finite`: values that are not finite reach the receiver; `needs_shapes`: sizes depend on the shapes of the model's
+    parameters; `only_mean`: why robust rules cannot compare what workers send, "" if they can.
     """
 
     name: ClassVar[str]  # as exchange.compression names it
@@ -52,10 +57,11 @@ class Codec:
     def encode(
         self, values: "Tensor", *, random: "Generator", parts: Sequence[slice] = (slice(None),)
     ) -> "list[Tensor]":
-        """Encode `values`, (P,) float32, and return for each slice in `parts` its bytes as a uint8 tensor.
+        """Encode `values`, (P,) float32, and return for each slice in `parts` its bytes as a uint8 tensor. Codecs with one exchange per
+        round override it.
 
-        A part decodes to the values that the whole would decode to there. Equal values and an equal state of `random` give equal
-        bytes. Raises Refused if values are not finite and the codec cannot represent them.
+        A part decodes to the values that the whole would decode to there. Equal values and an equal state of `random` give equal bytes.
+        Raises Refused if values are not finite and the codec cannot represent them.
         """
         raise NotImplementedError
 
@@ -67,7 +73,9 @@ class Codec:
         raise NotImplementedError
 
     def nbytes(self, parameters: int) -> int:
-        """Return the number of bytes that `parameters` elements take when encoded as one part."""
+        """Return the number of bytes that `parameters` elements take when encoded as one part. Codecs with one exchange per round override
+        it.
+        """
         raise NotImplementedError
 
     def exchanged_bytes(
@@ -84,7 +92,7 @@ class Codec:
         return [(up, min(whole, union) if self.sparse else whole)]
 
     def build_powersgd(self, shapes: Shapes, *, seed: int, feedback: bool) -> "PowerSGD":
-        """Return one worker's PowerSGD encoder; only codecs with two exchanges per round have one.
+        """Return one worker's PowerSGD encoder. Only codecs with two exchanges per round override it.
 
         `shapes`: of the parameters; `seed`: of the first factors, equal for all workers; `feedback`: whether errors are fed back.
         """

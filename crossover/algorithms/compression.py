@@ -22,7 +22,9 @@ def make_generator(purpose: str, *key: int) -> torch.Generator:
 
 
 def compute_hashes(ids: Tensor, purpose: str, *key: int) -> Tensor:
-    """Return for each element of `ids`, (N,) int64, a 63-bit hash that depends on `purpose` and `key` too (splitmix64)."""
+    """Return for each element of `ids`, (N,) int64, a 63-bit hash that depends on `purpose` and `key` too (splitmix64), as (N,) int64 >=
+    0.
+    """
     start = derive_seed(purpose, *key)
     mixed = ids.to(torch.int64) * _to_signed(0x9E3779B97F4A7C15) + _to_signed(start)
     mixed = (mixed ^ _shift_right(mixed, 30)) * _to_signed(0xBF58476D1CE4E5B9)
@@ -461,8 +463,8 @@ class PowerSGD:
     def __init__(
         self, shapes: Sequence[MatrixShape], *, rank: int, seed: int, feedback: bool, dtype: torch.dtype
     ) -> None:
-        """Prepare for parameters of these `shapes`. `seed`: of the first factors `q`, equal for all workers; `feedback`: whether to
-        keep a residual.
+        """Prepare for parameters of these `shapes`. `rank`: columns of each factor; `seed`: of the first factors `q`, equal for all
+        workers; `feedback`: whether to keep a residual. Raises ValueError if the rank is below 1.
         """
         self.layout, self.rank = build_layout(shapes, rank=rank), rank
         parameters = sum(prod(shape) for shape in shapes)
@@ -491,7 +493,9 @@ class PowerSGD:
         return torch.cat([p, *(values[part] for part in self.layout.whole), gradient[parameters:]])
 
     def build_second(self, mean: Tensor) -> Tensor:
-        """Return the second vector to exchange, [Q of every matrix]. `mean`: the workers' mean of the vectors from `build_first`."""
+        """Return the second vector to exchange, [Q of every matrix], after `build_first` in the same round. `mean`: the workers' mean of
+        the vectors from `build_first`.
+        """
         result, at, q = self._result, self.layout.p_elements, torch.empty_like(self.q)
         for matrix, m in self._list_matrices(self._values):
             p = torch.linalg.qr(mean[matrix.p].view(matrix.rows, self.rank)).Q

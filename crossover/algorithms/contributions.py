@@ -110,8 +110,8 @@ class OneExchange:
 
     def begin(self, gradient: Tensor, *, round: int, parts: Sequence[slice] = (slice(None),)) -> Contribution:
         """Return the round's only contribution, valid until the next call: the encoded sum of the gradient's P parameters and the
-        residual, and the B statistics as they are. `gradient`: (P + B,); `round`: seeds the rounding; `parts`: slices in which
-        it will be sent.
+        residual, and the B statistics as they are. The residual itself is not changed yet. `gradient`: (P + B,); `round`: seeds the
+        rounding; `parts`: slices in which it will be sent. Raises Refused if a value is not finite and the codec cannot encode it.
         """
         parameters, elements = self._parameters, gradient.numel()
         values, statistics = gradient[:parameters], gradient[parameters:]
@@ -197,8 +197,9 @@ def exchange_in_process(
     *,
     round: int,
 ) -> Tensor:
-    """Return the result of one `round` in which all workers are in this process. `encoders`, `gradients`: one per worker, by rank.
-    `combine`: aggregates the workers' contributions of one exchange.
+    """Return the result of one `round` in which all workers are in this process, (P + B,), valid until the next round, and update the
+    encoders' state. `encoders`, `gradients`: one per worker, by rank. `combine`: takes the workers' decoded contributions of one exchange,
+    by rank, and returns their aggregate.
     """
     contributions = [own.begin(gradient, round=round) for own, gradient in zip(encoders, gradients, strict=True)]
     while True:

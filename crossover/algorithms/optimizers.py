@@ -25,8 +25,11 @@ def statistics_momentum(sync_every: int) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Update:
-    """Settings of one optimizer step; `number` counts steps from 0. The last `buffers` elements of the model are BatchNorm
-    statistics, which the step moves by `statistics_momentum` towards those at the end of the gradient.
+    """Settings of one optimizer step; `number` counts steps from 0. `undecayed`: (begin, end) element ranges without weight decay, in
+    ascending order; `clip`: L2 norm to which a longer gradient is scaled down, None for no clipping.
+
+    The last `buffers` elements of the model are BatchNorm statistics, which the step moves by `statistics_momentum` (1: all the way)
+    towards those at the end of the gradient.
     """
 
     optimizer: str = "sgd"
@@ -35,8 +38,8 @@ class Update:
     momentum: float = 0.0
     nesterov: bool = False
     weight_decay: float = 0.0
-    undecayed: tuple[tuple[int, int], ...] = ()  # what it leaves alone: first elements, and those behind the last
-    clip: float | None = None  # the longest gradient, L2
+    undecayed: tuple[tuple[int, int], ...] = ()
+    clip: float | None = None
     beta1: float = 0.9
     beta2: float = 0.999
     epsilon: float = 1e-8
@@ -106,15 +109,19 @@ def add_weight_decay(gradient: "Tensor", parameters: "Tensor", update: Update) -
 
 @dataclass(frozen=True, kw_only=True)
 class Optimizer:
-    """Definition of an optimizer. `move(parameters, gradient, vectors, update, out)` writes the new parameters to `out` and returns
-    the optimizer's new vectors; all are (P,) float32. `vectors`: the optimizer's after the previous step, none at the first.
+    """Definition of an optimizer. `name`: in `training.optimizer`. `move(parameters, gradient, vectors, update, out)` writes the new
+    parameters to `out` and returns the optimizer's new vectors; all are (P,) float32. Its `vectors`: the optimizer's after the previous
+    step, none at the first.
+
+    Field `vectors`: returns the names of the vectors kept between steps, given `training.momentum`; `kind`: of these vectors. `command`:
+    the tensor database's command TENSOR.<command> for a step, None if functions compute it; `places`: how many vectors the command takes;
+    `options`: returns its own options, names and values in turn.
     """
 
-    name: str  # as training.optimizer names it
-    vectors: Callable[[float], tuple[str, ...]]  # what it keeps between steps, by training.momentum
-    kind: Literal["velocity", "moment"] = "moment"  # of these vectors
+    name: str
+    vectors: Callable[[float], tuple[str, ...]]
+    kind: Literal["velocity", "moment"] = "moment"
     move: Move
-    # The tensor database's command TENSOR.<command>, how many vectors it takes, and its own options. None: steps are computed by functions.
     command: str | None = None
     places: int = 0
     options: Callable[[Update], Sequence[str | int | float]] = lambda update: ()

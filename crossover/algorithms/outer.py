@@ -45,11 +45,11 @@ def build_outer_update(outer: Outer, *, number: int, buffers: int) -> Update:
 def take_outer_step(
     begun: "Tensor", mean: "Tensor", vectors: "Sequence[Tensor]", outer: Outer, *, number: int, buffers: int
 ) -> Ended:
-    """Return (new model, new vectors of the outer optimizer) after its step of round `number`, from the model `begun` along `mean`,
-    the workers' mean of `compute_delta`.
+    """Return (new model, new vectors of the outer optimizer) after its step of round `number` (from 0), from `begun`, the model at the
+    round's start, along `mean`, the workers' mean of `compute_delta`. The arguments are not changed.
 
-    `vectors`: the outer optimizer's before the step, empty at the first; `outer`: its settings; `buffers`: number of elements at
-    the end that are BatchNorm statistics.
+    `vectors`: the outer optimizer's before the step, empty at the first; `outer`: its settings; `buffers`: number of elements at the end
+    that are BatchNorm statistics.
     """
     from crossover.algorithms.updates import step
 

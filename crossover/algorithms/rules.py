@@ -18,17 +18,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """Definition of an aggregation rule. `combine(vectors, samples, settings)` returns the aggregate, (D,) float32, of the workers'
-    finite (D,) vectors. `samples`: weight of each vector.
+    """Definition of an aggregation rule. `combine(vectors, samples, settings)` returns the aggregate, (D,) float32, of the workers' finite
+    (D,) vectors. `samples`: weight of each vector.
+
+    `name`: in `aggregation.rule`; `bears`: returns how many faulty workers the rule tolerates, given its settings and the number of
+    workers; `by_coordinate`: whether a part of the result follows from that part of the vectors alone; `command`: the tensor database's
+    command TENSOR.<command>, None if functions combine the vectors; `options`: returns the command's own options, names and values in
+    turn.
     """
 
-    name: str  # as aggregation.rule names it
+    name: str
     combine: Callable[["Sequence[Tensor]", Sequence[int], Aggregation], "Tensor"]
-    bears: Callable[
-        [Aggregation, int], int
-    ]  # from the number of workers to the largest number of faulty ones that the rule tolerates
-    by_coordinate: bool = True  # whether a part of the result follows from that part of the vectors alone
-    # The tensor database's command TENSOR.<command>, and its own options. None: vectors are combined by functions.
+    bears: Callable[[Aggregation, int], int]
+    by_coordinate: bool = True
     command: str | None = None
     options: Callable[[Aggregation], Sequence[str | int | float]] = lambda settings: ()
 
@@ -135,11 +137,12 @@ Agree = Callable[[list[int]], list[int]]
 def select_participants(
     finite: Sequence[bool], rule: Aggregation, *, names: Sequence[str], agree: Agree = list
 ) -> tuple[list[int], Aggregation]:
-    """Return (indices of the vectors to combine in a round, the rule's settings adapted to that number of vectors).
+    """Return (ascending indices of the vectors to combine in a round, the rule's settings adapted to that number of vectors). Unless
+    `rule.non_finite` is "refuse", `agree` is called exactly once, even if all vectors are finite.
 
-    `finite`: whether each vector is finite; `names`: of the vectors, for errors. `agree`: takes the indices of the vectors that
-    this process would drop, returns those that all workers drop. Raises Refused if a vector is not finite and `rule.non_finite` is
-    "refuse", or if more are dropped than the rule tolerates.
+    `finite`: whether each vector is finite; `names`: of the vectors, for errors. `agree`: takes the indices of the vectors that this
+    process would drop, returns those that all workers drop. Raises Refused if a vector is not finite and `rule.non_finite` is "refuse", or
+    if more are dropped than the rule tolerates.
     """
     bad = [index for index, is_finite in enumerate(finite) if not is_finite]
     if rule.non_finite == "refuse":

@@ -176,21 +176,26 @@ def image_side(training: Training, side: int, *, epoch: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Calendar:
-    """Arithmetic of a run's epochs, rounds and minibatches, for one worker. A round ends with a synchronisation. A "decision" is
-    the point after an epoch (or after a round of several epochs) at which the model is evaluated and training may stop.
+    """Arithmetic of a run's epochs, rounds and minibatches, for one worker. A round ends with a synchronisation. A "decision" is the point
+    after an epoch (or after a round of several epochs) at which the model is evaluated and training may stop.
+
+    `minibatches`: of one worker in an epoch; `sync_every`: minibatches of one worker in a round; `epochs`: of the run; `local`: whether
+    workers take steps on their own models within a round; `steps`: number of rounds after which the run ends, None for all epochs.
+    Computed: `span`, epochs between two decisions (above 1 if a round covers several); `rounds_per_epoch`, rounds between two decisions;
+    `decisions` and `rounds`, their numbers in the run.
     """
 
-    minibatches: int  # of one worker in an epoch
+    minibatches: int
     sync_every: int
     epochs: int
-    local: bool = False  # whether workers take steps of their own within a round, each from where the one before ended
-    steps: int | None = None  # rounds of the run; None: all of its epochs
+    local: bool = False
+    steps: int | None = None
 
     # Counted once, since a simulation asks for them at every step.
-    span: int = field(init=False)  # epochs between two decisions: more than one if a round covers several
-    rounds_per_epoch: int = field(init=False)  # rounds between two decisions
-    decisions: int = field(init=False)  # number of decisions in the run
-    rounds: int = field(init=False)  # number of rounds in the run
+    span: int = field(init=False)
+    rounds_per_epoch: int = field(init=False)
+    decisions: int = field(init=False)
+    rounds: int = field(init=False)
 
     def __post_init__(self) -> None:
         """Compute the counts that follow from the fields: `span`, `rounds_per_epoch`, `decisions` and `rounds`."""
@@ -268,8 +273,8 @@ PART_BYTES = 64 * 2**20  # of a gradient, for one averaging function: it reads s
 
 
 def chunk_sizes(elements: int, workers: int) -> list[int]:
-    """Return the sizes of the chunks into which a vector of `elements` is cut, one per worker: elements // workers each, and one
-    more for the first elements % workers.
+    """Return the sizes of the chunks into which a vector of `elements` is cut, one per worker: elements // workers each, and one more for
+    the first elements % workers. Raises ValueError if there is no worker.
     """
     if workers < 1 or elements < 0:
         raise ValueError(f"chunks: {elements} elements for {workers} workers; at least 0 and 1 are needed")
@@ -277,7 +282,8 @@ def chunk_sizes(elements: int, workers: int) -> list[int]:
 
 
 def chunk_slice(elements: int, workers: int, *, worker: int, unit: int = 1) -> slice:
-    """Return the slice of a vector of `elements` that belongs to `worker` out of `workers`.
+    """Return the slice of a vector of `elements` that belongs to `worker` (from 0) out of `workers`: consecutive chunks of nearly equal
+    size, of which later ones may be shorter or empty. Raises ValueError if there is no such worker.
 
     `unit`: number of elements that are never separated, such as a quantizer's bucket.
     """

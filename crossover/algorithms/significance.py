@@ -50,8 +50,9 @@ def local_step(
 def take_significant(residual: Tensor, shared: Tensor, *, threshold: float, step: int) -> tuple[Tensor, Tensor]:
     """Remove the significant elements from `residual`, by setting them to 0, and return them as (indices int64 ascending, values).
 
-    An element is significant if |r| > threshold / sqrt(step + 1) * |y + r|, where r is `residual` and y is `shared`, the model that
-    all workers know, both (D,); an r of 0 never is. `step` counts from 0. Raises ValueError if the residual is not finite.
+    An element is significant if |r| > threshold / sqrt(step + 1) * |y + r|, where r is `residual` and y is `shared`, the model that all
+    workers know, both (D,); an r of 0 never is. `step` counts from 0. Both results are empty if no element is. Raises ValueError, after
+    changing the residual, if it is not finite.
     """
     _check(residual, shared, threshold=threshold, step=step)
     factor = threshold / sqrt(step + 1)

@@ -167,7 +167,9 @@ def find_tensors_problem(tensors: Mapping[str, Any]) -> str:
 
 
 def encode_tensors(tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> bytes:
-    """Return the tensors, by name, as the bytes of a safetensors file. `about`: the file's metadata."""
+    """Return the tensors, by name, as the bytes of a safetensors file. `about`: the file's metadata. The tensors must be in CPU memory and
+    pass `find_tensors_problem`.
+    """
     names: dict[str, Any] = {"__metadata__": about}
     blocks, offset = [], 0
     for name, value in tensors.items():
@@ -185,8 +187,8 @@ def encode_tensors(tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> b
 
 
 def decode_tensors(body: bytes | mmap.mmap) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Return (tensors by name, metadata) of the safetensors file `body`. The tensors are views of its memory. Raises Corrupt if it
-    is invalid.
+    """Return (tensors by name, metadata, {} if there is none) of the safetensors file `body`. The tensors are views of its memory and must
+    not be written to. Raises Corrupt if it is invalid.
     """
     view, kinds = memoryview(body), {kind: dtype for dtype, kind in _KINDS.items()}
     start = 8 + int.from_bytes(view[:8], "little")

@@ -38,7 +38,7 @@ _BLOCK_BYTES = 1 << 20
 
 
 def get_data_folder(directory: str | None) -> Path:
-    """Return the data sets' folder: `directory` if given, otherwise a folder in the user's cache."""
+    """Return the data sets' folder: `directory` with ~ expanded if given, otherwise ~/.cache/crossover/data. It is not created."""
     return Path(directory).expanduser() if directory else Path.home() / ".cache" / "crossover" / "data"
 
 
@@ -59,8 +59,9 @@ def check_md5(data: bytes | memoryview, md5: str, *, name: str) -> None:
 
 
 def download(name: str, *, urls: Sequence[str], md5: str, into: Path) -> Path:
-    """Download the file `name` from the first of `urls` that delivers it with this `md5`, into the folder `into`; return its path.
-    Raises DataError, which says where to put the file by hand, if every source fails.
+    """Download the file `name` from the first of `urls` that delivers it with this `md5`, into the folder `into`, which is created if
+    missing; return the file's path. It gets this name only when it is complete and checked. Raises DataError, which says where to put the
+    file by hand, if every source fails.
     """
     target, reasons = into / name, []
     for url in urls:
@@ -170,8 +171,8 @@ def read_cifar10(directory: str | None) -> tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 def decode(member: bytes, *, name: str) -> tuple[Tensor, Tensor]:
-    """Return (images (N, 3, 32, 32) uint8, labels (N,) int64) from the bytes of one file of the CIFAR-10 archive. `name`: the
-    file's name for errors. Raises DataError if it is not such a file.
+    """Return (images (N, 3, 32, 32) uint8, labels (N,) int64 from 0 to 9) from `member`, the bytes of one file of the CIFAR-10 archive: a
+    pickle, of which no code runs. `name`: the file's name for errors. Raises DataError if it is not such a file.
     """
     try:
         content = _Reader(io.BytesIO(member), encoding="bytes").load()
@@ -285,9 +286,9 @@ def count_training_samples(experiment: Experiment) -> int:
 
 
 def load(experiment: Experiment) -> Dataset:
-    """Return the experiment's data set, loaded, checked, split, with labels scaled. Within a block of `keep_results` it is loaded
-    once. Raises DataError if it is missing, damaged or does not fit the model, ConfigError if it is unknown or has no test split
-    to validate on.
+    """Return the experiment's data set, loaded, checked, split, with labels scaled. Within a block of `keep_results` it is loaded once.
+    Raises DataError if it is missing, damaged or does not fit the model, ConfigError if it is unknown, has no test split to validate on,
+    or a setting does not fit it, OwnCodeError if a user's loader fails or returns samples that are malformed.
     """
     training = experiment.training
     cut = (experiment.seed, experiment.workers, training.batch_size, repr(experiment.faults))
@@ -318,8 +319,9 @@ def _load(experiment: Experiment) -> Dataset:
 
 
 def load_samples(experiment: Experiment) -> tuple[Samples, Callable[..., object] | None]:
-    """Return (samples, loader): the whole data set that `data.dataset` names, before it is split, and the user's loader function,
-    None for a built-in data set. Raises ConfigError if the name is unknown.
+    """Return (samples, loader): the whole data set that `data.dataset` names, before it is split, and the user's loader function, None for
+    a built-in data set. What a user's loader returns is not checked; lists of sequences are padded to one length. Raises ConfigError if
+    the name is unknown, OwnCodeError if the loader fails, DataError if the files are missing or damaged.
     """
     name = experiment.data.dataset
     match name:
@@ -346,8 +348,9 @@ def load_samples(experiment: Experiment) -> tuple[Samples, Callable[..., object]
 
 
 def _map_inputs(dataset: Dataset, experiment: Experiment, loader: Callable[..., object] | None) -> Dataset:
-    """Return `dataset` with `affine` set if its inputs are floats. If float32 would lose precision, its inputs are preprocessed
-    now, in float64, and `affine` says that nothing is left to do. `loader`: user's loader, for errors.
+    """Return `dataset` with `affine` (scale and shift of each channel) set if its inputs are floats, otherwise itself. If float32 would
+    lose precision, its inputs are preprocessed now, in float64, and `affine` says that nothing is left to do; notes about channels that
+    are mostly rounding are printed. `loader`: user's loader, for errors.
     """
     inputs, preprocess = dataset.train_inputs, experiment.data.preprocess
     if not inputs.is_floating_point():
@@ -389,7 +392,7 @@ def _generate(size: DataSize) -> Samples:
     patterns = torch.randint(0, 128, (10, *size.image), dtype=torch.uint8, generator=random)
 
     def make(count: int) -> Split:
-        """Return `count` artificial images, uint8, and their labels, int64."""
+        """Return `count` artificial images, uint8, and their labels, int64, 0 to 9 in turn."""
         labels = torch.arange(count) % 10
         noise = torch.randint(0, 128, (count, *size.image), dtype=torch.uint8, generator=random)
         return noise.add_(patterns[labels]), labels

@@ -74,8 +74,12 @@ def device_name(device: torch.device) -> str:
 
 
 class DeviceLearner:
-    """Learner on a GPU with the interface of `learner.Learner`: `model` and `gradient` are in pinned host memory, copied to and
-    from the device for each computation. Methods raise ConfigError if the model or a batch does not fit the device's memory.
+    """Learner on a GPU with the interface of `learner.Learner`: `model` and `gradient`, writable views of bytes, are in pinned host
+    memory, copied to and from the device for each computation. Methods raise ConfigError if the model or a batch does not fit the device's
+    memory.
+
+    `shapes`, `parameters`, `buffers`: of the model's parameters, their number of elements, and that of BatchNorm statistics. `loss_scale`:
+    the loss scale in fp16, otherwise None.
     """
 
     def __init__(
@@ -304,7 +308,7 @@ def _describe_memory(device: torch.device) -> str:
 
 def best_device(rank_on_instance: int) -> torch.device | None:
     """Return the GPU that this process should use, or None if there is none and the CPU computes. `rank_on_instance`: number of the
-    process on its instance, which is counted round the GPUs.
+    process on its instance, from 0; modulo the number of GPUs, it is the GPU's number.
     """
     if not torch.cuda.is_available():
         return None

@@ -264,8 +264,8 @@ class Footprint:
 
 
 def measure_module(module: nn.Module, sample: Tensor) -> Footprint:
-    """Return the footprint of `module`, counted by running it on a few copies of `sample`, one input as the model receives it,
-    without the batch dimension.
+    """Return the footprint of `module`, counted by running it on a few copies of `sample`, one input as the model receives it, without the
+    batch dimension. Nothing is timed, so the counts are equal on every machine. The module's mode changes.
     """
     memory = {each.untyped_storage().data_ptr(): each for each in (*module.parameters(), *module.buffers())}
     own, learnt, norms = set(memory), flat.list_trained(module), flat.list_moving_norms(module)
@@ -297,8 +297,9 @@ def _disable_fused_path() -> Iterator[None]:
 
 
 def measure_model(training: Training, *, classes: int | None, sample: Tensor) -> Footprint:
-    """Return the footprint of `training.model` for inputs like `sample`, one raw input of the data set. Within a block of
-    `keep_results` it is counted once. `classes`: number of classes, None if labels are numbers.
+    """Build `training.model` and return its footprint for inputs like `sample`, one raw input of the data set. Within a block of
+    `keep_results` it is counted once. `classes`: number of classes, None if labels are numbers. Raises OwnCodeError if a user's model
+    fails on such inputs.
     """
     key = ("footprint", repr(replace(training, epochs=1)), classes, sample.shape, sample.dtype)
     return compute_once(key, lambda: _measure_model(training, classes, sample))

@@ -30,8 +30,11 @@ class _Norm:
 
 
 class FlatModel:
-    """Torch module whose trained parameters and BatchNorm statistics are views of one float32 vector, `model`, and whose gradients
-    are views of another, `gradient`. Both have `parameters` + `buffers` elements: the parameters, then the statistics.
+    """Torch module whose trained parameters and BatchNorm statistics are views of one float32 vector, `model`, and whose gradients are
+    views of another, `gradient`. Both have `parameters` + `buffers` elements: the parameters, then the statistics.
+
+    `module`: the torch module; `shapes`: of its trained parameters, in the vectors' order; `norms`: its BatchNorm layers with statistics
+    in the vectors, by name.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -105,11 +108,13 @@ class FlatModel:
             self.module.eval()
 
     def frozen(self) -> dict[str, Tensor]:
-        """Return the parameters that are not trained, by name."""
+        """Return the parameters that are not trained, by name, as detached tensors that share the module's memory."""
         return {name: each.detach() for name, each in self.module.named_parameters() if not each.requires_grad}
 
     def constants(self) -> dict[str, Tensor]:
-        """Return the module's buffers that are not in the vectors, by name, including those that a state_dict omits."""
+        """Return the module's buffers that are not in the vectors, by name: the tensors themselves, including those that a state_dict
+        omits.
+        """
         own = {id(part) for norm in self.norms.values() for part in (norm.running_mean, norm.running_var)}
         return {name: each for name, each in self.module.named_buffers() if id(each) not in own}
 

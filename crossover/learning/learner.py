@@ -409,8 +409,10 @@ _drawing = threading.Lock()
 class Learner:
     """Model of one run on the CPU, which computes gradients and evaluations in memory allocated once. Not for two threads at once.
 
-    `model`: memoryview of the vector of P parameters and B BatchNorm statistics, float32. `gradient`: memoryview of the same size
-    for the gradient and the minibatch's statistics. `slot`: returns a context that is entered while computing.
+    `model`: writable memoryview of bytes, the vector of P parameters and B BatchNorm statistics, float32. `gradient`: of the same size,
+    for the gradient and the minibatch's statistics. `shapes`: of the parameters, in the vector's order; `parameters`: P; `buffers`: B;
+    `slot`: returns a context that is entered while computing, such as one that limits how many learners compute at once. `loss_scale`:
+    always None, since a CPU computes in no float16.
     """
 
     loss_scale: "LossScale | None" = None  # processors compute in no float16
@@ -457,8 +459,8 @@ class Learner:
         self.gradient: memoryview = buffers.view(self._flat.gradient)
 
     def initial_model(self) -> memoryview:
-        """Fill `model` with the initial parameters and statistics, and return it. They depend on `experiment.seed` alone, so every
-        worker begins with the same.
+        """Fill `model` with the initial parameters and BatchNorm statistics, and return `model` itself, not a copy. They depend on
+        `experiment.seed` alone, so every worker begins with equal ones.
         """
         flatten_module(self._build(), out=self._flat.model)
         return self.model
@@ -574,10 +576,12 @@ class Learner:
         return judged, samples
 
     def try_out(self, batch: Batch) -> None:
-        """Compute, from the initial model, a gradient of `batch` for each image size of the run, and an evaluation, so that
-        problems of the user's model, loss or metric are found before anything starts.
+        """Compute, from the initial model, a gradient of `batch` for each image size of the run, and an evaluation, so that problems of
+        the user's model, loss or metric are found before anything starts.
 
-        A user's model is also checked by `find_trial_problem` and `compare_builds`. Raises OwnCodeError, ConfigError, Refused.
+        A user's model is also checked by `find_trial_problem` and `compare_builds`. `model` then holds the initial model, and `gradient`
+        is overwritten. Raises OwnCodeError for a problem of user code, ConfigError for a setting that does not fit, Refused if a loss or
+        gradient is not finite.
         """
         self.initial_model()
         began = snapshot_fixed_values(self._flat)

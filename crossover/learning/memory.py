@@ -38,7 +38,9 @@ def release_freed_memory() -> bool:
 
 
 def find_free_bytes() -> float:
-    """Return how many bytes of memory the machine has available, from /proc/meminfo; infinity if there is no such file."""
+    """Return how many bytes of memory the machine has available, from /proc/meminfo; infinity if there is no such file, and 2^50 if the
+    file lacks the value.
+    """
     try:
         lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -47,8 +49,8 @@ def find_free_bytes() -> float:
 
 
 def check_room_for_gradient(model: str, elements: int) -> None:
-    """Raise ConfigError if the machine lacks memory for the gradient and one copy of a model that is built, so that the kernel need not end
-    the process. Small models are not checked. `model`: its name in training.model; `elements`: its trained parameters.
+    """Raise ConfigError if the machine lacks memory for the gradient and one copy of a model, float32, so that the kernel need not end the
+    process. Below 256 MiB nothing is checked. `model`: its name in training.model; `elements`: number of its trained elements.
     """
     needed = 2 * 4 * elements
     if needed < LARGE_BYTES or needed <= (free := find_free_bytes()):

@@ -71,8 +71,9 @@ def train_reference(
 
 
 class _Reference:
-    """Training of all workers of an experiment in one process, round by round. `state` is the result of the last round, `round` and
-    `epochs` count those that are done.
+    """Training of all workers of an experiment in one process, round by round, for `train_reference`. `state` is the result of the last
+    round, `round` and `epochs` count those that are done. `plan` assigns samples to `minibatches`; `answers[worker][minibatch]` are the
+    numbers of labels that count; `per_round`: minibatches of a worker in a round; `encoders`: the codec's, by rank, if there is one.
     """
 
     def __init__(self, experiment: Experiment, dataset: Dataset, learner: Learner) -> None:

@@ -28,8 +28,12 @@ Kind = Literal["classes", "numbers"]  # of labels
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How a CSV is read: header or not, label column and its kind, dropped columns, and the reason for each guess (`why_...`).
-    Columns are numbered from 0; `names` has all of them.
+    """Way in which a CSV is read, guessed or set: whether it has a `header`, the `label` column and its `kind`, and the columns to `drop`.
+    Columns are numbered from 0.
+
+    `file`: its name without the folder; `names`: of all columns, the label and the dropped ones included; `classes`: names of the label's
+    classes in the order of their numbers, () for numbers; `why_...`: reason for each guess in words, "as told" if it was set; `doubts`:
+    sentences that the reader of the report should see.
     """
 
     file: str
@@ -38,11 +42,11 @@ class Reading:
     label: int
     kind: Kind
     drop: tuple[int, ...] = ()
-    classes: tuple[str, ...] = ()  # of a label of classes, in the order of their numbers
+    classes: tuple[str, ...] = ()
     why_header: str = ""
     why_label: str = ""
     why_kind: str = ""
-    doubts: tuple[str, ...] = ()  # sentences that the reader of the report should see
+    doubts: tuple[str, ...] = ()
 
     @property
     def inputs(self) -> tuple[int, ...]:
@@ -90,7 +94,7 @@ class Samples:
     classes: int | None = None
     test_inputs: Tensor | None = None
     test_labels: Tensor | None = None
-    reading: Reading | None = None  # how a CSV was read
+    reading: Reading | None = None  # how a CSV was read; None if the samples come from elsewhere
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,10 +318,10 @@ class Preparation:
 def augment_images(
     images: Tensor, sample_ids: Tensor, data: Data, *, seed: int, epoch: int, zero: Sequence[float] = ()
 ) -> Tensor:
-    """Return the images augmented as `data.augment` says.
+    """Return the images augmented as `data.augment` says: shifted and mirrored (see `crop_and_flip`), or themselves for "none".
 
-    The result for a sample depends on `seed`, `epoch` and its id in `sample_ids` alone, so retries and other workers get equal
-    images. `zero`: value that fills the edges, by channel.
+    The result for a sample depends on `seed`, `epoch` and its id in `sample_ids` alone, so retries and other workers get equal images.
+    `zero`: value that fills the edges, by channel.
     """
     if data.augment == "none":
         return images

@@ -169,11 +169,12 @@ def stage(
     *,
     answers: "Callable[[Batch], int] | None" = None,
 ) -> dict[str, Any]:
-    """Write to the stores the minibatches, the validation chunks and, last, the manifest of `dataset`, and return the manifest.
-    Objects that exist are not written again; a store that has the manifest is skipped.
+    """Write to the stores the minibatches, the validation chunks and, last, the manifest of `dataset`, and return the manifest: name,
+    classes, shape, scaling, and the numbers of minibatches, chunks, samples and counted labels. Objects that exist are not written again;
+    a store that has the manifest is skipped.
 
-    The experiment decides how samples are cut into minibatches. `stores`: one for all workers, or one per worker by rank.
-    `answers`: counts the labels of a minibatch that a user's loss counts. Raises DataError if there are none in any minibatch.
+    The experiment decides how samples are cut into minibatches. `stores`: one for all workers, or one per worker by rank. `answers`:
+    counts the labels of a minibatch that a user's loss counts. Raises DataError if there are none in any minibatch.
     """
     from crossover.learning import samples, scaling
 
@@ -237,8 +238,8 @@ class Minibatches:
         return [[sum(each[part.start : part.stop]) for part in partition] for partition in self._plan.partitions]
 
     def train(self, worker: int, minibatch: int) -> "Batch":
-        """Return one training minibatch of `worker`. If the experiment simulates that worker as faulty by `label_flip`, its labels
-        are flipped.
+        """Return one training minibatch of `worker`, both numbered from 0, without `answers`. Padding is cut to its longest sequence. If
+        the experiment simulates that worker as faulty by `label_flip`, its labels are flipped.
         """
         from crossover.algorithms.robust import flip_labels
         from crossover.learning.batches import Batch
@@ -253,7 +254,7 @@ class Minibatches:
         return Batch(*trim_padding(self._dataset.train_inputs[ids], labels), ids)
 
     def validation(self, chunk: int) -> "Batch":
-        """Return the validation chunk number `chunk`, of up to 1,024 samples."""
+        """Return the validation chunk number `chunk` (from 0), of up to 1,024 samples in the data set's order."""
         import torch
 
         from crossover.learning.batches import Batch

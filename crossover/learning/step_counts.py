@@ -31,7 +31,7 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Run the operation `func`, count it, and return its result."""
+        """Run the operation `func`, count it unless it is a view or only allocates, and return its result. torch calls this."""
         given = dict(kwargs or {})
         found = func(*args, **given)
         name = func.overloadpacket.__name__
@@ -75,11 +75,11 @@ def _list_tensors(of: Any) -> list[Tensor]:
 def count_step(
     module: nn.Module, sample: Tensor, *, run: Callable[[nn.Module, Tensor], Any] | None = None
 ) -> StepCounts:
-    """Return the counts of one forward and backward pass of `module`, without the optimizer's update. What grows with the batch is
-    found from passes with 2 and 4 samples.
+    """Return the counts of one forward and backward pass of `module`, without the optimizer's update. What grows with the batch is found
+    from passes with 2 and 4 samples.
 
     `sample`: one input without the batch dimension, on the module's device, which may be `meta`. `run`: calls the module on inputs;
-    `module(inputs)` unless given.
+    `module(inputs)` unless given. The module's gradients are None afterwards.
     """
     few, more = (_count_pass(module, sample.unsqueeze(0).repeat(n, *[1] * sample.ndim), run) for n in OF_SAMPLES)
     apart = OF_SAMPLES[1] - OF_SAMPLES[0]

@@ -516,10 +516,10 @@ def is_index_name(name: str) -> bool:
 
 def _counts_rows(body: Sequence[FileRow], column: int) -> bool:
     """Return whether the column's cells are whole numbers that increase by one from row to row, in more than two rows."""
-    return len(body) > 2 and all(_check_increments(body, column))
+    return len(body) > 2 and all(_compare_increments(body, column))
 
 
-def _check_increments(body: Sequence[FileRow], column: int) -> Iterator[bool]:
+def _compare_increments(body: Sequence[FileRow], column: int) -> Iterator[bool]:
     """Yield whether the column's first cell is a whole number, then for each row whether its cell is that number plus the row's index."""
     first = body[0][1][column].strip()
     yield bool(re.fullmatch(r"\d+(\.0*)?", first, flags=re.ASCII))

@@ -92,7 +92,8 @@ def read(body: bytes, *, key: str) -> Checkpoint:
 
 
 def vectors_of(ctx: Context, optimizer: "Sequence[Tensor]", outer: "Sequence[Tensor]" = ()) -> dict[str, Vector]:
-    """Return, by name, the vectors that every worker's checkpoint holds: the learner's model, and the optimizers' vectors as views.
+    """Return the vectors that every worker's checkpoint holds, as {name: vector}: "model", the learner's, then "optimizer0", ... and
+    "outer0", .... Their data are views of the memory of the learner and of the given tensors, not copies.
 
     `optimizer`: the optimizer's vectors; `outer`: the outer optimizer's vectors, with local steps.
     """
@@ -105,7 +106,8 @@ def vectors_of(ctx: Context, optimizer: "Sequence[Tensor]", outer: "Sequence[Ten
 
 
 def optimizer_of(checkpoint: Checkpoint, whose: str = "optimizer") -> "tuple[Tensor, ...]":
-    """Return copies of the optimizer's vectors in `checkpoint`, so that the checkpoint's memory can be freed.
+    """Return copies of the optimizer's vectors in `checkpoint`, in their order, so that the checkpoint's memory can be freed; () if it
+    holds none.
 
     `whose`: "optimizer" for the worker's own, "outer" for the outer optimizer.
     """
@@ -138,7 +140,8 @@ def restore_kept_vectors(checkpoint: Checkpoint, kept: "Mapping[str, Tensor]") -
 
 
 class Journal:
-    """Writer and reader of the checkpoints of one worker, which never lists the bucket.
+    """Writer and reader of the checkpoints of one worker, which never lists the bucket. Each invocation of the worker makes one and calls
+    `restore` before `save`.
 
     Checkpoints at multiples of `every` rounds are found by probing one key after another, the checkpoint of an ended invocation by the
     position in the event. Kept are those that a retry of this invocation could read, and the newest two multiples: workers are less than
@@ -146,7 +149,7 @@ class Journal:
     """
 
     def __init__(self, ctx: Context, worker: int, *, every: int) -> None:
-        """Describe the journal of the member `worker`, which saves every `every` rounds; nothing is read yet."""
+        """Describe the journal of the member `worker` (a rank), which saves every `every` rounds; nothing is read yet."""
         self._ctx, self._worker, self._every = ctx, worker, every
         self._kept: list[Position] = []
         self._entered = Position(0)
@@ -173,7 +176,7 @@ class Journal:
         return checkpoint
 
     def is_due(self, round: int) -> bool:
-        """Return whether a checkpoint is due at the start of `round`: that is every `every` rounds."""
+        """Return whether a checkpoint is due at the start of `round`: at round 0 and at multiples of `every`."""
         return round % self._every == 0
 
     def save(self, position: Position, vectors: Mapping[str, Vector], facts: Mapping[str, Any]) -> None:

@@ -185,8 +185,8 @@ def _restore_saved_state(ctx: Context, holders: Several[int], decided: int) -> i
 
 
 def kept_name(own: str) -> str:
-    """Return the name in the bucket for a vector of a worker's own optimizer, e.g. `own-2-velocity`. `own`: the vector's key in the
-    database.
+    """Return the name under which a saved state in the bucket holds a vector of a worker's own optimizer, e.g. `own-2-velocity` for worker
+    2. `own`: the vector's key in the database.
     """
     worker, _, vector = own.split("/")[-3:]
     return f"own-{worker}-{vector}"
@@ -274,7 +274,8 @@ def _is_round_over(ctx: Context, round: int, holder: int) -> bool:
 
 
 def update(ctx: Context, event: Event, *, holder: int, gradient: str) -> None:
-    """Compute, inside the database of rank `holder`, the state of the next round from this round's state and the combined contributions.
+    """Compute the state of the next round from this round's state and the combined contributions, and store it in the database of rank
+    `holder` under the next round's keys. The database computes it, or the function if `database.compute` is fetch.
 
     `event`: names the round; `gradient`: key of the combined contributions: a gradient, a model or a delta, by `exchange.what`.
     """
@@ -293,10 +294,8 @@ def update(ctx: Context, event: Event, *, holder: int, gradient: str) -> None:
 
 
 def decide(ctx: Context, event: Event, *, holder: int) -> None:
-    """Load the next round's model from the database of rank `holder` into the learner, evaluate it, and create the decision after the
-    event's epoch.
-
-    Does nothing if that decision exists.
+    """Load the next round's model from the database of rank `holder` into the learner, evaluate it, and store the decision after the
+    event's epoch: whether training stops. Does nothing if that decision exists.
     """
     epoch = event["epoch"]
     if ctx.objects.exists(ctx.keys.decision(epoch)):
@@ -309,8 +308,9 @@ def decide(ctx: Context, event: Event, *, holder: int) -> None:
 
 
 def advance(ctx: Context, event: Event) -> Event:
-    """Return the event's fields for the start of the next round, as changes to merge into the event, with `epoch_finished`, and `finished`
-    by the epoch's decision.
+    """Return the event's fields for the start of the next round, as changes to merge into the event. `epoch_finished` is True if the
+    event's round ends an epoch; only then they include `finished`, whether the epoch's decision ends training. Raises Missing if it ends
+    an epoch that has no decision yet.
     """
     if not ends_epoch(ctx, event):
         return {**event_at(ctx, event, event["round"] + 1), "epoch_finished": False}

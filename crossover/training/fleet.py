@@ -27,8 +27,8 @@ from crossover.workflow.context import Context, Meter, Resources, gather_stages
 
 @contextmanager
 def record_step(ctx: Context, step: str, event: Mapping[str, Any], *, instance_type: str) -> Iterator[None]:
-    """Return a context manager that writes one record for the work of its block, under the name `step` and the position (round, minibatch
-    ...) in `event`.
+    """Return a context manager that measures its block and at the end writes one record (JSON, in the bucket) of its time, stages, traffic
+    and outcome, under the name `step` and the position (round, minibatch ...) in `event`. An error in the block is recorded and raised.
 
     Stages, notes and traffic that `ctx` has collected before are discarded. `instance_type`: noted, so that the record is priced by the
     instance's hour.
@@ -48,10 +48,10 @@ def record_step(ctx: Context, step: str, event: Mapping[str, Any], *, instance_t
 
 @contextmanager
 def stage(ctx: Context, name: str) -> Iterator[None]:
-    """Return a context manager that measures its block as the stage `name`: wall time, and the processor time and peak memory of the whole
-    process.
+    """Return a context manager that adds its block as the stage `name` to those of `ctx`: wall time in seconds, the processor time in
+    seconds (`cpu_s`) and the peak memory in MB (`max_rss_mb`) of the whole process.
 
-    If several peers share one process, only the processor time of this thread is measured.
+    If several peers share one process, the processor time is that of this thread, and the peak memory that since the process started.
     """
     cpu_s = runtime.process_s()
     alone = cpu_s is not None
@@ -100,26 +100,29 @@ NOBODY = b""  # content of the lease of a free rank, which was taken from its pr
 
 @dataclass(frozen=True, kw_only=True)
 class ServingSettings:
-    """Settings of a program that serves a fleet's runs: time limits in seconds (`*_s`), the program's name, a file and a URL.
+    """Settings of a program that serves a fleet's runs. Times (`*_s`) are in seconds.
 
-    `fleet`: the fleet's name; under it the object store holds a pointer to the run that its programs join.
+    `fleet`: the fleet's name, under which the object store holds a pointer to the run that its programs join. `lease_s`: without a
+    heartbeat for this long, a rank may be taken over; `absence_s`: without one for this long, other members give a peer up; `idle_s`:
+    without a rank for this long, the program ends; `look_s`: between two polls of other programs' state.
+
+    `program`: the program's name, the same if its service starts it again, so that it need not wait until its own lease has expired; ""
+    for a random one. `progress`: file that is touched when the first checkpoint is saved. `metadata`: URL of the instance metadata
+    service, "" unless the program runs on a spot instance.
     """
 
     fleet: str
-    lease_s: float = 20.0  # without a heartbeat for this long, a rank may be taken over
-    absence_s: float = (
-        600.0  # without a heartbeat for this long, a peer is not waited for: a new instance has booted by then
-    )
-    idle_s: float = 900.0  # without a rank for this long, a program ends
-    look_s: float = 1.0  # between two polls of other programs' state
-    # Its name, the same if its service starts it again: then it need not wait until its own lease has expired.
+    lease_s: float = 20.0
+    absence_s: float = 600.0  # a new instance has booted by then
+    idle_s: float = 900.0
+    look_s: float = 1.0
     program: str = ""
-    progress: Path | None = None  # file that is touched once a checkpoint is saved since the start
-    metadata: str = ""  # URL of the instance metadata service; empty unless the program runs on a spot instance
+    progress: Path | None = None
+    metadata: str = ""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> "ServingSettings":
-        """Return the settings from environment variables.
+        """Return the settings from environment variables, with the defaults for those that are missing.
 
         These are CROSSOVER_FLEET, CROSSOVER_LEASE_S, CROSSOVER_ABSENCE_S, CROSSOVER_IDLE_S, CROSSOVER_LOOK_S, CROSSOVER_INSTANCE with
         CROSSOVER_PROCESS (the number of the process on it), CROSSOVER_PROGRESS, and on a spot instance CROSSOVER_METADATA.
@@ -202,7 +205,12 @@ def encode_heartbeat(attempt: int, *, beat: int, over: bool) -> bytes:
 
 
 class Membership:
-    """One rank of a run, held by this program. Used as a context manager, it sends heartbeats from a thread."""
+    """One rank of a run, held by this program: `claim` makes it. Used as a context manager, it sends heartbeats from a thread, and at the
+    end gives the rank back.
+
+    `rank`, of `members` ranks; `attempt`: number of the lease that this program holds; `progressed`: whether this attempt has saved a
+    checkpoint; `interrupted`: whether EC2 has announced that it takes this spot instance away.
+    """
 
     def __init__(
         self, objects: ObjectStore, *, run: str, members: int, rank: int, attempt: int, settings: ServingSettings
@@ -215,8 +223,8 @@ class Membership:
         self._hearts = Heartbeats(objects, self._keys)
         self._over = runtime.event()
         self._thread = runtime.thread(self._beat, name=f"heart-{rank}.{attempt}")
-        self.progressed = False  # whether this attempt has saved a checkpoint
-        self.interrupted = False  # whether EC2 has announced that it takes this instance away
+        self.progressed = False
+        self.interrupted = False
 
     @classmethod
     def claim(cls, hearts: Heartbeats, *, run: str, members: int, settings: ServingSettings) -> "Membership | None":
@@ -278,9 +286,9 @@ class Membership:
 
     def raise_if_pointless(self, missing: Iterable[int], *, what: str) -> None:
         """Raise an error if it is pointless to wait for the ranks `missing`: RunFailed if one has reported a failure, WaitTimeout if one
-        has been silent for too long, StaleAttempt if this program's own rank was taken over.
+        has been silent for more than `absence_s` seconds, StaleAttempt if this program's own rank was taken over.
 
-        `what`: what is awaited, for the error.
+        `what`: what is awaited, for the error, such as "waited in round 3 for the gradient".
         """
         self.confirm()
         for rank in missing:
@@ -349,8 +357,9 @@ def announce(objects: ObjectStore, *, fleet: str, run: str, members: int) -> Non
 class ProgramsExecution:
     """A run's execution by the programs of a fleet, as the runner sees it in the object store.
 
-    `tolerant`: whether the other programs continue if one fails; `release`: ends the programs; `can_finish`: returns whether any program
-    runs or may still start; `explain_absence`: returns a sentence about what keeps programs from starting, or "".
+    `members`: number of ranks; `tolerant`: whether the other programs continue if one fails; `release`: ends the programs; `can_finish`:
+    returns whether any program runs or may still start; `explain_absence`: returns a sentence about what keeps programs from starting, or
+    ""; `boot_s`: seconds within which the first program must have joined.
     """
 
     objects: ObjectStore
@@ -360,7 +369,7 @@ class ProgramsExecution:
     release: Callable[[], None]
     can_finish: Callable[[], bool] = lambda: True
     explain_absence: Callable[[], str] = lambda: ""
-    boot_s: float = 900.0  # until the first of them must have joined
+    boot_s: float = 900.0
     _started_s: float = field(default_factory=runtime.monotonic)
     _joined: bool = False
 
@@ -412,11 +421,12 @@ class InstanceReclaimed(CrossoverError):
 
 
 def serve(resources: Resources, settings: ServingSettings, body: ProgramBody) -> None:
-    """Work for the fleet's run: join it, claim a rank, and call `body`, until the run is over. Also returns if there is no run, or no free
-    rank, for `idle_s`.
+    """Work for the fleet's run: join it, claim a rank, and call `body`; return after `body` has returned once. Also returns if there is no
+    run, or no free rank, for `idle_s` seconds, or if the run is over; if the spot instance is taken away, only after four minutes.
 
     If another program takes the rank over, or a store does not answer, the program joins again and resumes from the newest checkpoint of
-    the rank that it gets. Any other error is stored for the runner as the run's failure, then raised.
+    the rank that it gets; for a store at most five times in a row without a new checkpoint. Any other error is stored for the runner as
+    the failure of the rank, then raised.
 
     `resources`: of this process; `settings`: the fleet's name and the intervals of leases and polls; `body`: the program's work, called
     with the context and the membership each time that the program holds a rank.

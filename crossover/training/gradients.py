@@ -116,8 +116,8 @@ def build_update(
 
 
 def baseline_experiments(experiment: Experiment) -> tuple[Experiment, ...]:
-    """Return the experiments to compare `experiment` with: those that its `baseline` names, in that order. They are called after it, with
-    `-gpu` or `-single`.
+    """Return the experiments to compare `experiment` with: those that its field `baseline` names, in that order; () if it names none.
+    Their names are its own with `-gpu` or `-single` appended.
     """
     return tuple(
         gpu_fleet(experiment, f"{experiment.name}-gpu")
@@ -128,17 +128,17 @@ def baseline_experiments(experiment: Experiment) -> tuple[Experiment, ...]:
 
 
 def gpu_fleet(experiment: Experiment, name: str) -> Experiment:
-    """Return the experiment, called `name`, on as many GPUs as it has workers; they exchange gradients after each minibatch, as
-    published.
+    """Return the GPU baseline of `experiment`, called `name`: the same model, data and seed on as many GPUs as it has workers, which
+    exchange uncompressed gradients after each minibatch, as published. `experiment` itself is not changed.
     """
     return replace(experiment, name=name, architecture="gpu", baseline="none", exchange=Exchange())
 
 
 def single_worker(experiment: Experiment, name: str) -> Experiment:
-    """Return the experiment, called `name`, for one worker without faults, whose update takes as many minibatches as all workers' updates
-    together.
+    """Return the single-worker baseline of `experiment`, called `name`: one worker without faults and compression, whose update takes as
+    many minibatches as all workers' updates together, at most an epoch's. `experiment` itself is not changed.
 
-    If `exchange.every` is not set, it counts as 1. The function gets the default memory.
+    If `exchange.every` is not set, or models are exchanged, each worker counts with 1 minibatch. The function gets the default memory.
     """
     e = experiment
     every = e.exchange.every or 1
@@ -198,8 +198,8 @@ def take_local_steps(ctx: Context, event: Event, optimizer: "Sequence[Tensor]") 
 
 
 def contribution(ctx: Context, event: Event, begun: "Tensor") -> Vector:
-    """Return the vector that the event's worker sends after its local steps, with its weight: the learner's model, or the model's change
-    since the round began, by `exchange.what`.
+    """Return the vector that the event's worker sends after its local steps, with its weight as `samples`: the learner's model (a view of
+    its memory) if `exchange.what` is model, otherwise `begun` minus the model.
 
     `begun`: the model at the start of the round.
     """

@@ -24,17 +24,19 @@ if TYPE_CHECKING:
 class Group:
     """One exchange of one round, as one of the workers sees it: who takes part, and how this worker publishes and fetches vectors.
 
-    Every error that concerns another worker names this worker, the round and the key.
+    `rank`: this worker's; `samples`: weight of every worker's contribution to this round, by rank; `kind`: of the vectors that are
+    exchanged, gradients or models; `own`: this worker's contribution if contributions are encoded, in whose way the others' are decoded;
+    `exchange`: number of the exchange within the round. Every error that concerns another worker names this worker, the round and the key.
     """
 
     ctx: Context
     waits: Waits
     rank: int
     round: int
-    samples: Sequence[int]  # of every worker's contribution to this round, by rank
-    kind: VectorKind  # what is exchanged: gradients or models
-    own: Contribution | None = None  # this worker's, if it is encoded; the others' are decoded in the same way
-    exchange: int = 0  # which of the round's
+    samples: Sequence[int]
+    kind: VectorKind
+    own: Contribution | None = None
+    exchange: int = 0
 
     @property
     def count(self) -> int:
@@ -183,7 +185,9 @@ class Group:
             )
 
     def agree(self, bad: list[int]) -> list[int]:
-        """Return the ranks whose contributions all workers leave out of this round. `bad`: those that this worker would leave out."""
+        """Return the ranks whose contributions all workers leave out of this round. `bad`: those that this worker would leave out. The
+        first list that a worker stores counts for all; an empty `bad` is returned as it is.
+        """
         return self.waits.retry(lambda: progress.drop_agreement(self.ctx, self.round)(bad))
 
     def combine(

@@ -81,6 +81,10 @@ def run_invocation(ctx: Context, event: Event, begin: Callable[["Invocation"], W
 class Invocation:
     """State of one invocation of a long worker: its position in the run, its deadline, checkpoints and decisions. The `Worker` object does
     the computing and exchanging.
+
+    `rank`: the worker's; `days`: the run's calendar; `journal`: reads and writes checkpoints; `waits`: waits for other workers;
+    `position`: round and minibatches done; `finished`: whether training is over, set by a decision or by the worker; `progressed`: whether
+    an earlier try of this invocation left a checkpoint beyond the event.
     """
 
     def __init__(self, ctx: Context, event: Event) -> None:
@@ -243,7 +247,9 @@ class Invocation:
         return True
 
     def history(self) -> list[tuple[float, float]]:
-        """Return (validation loss, metric) of the evaluations before this round. They are read from the store once per epoch."""
+        """Return (validation loss, metric) of each evaluation before this round, oldest first. They are read from the store once per
+        epoch.
+        """
         before = self.days.epochs_before(self.round)
         if self._history[0] != before:
             self._history = (before, self.waits.retry(lambda: progress.history(self.ctx, before)))
@@ -253,7 +259,8 @@ class Invocation:
         """Compute the gradient of the next minibatch, pass it to `use` as a view of the learner's buffer, and advance the position by one
         minibatch.
 
-        Raises NearDeadline if this invocation has computed its limit of minibatches, or may not have time for another.
+        Raises NearDeadline, before anything is computed, if this invocation has computed its limit of minibatches, or may not have time
+        for another (twice the slowest so far).
         """
         from crossover.algorithms import buffers
 
@@ -310,8 +317,8 @@ class Invocation:
         self.ctx.notes |= {"until": [self.round, self.position.minibatch], "attempt": self.event["attempt"]}
 
     def next_event(self) -> Event:
-        """Return the event for the next invocation, at the current position, and note the losses in the record. The position's checkpoint
-        must exist.
+        """Return the event's changes for the next invocation: the current position, `epoch_finished` (whether the invocation has left the
+        event's epoch) and `finished` (whether training is over). Notes the losses in the record. The position's checkpoint must exist.
         """
         self._note_losses()
         return {
@@ -387,8 +394,8 @@ def roll_back(ctx: Context) -> None:
 
 
 def rounds_around(ctx: Context, round: int, *, slack: int = 0) -> range:
-    """Return the rounds of which an attempt that stopped at `round` may have left keys: its workers were less than two checkpoints apart.
-    `ctx`: gives the interval of checkpoints.
+    """Return the rounds of which an attempt that stopped at `round` may have left keys in the tensor store: from two checkpoint intervals
+    before it, plus 2 rounds, to as many after it. `ctx`: gives the interval of checkpoints.
 
     `slack`: number of rounds by which a worker may be behind the others, in addition to two checkpoints.
     """
@@ -424,8 +431,8 @@ First = Callable[
 
 
 def adopt_checkpoints(ctx: Context, before: Several[Keys], rounds: Rounds, first: First) -> int | None:
-    """Copy the checkpoints of an earlier attempt to this one, delete the earlier attempts' own, and return the round to resume at, or None
-    if no attempt got so far.
+    """Copy the checkpoints of an earlier attempt to this one, mark the earlier attempts as taken over, delete their own checkpoints, and
+    return the round to resume at, or None if no attempt has checkpoints.
 
     That is the newest round whose checkpoints are undamaged. `ctx`: of this attempt; `before`: keys of the earlier attempts; `rounds`:
     returns the rounds that an attempt can be resumed from; `first`: yields each member's checkpoint of one of them.
@@ -499,7 +506,9 @@ def collect(ctx: Context, event: Event, exchange: "GroupExchange") -> None:
 
 
 def find_last_rounds(saved: Iterable[str]) -> dict[str, int]:
-    """Return the round of each worker's newest checkpoint. Keys: prefixes of the workers' checkpoints. `saved`: keys of checkpoints."""
+    """Return the round of each worker's newest checkpoint, as {prefix of the worker's checkpoint keys: round}. `saved`: keys of
+    checkpoints.
+    """
     found: dict[str, int] = {}
     for key in saved:
         worker, _, position = key.rpartition("/")

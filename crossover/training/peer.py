@@ -36,7 +36,9 @@ if TYPE_CHECKING:
 
 
 class ContributionMessages:
-    """Encoder and decoder of the messages in which peers exchange contributions. Create one per peer: decoding reuses a buffer."""
+    """Encoder and decoder of the messages in which peers exchange contributions. A peer creates one for all its messages: decoding reuses
+    a buffer.
+    """
 
     def __init__(self, experiment: Experiment) -> None:
         """Read from the experiment what peers exchange, and whether values that are not finite are refused."""
@@ -124,8 +126,9 @@ class Replica:
         """Restore the newest checkpoint, or the one of round `at`. If there is none, restore the seeded model, which is the same on every
         peer.
 
-        `discard_later`: whether checkpoints after `at` are deleted: on a GPU the repeated rounds may give other bits. Raises Missing if
-        there is no checkpoint of `at`, StaleAttempt if another attempt deletes checkpoints faster than they can be read.
+        `at`: None for the newest; 0 stands for the seeded model if there is no checkpoint of it. `discard_later`: whether checkpoints
+        after `at` are deleted: on a GPU the repeated rounds may give other bits. Raises Missing if there is no checkpoint of `at`, Corrupt
+        if it is damaged, StaleAttempt if another attempt deletes checkpoints faster than they can be read.
         """
         for _ in range(3):
             saved = self._ctx.objects.list(self._ctx.keys.checkpoints_of(self._rank))
@@ -222,8 +225,8 @@ class Replica:
         self.optimizer = checkpoints.optimizer_of(after)
 
     def contribution(self, out: "Tensor") -> None:
-        """Write what the peer contributes after its local steps into `out`: its model, or how far it has moved since the round began;
-        float32, P parameters and B buffers.
+        """Write what the peer contributes after its local steps into `out`, (P + B,) float32: its model, or if `exchange.what` is delta
+        the model at the round's start minus its model. Raises AssertionError before the round's first local step.
         """
         assert self._begun is not None, "a step of its own is behind it"
         delta = self._ctx.experiment.exchange.what == "delta"
@@ -265,7 +268,7 @@ def _round_of(key: str) -> int:
 
 
 class Computing(Protocol):
-    """A way to compute a peer's part of a round: its gradient, or its local steps. Protocol for ComputeBatchGradients and
+    """Protocol of a way to compute a peer's part of a round, its gradient or its local steps: ComputeBatchGradients and
     AverageBatchesGradients of Algorithm 1.
     """
 
@@ -280,20 +283,25 @@ class Computing(Protocol):
         """
 
     def discard(self, round: int) -> None:
-        """Delete the objects that computing `round` left in stores, because no peer returns to that round."""
+        """Delete the objects that computing `round` left in stores, because no peer returns to that round. Does nothing if there are none,
+        or for a negative round.
+        """
 
 
 class RunEnded(CrossoverError):
-    """Raised if the other peers have ended the run, so that no round is left in which this peer could take part."""
+    """Error for a peer that joins when the other peers have ended the run, so that no round is left in which it could take part. `train`
+    catches it.
+    """
 
 
 class PeerExchange(Protocol):
-    """A way for peers to exchange their contributions. Protocol for SendGradientsToMyQueue, ConsumeGradientsFromQueue and, in some,
-    SynchronisationBarrier of Algorithm 1.
+    """Protocol of a way for peers to exchange their contributions: SendGradientsToMyQueue, ConsumeGradientsFromQueue and, in some,
+    SynchronisationBarrier of Algorithm 1. `every`: rounds between two checkpoints of a peer; `replicas_agree`: whether all peers hold the
+    same bits after a round.
     """
 
-    every: int  # rounds between checkpoints
-    replicas_agree: bool  # whether all peers hold the same bits after a round
+    every: int
+    replicas_agree: bool
 
     def open(self, replica: Replica) -> int | None:
         """Prepare the exchange for the restored `replica`. Return the round whose message must be sent again, or None.
@@ -344,7 +352,7 @@ def combine(ctx: Context, gradients: "Iterable[Tensor]", *, round: int, out: "Te
 
 
 class TrainingLoss:
-    """The mean training loss of the current epoch so far, which is noted in the peer's record."""
+    """Mean training loss of the current epoch so far, over all labels that count. It is noted in the peer's record."""
 
     def __init__(self, ctx: Context) -> None:
         """Start with no minibatches counted. `ctx`: context whose notes hold each minibatch's loss."""
@@ -504,7 +512,9 @@ class _Peer:
     """
 
     def __init__(self, ctx: Context, member: Membership, computing: Computing, exchange: PeerExchange) -> None:
-        """Check that the peer's vectors fit into memory (ConfigError otherwise), and create its replica."""
+        """Check that the peer's vectors fit into memory (ConfigError otherwise), and create its replica. `computing`: computes the peer's
+        gradient; `exchange`: exchanges the contributions.
+        """
         self._ctx, self._member, self._computing, self._exchange = ctx, member, computing, exchange
         check_memory(ctx)
         self._replica = Replica(ctx, member.rank, confirm=member.confirm)
@@ -649,11 +659,11 @@ class _Peer:
         return self._history[1]
 
     def detect_convergence(self) -> bool:
-        """Return whether training is over. If an epoch has just ended, evaluate the model and create the decision unless another peer has;
-        otherwise return False.
+        """Return whether training is over. If an epoch has just ended, first evaluate the model and store the decision on the epoch,
+        unless another peer has done so; otherwise return False.
 
-        Every peer follows the decision that was created first. If it ends training, the peer whose model was evaluated stores the outcome;
-        any peer does so if all have the same model.
+        Every peer follows the decision that was created first. If it ends training, the peer whose model was evaluated stores the run's
+        outcome and model; any peer does so if all have the same model.
         """
         ctx, days, round = self._ctx, self._replica.days, self._replica.round
         if not round or not days.ends_epoch(round - 1):

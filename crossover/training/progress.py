@@ -56,9 +56,8 @@ def ends_epoch(ctx: Context, event: Event) -> bool:
 
 
 def answers(configuration: RunConfiguration, round: int, *, worker: int) -> list[int]:
-    """Return the number of answers (labels that count in the loss) in each of the worker's minibatches of the round.
-
-    It equals the number of samples if each sample has one answer. The counts are in the manifest of the run's configuration.
+    """Return the number of answers (labels that count in the loss) in each of the worker's minibatches of the round, in order. It equals
+    the number of samples if each sample has one answer. Nothing is computed: the counts are in the manifest of the run's configuration.
     """
     counts: list[int] = configuration.manifest["counts"][worker]
     return [counts[number] for number in calendar(configuration).list_minibatches(round)]
@@ -160,10 +159,11 @@ def _only_clear(ctx: Context, before: list[Keys], clear: Callable[[list[Keys]], 
 
 
 def _concluded_before(ctx: Context) -> bool:
-    """Return whether an earlier attempt has concluded the run, so that this one only has to delete.
+    """Return whether an earlier attempt has concluded the run, so that this one only has to delete. If so, store that as this attempt's
+    purpose.
 
-    False if this attempt has already been set up to train: its workers may be running. Several invocations of its first step may ask at the
-    same time; the first answer is stored and counts for all.
+    False if this attempt has already been set up to train: its workers may be running. Several invocations of its first step may ask at
+    the same time; the purpose that is stored first counts for all.
     """
     objects, keys = ctx.objects, ctx.keys
     return objects.exists(keys.outcome) and objects.create(keys.purpose, _CLEARS) == _CLEARS
@@ -264,8 +264,9 @@ DROPPED = {"round": int, "workers": [int]}
 
 
 def decision(ctx: Context, epoch: int) -> dict[str, Any]:
-    """Return the stored decision after `epoch`, which all workers follow: a dictionary with the fields of DECISION. For epoch 0 it is an
-    initial one with an empty history. Raises Missing if it does not exist yet.
+    """Return the stored decision after `epoch`, which all workers follow: a dictionary with `epoch`, `val_loss`, `val_metric`, `history`
+    ([loss, metric] of each evaluation), `finished` (whether training ends), `reason` and `at` (unix seconds). For epoch 0 it is an initial
+    one without loss and metric, with an empty history. Raises Missing if it does not exist yet.
     """
     if epoch == 0:
         return {"epoch": 0, "history": [], "finished": False, "reason": "", "at": ctx.facts.created_at}
@@ -273,7 +274,9 @@ def decision(ctx: Context, epoch: int) -> dict[str, Any]:
 
 
 def history(ctx: Context, epoch: int) -> list[tuple[float, float]]:
-    """Return (validation loss, validation metric) of each evaluation up to the one after `epoch`, oldest first."""
+    """Return (validation loss, validation metric) of each evaluation up to the one after `epoch`, oldest first, as the stored decision on
+    that epoch has them. Raises Missing if there is no such decision.
+    """
     if epoch == 0:
         return []
     return [(loss, metric) for loss, metric in decision(ctx, epoch)["history"]]
@@ -285,8 +288,8 @@ def history_before(ctx: Context, round: int) -> list[tuple[float, float]]:
 
 
 def newest_decision(ctx: Context) -> dict[str, Any]:
-    """Return the run's newest decision, a dictionary with the fields of DECISION. Lists the bucket, so it is for the end of a run, not for
-    training.
+    """Return the run's newest decision, as `decision` returns it; the initial one if there is none yet. Lists the bucket, so it is for the
+    end of a run, not for training.
     """
     return decision(ctx, calendar(ctx.facts).epoch_of_decision(len(ctx.objects.list(ctx.keys.decisions))))
 
@@ -323,8 +326,8 @@ def create_decision(ctx: Context, epoch: int, *, by: int = 0) -> None:
 
 
 def evaluate(ctx: Context) -> Any:
-    """Evaluate the learner's present model on the whole validation set. Return its Evaluation (`loss`, `metric`, `samples`). Raises
-    Refused if no label counts.
+    """Evaluate the learner's present model on the whole validation set, read from the bucket, and return its Evaluation (`loss`, `metric`,
+    `samples`). Nothing is stored. Raises Refused if no label counts.
     """
     from crossover.learning.batches import decode_batch
 

@@ -33,12 +33,12 @@ class SynchronousWorker:
     round's gradients so far.
 
     A subclass overrides `compute`, `contribution` and `apply`, and `extra_state` if it keeps further vectors from round to round.
+    `exchanges`: kind of the vector that `contribution` returns; `computing_moves_on`: whether `compute` changes what the worker keeps, so
+    that it is repeated even if the round's result is stored already.
     """
 
-    exchanges = VectorKind.GRADIENT  # what `contribution` is
-    computing_moves_on = (
-        False  # whether `compute` changes what the worker keeps: then it is repeated even if the round's result exists
-    )
+    exchanges = VectorKind.GRADIENT
+    computing_moves_on = False
 
     def __init__(self, invocation: Invocation, exchange: "GroupExchange") -> None:
         """Take the model from the learner of the `invocation`, and create an encoder if the experiment compresses. `exchange`: sends and
@@ -79,8 +79,9 @@ class SynchronousWorker:
 
     def contribution(self) -> "Tensor":
         """Return the vector that this worker contributes to the average over all workers, which is weighted by samples: (D,) float32.
+        Called after `compute`.
 
-        Here it is the mean gradient of the worker's minibatches; a subclass may return another vector.
+        Here it is the mean gradient of the worker's minibatches, not copied; a subclass may return another vector.
         """
         return self._gradient_sum()
 
@@ -359,7 +360,7 @@ def train(
     worker: "Callable[[Invocation, GroupExchange], SynchronousWorker] | None" = None,
 ) -> Event:
     """Run one invocation of one worker: round after round of computing, exchanging and updating, until training ends or the deadline is
-    near. Return the event for the worker's next invocation.
+    near. Return the changes of the event for the worker's next invocation, `finished` among them.
 
     `ctx`, `event`: of this invocation; `exchange`: sends and combines the contributions; `worker`: builds an architecture's own variant of
     the worker; None: the class in WORKERS for the experiment's `exchange.what`.

@@ -51,15 +51,16 @@ POLLING = {"redis": Polling(0.05, 0.0005, 0.05), "s3": Polling(0.1, 0.02, 0.5)}
 
 
 def patience_s(configuration: RunConfiguration) -> float:
-    """Return for how many seconds a worker waits for another one, which may first have to time out, be invoked again and repeat its work.
-
-    It is multiplied by the number of epochs that a round spans, because a straggler falls behind by that factor.
+    """Return for how many seconds a worker waits for another one, which may first have to time out, be invoked again and repeat its work:
+    twice Lambda's timeout, at least 120 s, times the number of epochs that a round spans, because a straggler falls behind by that factor.
     """
     return max(120.0, 2.0 * configuration.experiment.functions.timeout_s) * calendar(configuration).span
 
 
 def reserve_s(experiment: Experiment) -> float:
-    """Return how many seconds before its deadline an invocation stops working, in order to save its state."""
+    """Return how many seconds before its deadline an invocation stops working, in order to save its state: 1 s and a twentieth of Lambda's
+    timeout.
+    """
     return 1.0 + 0.05 * experiment.functions.timeout_s
 
 
@@ -78,14 +79,16 @@ def report_failure(ctx: Context, *, attempt: int, member: int, cause: BaseExcept
 class Waits:
     """Waiting of one member (a worker, or the supervisor) for what other members store, within one invocation.
 
-    `is_superseded(round)`: returns whether another invocation of this member has got beyond `round`.
+    `member`: its name in errors, such as "worker 3"; `attempt`: of the run; `is_superseded(round)`: returns whether another invocation of
+    this member has got beyond `round`; `since`: unix seconds at which the present wait began, perhaps in an earlier invocation, None if
+    there is none; `reserve_s`: seconds before the deadline that are kept free for saving.
     """
 
     ctx: Context
-    member: str  # what errors call it: "worker 3"
+    member: str
     attempt: int
     is_superseded: Callable[[int], bool]
-    since: float | None = None  # when the wait under way began, also in an earlier invocation (unix seconds)
+    since: float | None = None
     reserve_s: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -108,14 +111,14 @@ class Waits:
         patience: float = 1.0,
         channel: str = "",
     ) -> T:
-        """Call `look` again and again until it no longer raises Missing, and return its result.
+        """Call `look` again and again, with growing pauses, until it no longer raises Missing, and return its result.
 
         `round`, `key`: what is awaited, for errors; `sender`: the member that is awaited, None if any worker is; `is_unneeded`: returns
-        whether the result is not needed any more; `patience`: factor on the usual timeout; `channel`: the key's channel if it is not the
-        experiment's.
+        whether the result is not needed any more; `patience`: factor on the usual timeout (`patience_s`); `channel`: the key's channel,
+        "redis" or "s3", "" for the experiment's: S3 is polled less often.
 
-        Raises NearDeadline, ResultExists if `is_unneeded` returns True, StaleAttempt if this attempt was superseded or is over, RunFailed
-        if the sender has failed, and WaitTimeout.
+        Raises NearDeadline if only the reserve is left before the deadline, ResultExists if `is_unneeded` returns True, StaleAttempt if
+        this attempt was superseded or is over, RunFailed if the sender has failed, and WaitTimeout.
         """
         self.since = self.since or self.ctx.clock()
         pause, question_s = POLLING[channel or self.ctx.experiment.storage.channel].pauses(), _FIRST_LOOK_S

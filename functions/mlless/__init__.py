@@ -92,8 +92,8 @@ def collect(ctx: Context, event: Event) -> None:
 
 
 def _resumable_rounds(ctx: Context, keys: Keys) -> dict[int, list[int]]:
-    """Return the rounds that the attempt with these `keys` can be resumed from, ascending, each with the ranks of the workers that have a
-    checkpoint of it.
+    """Return the rounds that the attempt with these `keys` can be resumed from, ascending, as {round: ranks of the workers that have a
+    checkpoint of it}.
 
     Workers that have left or were dropped by the supervisor's newest checkpoint are ignored. Only the rounds with the largest number of
     workers are returned. Raises Missing if there are none, Corrupt if none of the supervisor's checkpoints can be read.
@@ -153,7 +153,9 @@ def _first_checkpoints(ctx: Context, source: Keys, round: int) -> Iterator[tuple
 
 
 def _delete_keys(ctx: Context, keys: Keys, over: Iterable[int]) -> None:
-    """Delete everything that the steps in `over` left in the database, for the attempt with these `keys`."""
+    """Delete the words, updates and reports that the steps with the numbers in `over` left in the database, for the attempt with these
+    `keys`.
+    """
     workers = range(ctx.experiment.workers)
     ctx.tensors[0].delete(*(key for step in over for key in words.keys_of(keys, step, workers)))
 

@@ -71,12 +71,13 @@ def _run_steps(ctx: Context, event: Event, supervisor: "Supervisor") -> Event:
 
 
 class Supervisor:
-    """State of MLLess's supervisor: its position (the step, and how far the step has come), the last word (decision) that it published, and
-    the figures by which it scales in (loss curve, seconds per step of each worker).
+    """State of MLLess's supervisor in one invocation: its position (the step, and how far the step has come), the last word (decision)
+    that it published, and the figures by which it scales in (loss curve, seconds per step of each worker). `progressed`: whether an
+    earlier try of this invocation left a checkpoint beyond the event.
     """
 
     def __init__(self, ctx: Context, event: Event) -> None:
-        """Restore the newest checkpoint at or after the event's position."""
+        """Take the state of the newest checkpoint at or after the event's position. Raises Missing or Corrupt if it cannot be read."""
         self._ctx, self._event = ctx, event
         self._workers = ctx.experiment.workers
         self._days = calendar(ctx.facts)

@@ -21,29 +21,36 @@ from crossover.workflow.context import Context
 
 @dataclass(frozen=True, kw_only=True)
 class StepReport:
-    """A worker's report on a step: the step it has computed, or, in a farewell, the step in which it leaves."""
+    """A worker's report on a step: the step it has computed, or, in a farewell, the step in which it leaves.
 
-    loss: float | None = None  # mean over its samples; None in a farewell, which comes without a gradient
+    `loss`: mean over its `samples`, None in a farewell, which comes without a gradient; `seconds`: from the step's start to this report;
+    `update`: whether it published an update; `complaints`: ranks of workers whose stored update it could not read.
+    """
+
+    loss: float | None = None
     samples: int = 0
-    seconds: float = 0.0  # from the step's start to this report
-    update: bool = False  # whether it published an update
-    complaints: tuple[int, ...] = ()  # workers whose stored update could not be read
+    seconds: float = 0.0
+    update: bool = False
+    complaints: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Word:
-    """The supervisor's decision ("word") on a step once all workers have reported: which updates all workers apply, and which workers leave
-    or are dropped.
+    """The supervisor's decision ("word") on a step once all workers have reported: which updates all workers apply, and which workers
+    leave or are dropped.
 
-    `list_computing` and the others answer for steps that begin with this word applied.
+    `senders`: ranks, ascending, of the workers whose updates of the step are applied; `leaves`: {rank: step in which that worker sends its
+    whole residual and leaves}; `dropped`: ranks that are gone, for which no member waits; `loss`: mean training loss of the step, None if
+    nobody computed; `at`: unix seconds of the decision. `list_computing` and the others answer for steps that begin with this word
+    applied.
     """
 
     step: int
-    senders: tuple[int, ...] = ()  # by rank: exactly these updates are applied
-    leaves: Mapping[int, int] = field(default_factory=dict)  # worker -> the step in which it sends all its residual
-    dropped: tuple[int, ...] = ()  # workers that are gone: no member waits for them
+    senders: tuple[int, ...] = ()
+    leaves: Mapping[int, int] = field(default_factory=dict)
+    dropped: tuple[int, ...] = ()
     loss: float | None = None
-    at: float = 0.0  # unix seconds
+    at: float = 0.0
 
     def list_computing(self, workers: int, step: int) -> list[int]:
         """Return the ranks of the workers that compute in `step`: neither dropped nor leaving by then. `workers`: number of workers at the
@@ -143,7 +150,9 @@ def mark_dropped(checkpoint: Checkpoint, gone: Collection[int]) -> Checkpoint:
 
 
 def keys_of(keys: Keys, step: int, workers: Sequence[int]) -> list[str]:
-    """Return all keys that `step` may have left in the database: the supervisor's word, and an update and a report of each of `workers`."""
+    """Return all keys that `step` may have left in the database: the supervisor's word, and an update and a report of each of the ranks
+    `workers`. `keys`: of the attempt.
+    """
     return [keys.supervisor_word(step), *(key for w in workers for key in (keys.update(step, w), keys.report(step, w)))]
 
 

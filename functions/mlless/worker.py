@@ -39,8 +39,9 @@ def train(ctx: Context, event: Event) -> Event:
 
 
 class FilteringWorker:
-    """A worker of MLLess: the model made of all updates sent, its own residual not sent yet, its velocity, and the last word (the
-    supervisor's decision) that it applied.
+    """State of one MLLess worker in one invocation: the shared model (the sum of all updates applied so far, equal on every worker), its
+    own residual that is not sent yet, its velocity, and the last word (the supervisor's decision) that it applied. `run_invocation` calls
+    `restore`, then `round` again and again.
     """
 
     def __init__(self, invocation: Invocation) -> None:
@@ -314,7 +315,7 @@ class FilteringWorker:
         return waits.wait_for(look, round=round, key=key, sender=sender, patience=patience)
 
     def _retry(self, call: Any) -> None:
-        """Call `call` until its store answers; gives up after a minute. The result is dropped."""
+        """Call `call` until its store answers, and drop its result. Raises Unavailable after a minute, or if the deadline is near."""
         self._invocation.waits.retry(call)
 
 

@@ -78,8 +78,8 @@ def notify_peers(ctx: Context, event: Event) -> None:
 def check_peers(ctx: Context, event: Event) -> Event:
     """Return {"synchronised": whether all workers have reported their average of this round}: Table 1, Synchronisation.
 
-    Polls for about one second, which costs less than running the step more often. Raises WaitTimeout if some are missing after the wait's
-    timeout in `event`.
+    Polls for up to one second, which costs less than running the step more often. Raises WaitTimeout if some are missing and the event's
+    `timeout_s` has passed since its `since`.
     """
     with ctx.stage("synchronise"):
         present = state.await_members(ctx, event, patience_s=1.0)
@@ -137,8 +137,8 @@ def update_model(ctx: Context, event: Event) -> None:
 
 @step(torch=True, uses={"tensors"})
 def detect_convergence(ctx: Context, event: Event) -> Event:
-    """Evaluate the model and decide whether training ends, if the event's round is the last of an epoch. Return the event's fields for the
-    next round.
+    """Evaluate the model and store the decision whether training ends, if the event's round is the last of an epoch and no other worker
+    has stored it. Return the event's changes for the next round, with `epoch_finished` and, at an epoch's end, `finished`.
     """
     if ends_epoch(ctx, event):
         databases.decide(ctx, event, holder=event["worker"])

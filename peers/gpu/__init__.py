@@ -24,7 +24,8 @@ LOOK_S = 0.5
 
 
 def main(resources: Resources | None = None, settings: ServingSettings | None = None) -> None:
-    """Run the program of a GPU instance: serve the fleet's runs in this process, or start one process per GPU if the instance has several.
+    """Run the program of a GPU instance until the run is over: serve the fleet's run in this process, or start one process per GPU if the
+    environment's CROSSOVER_PROCESSES is more than 1.
 
     `resources`, `settings`: those of this process and of its environment if None.
     """
@@ -36,7 +37,7 @@ def main(resources: Resources | None = None, settings: ServingSettings | None = 
 
 
 def worker(ctx: Context, member: Membership) -> None:
-    """Train the member that holds a rank of the run, from its newest checkpoint to the end."""
+    """Train the member that holds a rank of the run, from its newest checkpoint to the end, on this process's GPU or, without one, CPU."""
     from crossover.training import peer  # torch
     from peers.gpu.prefetching import Prefetching
 

@@ -31,7 +31,9 @@ _OPERATION = timedelta(seconds=120)  # until all members have come to it
 
 
 class Collective:
-    """Exchange by torch.distributed: an all-reduce of the gradients, each multiplied by its samples."""
+    """Exchange of a peer by torch.distributed (`gpu.exchange: distributed`): an all-reduce of the gradients, each multiplied by its
+    weight. Nothing goes through a store. `every`: rounds between two checkpoints.
+    """
 
     replicas_agree = True
 

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
 
 class Gathering:
-    """Exchange through the object store: each member stores its gradient and fetches all others."""
+    """Exchange of a peer through the object store (`gpu.exchange: s3`): each member stores its contribution and fetches all others.
+    `every`: rounds between two checkpoints.
+    """
 
     replicas_agree = True
 

@@ -33,7 +33,10 @@ _ALL, _AGAIN = "all", "again"  # set by rank 0: all have come; set by anybody: t
 
 
 class Meeting:
-    """One meeting of all members of a run: the member of rank 0 opens a TCP store, and the others connect to it."""
+    """One meeting of all members of a run, at which they begin a process group: the member of rank 0 opens a TCP store of
+    torch.distributed and publishes its address in the object store, and the others connect to it. Each member makes one per meeting and
+    calls `join`.
+    """
 
     def __init__(self, ctx: Context, member: Membership) -> None:
         """Start the time limit of the meeting now; nothing is opened yet."""

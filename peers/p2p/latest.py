@@ -28,8 +28,8 @@ _KEPT_ROUNDS = 3  # bodies in the object store: a reader may still use the key o
 
 
 class LatestMailboxes:
-    """Asynchronous exchange by mailboxes: each peer sends its gradient, then averages it with the latest ones of the others that are there,
-    at least `p2p.min_gradients` including its own.
+    """Asynchronous exchange by mailboxes on the broker: each peer sends its gradient, then averages it with the latest ones of the others
+    that are there, and waits only until there are `p2p.min_gradients` including its own. A checkpoint follows every round.
     """
 
     every = 1

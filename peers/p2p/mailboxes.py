@@ -104,8 +104,8 @@ class Post:
 
 
 class SynchronousMailboxes:
-    """Synchronous exchange by mailboxes: each peer sends, waits at the barrier until all have sent, then reads all messages in rank
-    order.
+    """Synchronous exchange by mailboxes on the broker: each peer sends, waits at the barrier until all have sent, then reads all messages
+    in rank order. A checkpoint follows every round.
     """
 
     every = 1  # a mailbox holds one message: a peer must be able to start again at the round the others are in

@@ -16,8 +16,8 @@ _SAID = {"run": str, "peer": int, "round": int, "samples": int, "key": str}
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A peer's gradient of one round, as it lies in a mailbox. `samples`: number of samples that it stands for; `body`: the encoded vector,
-    or empty if it is stored in the object store under `key`.
+    """A peer's contribution to one round, such as its gradient, as it lies in a mailbox. `run`: the run's id; `peer`: the sender's rank;
+    `samples`: number of samples that it stands for; `body`: the encoded vector, or empty if it is stored in the object store under `key`.
     """
 
     run: str
