@@ -143,7 +143,7 @@ def reproduce(
     found = bundles.read(bundle)
     versions = ", ".join(f"{escape_controls(name)} {escape_controls(value)}" for name, value in found.versions.items())
     tables_.show(
-        f"study {escape_controls(found.study.name)}, {versions}: {len(found.rows)} of {found.study.count} trials, --on {found.where}"
+        f"study {_shorten_name(found.study.name)}, {versions}: {len(found.rows)} of {found.study.count} trials, --on {found.where}"
     )
     untrue = _compare_with_records(found)
     if run:
@@ -154,7 +154,9 @@ def reproduce(
     else:
         here = found.recompute_cells()
     held = list(
-        report.compare_cells(found.cells, here, incomparable=report.list_incomparable(found.study) if run else ())
+        report.compare_cells(
+            found.cells, here, incomparable=report.list_incomparable(found.study) if run else (), same_records=not run
+        )
     )
     _show_cells(held)
     lost = sum(how == report.NOT for _, _, how in held)
@@ -179,7 +181,8 @@ def _show_cells(held: "Sequence[tuple[StudyCell | None, StudyCell | None, str]]"
     ]
     tables_.show(TextTable("Cell by cell", ["row", "figure", "bundle", "again", ""], shown))
     counts = Counter(how for _, _, how in held)
-    told = [report.EQUAL, report.WITHIN, report.NOT, *([report.INCOMPARABLE] if counts[report.INCOMPARABLE] else [])]
+    told = [report.EQUAL, report.WITHIN, report.NOT]
+    told += [each for each in (report.ROUNDED, report.INCOMPARABLE) if counts[each]]
     tables_.show(", ".join(f"{counts[how]} {how}" for how in told))
 
 
@@ -229,12 +232,18 @@ def escape_controls(text: str) -> str:
     return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
 
 
+def _shorten_name(name: str) -> str:
+    """Return a study's name with control characters escaped, and its middle left out if it has more than 80 characters."""
+    shown = escape_controls(name)
+    return shown if len(shown) <= 80 else f"{shown[:60]}...{shown[-10:]}"
+
+
 def _default_folder(name: str) -> Path:
     """Return the folder results/<name>-again. Raises ConfigError if `name`, the study's, cannot be a folder's name, since a bundle may come
     from somebody else.
     """
     if not re.fullmatch(r"\w[\w .+=~-]*", name):
-        raise ConfigError(f"study {escape_controls(name)!r} cannot be a folder's name; add --out FOLDER")
+        raise ConfigError(f"study {_shorten_name(name)!r} cannot be a folder's name; add --out FOLDER")
     return Path("results") / f"{name}-again"
 
 

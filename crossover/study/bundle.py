@@ -13,15 +13,16 @@ records, results, tables and digests together, only running the trials again sho
 
 import hashlib
 import json
+import math
 import re
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import IO
+from typing import IO, Any
 
 import crossover
 from crossover.errors import Corrupt, DataError
@@ -29,10 +30,11 @@ from crossover.experiment import from_plain
 from crossover.reports import folder
 from crossover.stores import encoding
 from crossover.study import report
+from crossover.study.agreement import ExpectedExperiments, check_trial, find_contradictions
 from crossover.study.file import Study, Varied, parse_study
-from crossover.study.recount import MAX_RECORD_BYTES, Recount, read_records, recount
+from crossover.study.recount import MAX_FIGURE, MAX_RECORD_BYTES, Recount, read_records, recount
 from crossover.study.report import CELLS, StudyCell
-from crossover.study.runner import FORMAT, RUNS, STATE, TrialRow, make_row
+from crossover.study.runner import DECISIVE_VERSIONS, FORMAT, RUNS, STATE, TrialRow, make_row
 from crossover.study.trials import MAX_TRIALS, StudyTrial
 
 TRIALS = "trials.json"
@@ -44,7 +46,6 @@ MOST_OF |= {folder.RESULT: 4 * 2**20, folder.METRICS: 64 * 2**20}
 MOST_MEMBERS = 4 + 2 * MAX_TRIALS
 MOST_DIRECTORY = 8 * 2**20  # bytes of the archive's list of members, whose names are short
 MOST_TOLD = 12  # differing figures of a trial that are kept
-MOST_FIGURE = 1e15  # of seconds, dollars and bytes
 _NAME = re.compile(r"[\w=+-][\w.=+~-]*")  # of a trial
 _STATE = {"study": {"name": str, "base": {}}, "where": ("inline", "local", "aws"), "versions": {str: str}}
 _TRIALS = {str: {"varied": {}, "seed": int}}
@@ -81,11 +82,12 @@ def write(out: Path, rows: Sequence[TrialRow]) -> Path:
             digests[name] = hashlib.sha256(body).hexdigest()
             archive.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), body, zipfile.ZIP_DEFLATED)
 
-        trials = {row.trial: {"varied": row.varied, "seed": row.seed} for row in rows}
+        by_name = sorted(rows, key=lambda row: row.trial)
+        trials = {row.trial: {"seed": row.seed, "varied": row.varied} for row in by_name}
         add(STATE, (out / STATE).read_bytes())
         add(CELLS, (out / CELLS).read_bytes())
-        add(TRIALS, json.dumps(trials, indent=1, sort_keys=True).encode())
-        for name in sorted(trials):
+        add(TRIALS, json.dumps(trials, indent=1).encode())  # a setting's fields keep their order, which names its row
+        for name in trials:
             for each in RUN_FILES:
                 add(f"{RUNS}/{name}/{each}", (out / RUNS / name / each).read_bytes())
         add(DIGESTS, json.dumps(digests, indent=1, sort_keys=True).encode())
@@ -179,11 +181,13 @@ def _check_members(archive: zipfile.ZipFile, path: Path) -> None:
 
 def _read(archive: zipfile.ZipFile, path: Path) -> Bundle:
     """Read and check every file of the archive, and return the bundle. Raises DataError or Corrupt. `path`: the archive's file."""
-    state = encoding.read_plain(archive.read(STATE), {"format": int}, key=STATE)
+    state = _read_json(archive, STATE, {"format": int})
     if state["format"] != FORMAT:
         raise DataError(f"{path}: format {state['format']!r} is unknown, this version reads {FORMAT}")
     encoding.check_shape(state, _STATE, key=STATE)  # a base by name would be a file on the reader's machine
-    trials = encoding.read_plain(archive.read(TRIALS), _TRIALS, key=TRIALS)
+    if absent := [name for name in DECISIVE_VERSIONS if name not in state["versions"]]:
+        raise Corrupt(f"{STATE}: versions: {absent[0]} is not there")
+    trials = _read_json(archive, TRIALS, _TRIALS)
     if not trials:
         raise DataError(f"{path}: contains no trial, so there is nothing to reproduce")
     if len(trials) > MAX_TRIALS:
@@ -191,16 +195,28 @@ def _read(archive: zipfile.ZipFile, path: Path) -> Bundle:
     study = parse_study(state["study"], path.with_suffix(".yaml"))
     if study.count > MAX_TRIALS:
         raise DataError(f"{path}: {study.count:,} trials; a study has {MAX_TRIALS:,} at most")
-    cells = [StudyCell(**each) for each in encoding.read_plain(archive.read(CELLS), _CELLS, key=CELLS)]
+    cells = [StudyCell(**each) for each in _read_json(archive, CELLS, _CELLS)]
     if twice := [key for key, times in Counter(cell.key for cell in cells).items() if times > 1]:
         raise DataError(f"{path}: {CELLS} contains {', '.join(twice[0])} twice; expected each cell once")
-    rows, recounts, codes = list[TrialRow](), dict[str, Recount](), _Codes(path)
     for name, each in trials.items():
         if not _NAME.fullmatch(name):
             raise DataError(f"{path}: {name!r} is not a valid name of a trial")
-        row, recounted = _read_trial(archive, name, varied=each["varied"], seed=each["seed"], codes=codes)
-        if any(value is not None and not abs(value) < MOST_FIGURE for value in row.measures.values()):
-            raise DataError(f"{path}: {name}: a figure is not finite or exceeds {MOST_FIGURE:g}")
+        try:
+            check_trial(study, name, each["varied"], each["seed"])
+        except DataError as error:
+            raise DataError(f"{path}: {error}") from None
+        each["varied"] = {field: each["varied"][field] for field in study.fields}  # JSON does not promise an order
+    _check_names(archive, trials, path)
+    rows, recounts, codes = list[TrialRow](), dict[str, Recount](), _Codes(path)
+    expected, runs = ExpectedExperiments(study), dict[str, str]()
+    for name, each in trials.items():
+        row, recounted, run = _read_trial(
+            archive, name, varied=each["varied"], seed=each["seed"], codes=codes, state=state, expected=expected
+        )
+        if run and runs.setdefault(run, name) != name:
+            raise DataError(f"{path}: {name} and {runs[run]} have the same run's records; expected one run per trial")
+        if any(value is not None and not abs(value) < MAX_FIGURE for value in row.measures.values()):
+            raise DataError(f"{path}: {name}: a figure is not finite or exceeds {MAX_FIGURE:g}")
         rows.append(row)
         recounts[name] = recounted
     return Bundle(
@@ -220,28 +236,89 @@ def _read(archive: zipfile.ZipFile, path: Path) -> Bundle:
     )
 
 
-def _read_trial(
-    archive: zipfile.ZipFile, name: str, *, varied: Varied, seed: int, codes: "_Codes"
-) -> tuple[TrialRow, Recount]:
-    """Read one trial and count it again from its records. Return its row without the curve, and the result of the recount without
-    result.json; keeps only the first few differing figures, to limit memory. `varied`, `seed`: its setting; `codes`: collects its code
-    digests.
+def _check_names(archive: zipfile.ZipFile, trials: Iterable[str], path: Path) -> None:
+    """Raise DataError if the archive has a file that is neither one of the study nor one of a trial in trials.json. `trials`: their names;
+    `path`: the archive, for messages.
     """
+    known = {STATE, TRIALS, CELLS, DIGESTS, *(f"{RUNS}/{name}/{each}" for name in trials for each in RUN_FILES)}
+    if others := sorted(set(archive.namelist()) - known):
+        raise DataError(f"{path}: {others[0]!r} does not belong in a bundle: {TRIALS} has no such trial")
+
+
+def _read_json(archive: zipfile.ZipFile, name: str, shape: Any) -> Any:
+    """Return the value of a JSON file of the archive. Raises Corrupt, naming the file, if it is not JSON, does not have the `shape` (see
+    `encoding.check_shape`), has a number that is not finite, or an object with the same name twice.
+    """
+    try:
+        value = json.loads(
+            archive.read(name),
+            parse_float=_parse_finite,
+            parse_constant=_parse_finite,
+            object_pairs_hook=_make_object,
+        )
+    except (ValueError, RecursionError) as error:
+        raise Corrupt(f"{name}: not the JSON of a bundle: {error}") from None
+    return encoding.check_shape(value, shape, key=name)
+
+
+def _parse_finite(text: str) -> float:
+    """Return the number that a JSON text gives. Raises ValueError if it is infinite or not a number."""
+    if not math.isfinite(value := float(text)):
+        raise ValueError(f"{text[:20]} is not a finite number")
+    return value
+
+
+def _make_object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object's pairs as a dictionary. Raises ValueError if a name appears twice: readers disagree about which one counts."""
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        twice = next(name for n, (name, _) in enumerate(pairs) if name in dict(pairs[:n]))
+        raise ValueError(f"{twice[:60]!r} appears twice in an object")
+    return made
+
+
+def _read_trial(
+    archive: zipfile.ZipFile,
+    name: str,
+    *,
+    varied: Varied,
+    seed: int,
+    codes: "_Codes",
+    state: Mapping[str, Any],
+    expected: ExpectedExperiments,
+) -> tuple[TrialRow, Recount, str]:
+    """Read one trial and count it again from its records. Return its row without the curve, the result of the recount without result.json,
+    and the id of the run ("" if its records have none); keeps only the first few differing figures, to limit memory.
+
+    `varied`, `seed`: its setting; `codes`: collects its code digests; `state`: content of study.json; `expected`: experiments of the
+    study's trials.
+    """
+    key = f"{RUNS}/{name}/{folder.RESULT}"
+    _read_json(archive, key, {})
     with TemporaryDirectory() as temporary:
         run = Path(temporary) / name
         run.mkdir()
-        (run / folder.RESULT).write_bytes(archive.read(f"{RUNS}/{name}/{folder.RESULT}"))
+        (run / folder.RESULT).write_bytes(archive.read(key))
         (run / folder.METRICS).touch()  # its records are read from the archive, one line after another
-        found = folder.read(run)
+        try:
+            found = folder.read(run)
+        except DataError as error:  # the temporary folder is not the reader's
+            raise Corrupt(str(error).replace(f"{run / folder.RESULT}", key)) from None
         experiment = from_plain(found.result["experiment"])
         metrics = f"{RUNS}/{name}/{folder.METRICS}"
         with archive.open(metrics) as file:
             records = read_records(iter(lambda: file.readline(MAX_RECORD_BYTES + 1), b""), name=metrics)
-        counted = recount(found.result, experiment, records, varied=varied, seed=seed)
+        counted = recount(found.result, experiment, records)
         codes.add(name, found.result)
+        differing = [
+            *expected.find_other_settings(experiment, varied, seed),
+            *find_contradictions(found.result, records, experiment, where=state["where"], versions=state["versions"]),
+            *counted.differing,
+        ]
         trial = StudyTrial(name=name, varied=varied, experiment=experiment)
         row = make_row(trial, replace(found, result=counted.result))
-        return replace(row, curve=()), replace(counted, result={}, differing=counted.differing[:MOST_TOLD])
+        run_id = str(records[0].get("run", "")) if records else ""
+        return replace(row, curve=()), replace(counted, result={}, differing=differing[:MOST_TOLD]), run_id
 
 
 class _Codes:
@@ -271,7 +348,7 @@ def _list_other_bytes(archive: zipfile.ZipFile) -> Iterator[str]:
     but missing.
     """
     there = archive.namelist()
-    digests = encoding.read_plain(archive.read(DIGESTS), {str: str}, key=DIGESTS)
+    digests = _read_json(archive, DIGESTS, {str: str})
     for name in sorted({*digests, *there} - {DIGESTS}):
         if name not in digests:
             yield f"{name}: has no digest in {DIGESTS}"

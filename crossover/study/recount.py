@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from crossover.errors import Corrupt
-from crossover.experiment import Experiment, flatten_fields
+from crossover.experiment import Experiment
 from crossover.reports import bill as infrastructure
 from crossover.reports import prices
 from crossover.reports.bill import BilledRun
@@ -21,11 +21,36 @@ MAX_RECORD_BYTES = 2**20  # bytes of one record
 RELATIVE_TOLERANCE = 1e-9  # records are added up in another order
 CLOCK_TOLERANCE_S = 2e-3  # result.json says when a run began in whole milliseconds
 MAX_NAMES = 64  # channels of a record, or operations of a channel
-_COUNTED_FIELDS = (
-    *("step", "outcome", "worker", "epoch", "round", "minibatch", "started_at", "wall_s", "cpu_s", "init_s"),
-    *("slot_wait_s", "cold", "billed_ms", "memory_mb", "max_rss_mb", "instance_type", "stages", "traffic", "marks"),
+MAX_FIGURE = 1e15  # of seconds, bytes, dollars and other figures
+_FIGURES = (
+    *("started_at", "wall_s", "cpu_s", "init_s", "slot_wait_s", "billed_ms", "memory_mb", "max_rss_mb"),
     *("staleness", "max_staleness", "gradients"),
 )
+_COUNTED_FIELDS = (
+    *(
+        "step",
+        "outcome",
+        "worker",
+        "epoch",
+        "round",
+        "minibatch",
+        "cold",
+        "instance_type",
+        "stages",
+        "traffic",
+        "marks",
+    ),
+    *("run", "attempt", "until", *_FIGURES),
+)
+# What `recount` relies on. Fields that not every record has may be null.
+_RECORD = {
+    **RECORD,
+    **{f"{name}?": (float, None) for name in _FIGURES if name not in RECORD},
+    **{f"{name}?": kind for name, kind in (("run", str), ("attempt", int), ("until", [int]), ("cold", (bool, None)))},
+    "instance_type?": (str, None),
+    "stages": [{"stage": str, "count?": int, "wall_s": float, "cpu_s": float, "max_rss_mb?": (float, None)}],
+    "marks?": [{"at": float, "wall_s": float, "traffic?": {str: {}}}],
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +73,7 @@ def read_records(lines: Iterable[bytes], *, name: str) -> list[Record]:
         key = f"{name}, line {number}"
         if len(line) > MAX_RECORD_BYTES:
             raise Corrupt(f"{key}: longer than {MAX_RECORD_BYTES:,} bytes, the most for a record")
-        record = encoding.read_plain(line, RECORD, key=key)
+        record = encoding.read_plain(line, _RECORD, key=key)
         if record["request_id"] in seen:
             raise Corrupt(f"{key}: invocation {record['request_id']!r} has two records; expected one per invocation")
         seen.add(record["request_id"])
@@ -58,6 +83,8 @@ def read_records(lines: Iterable[bytes], *, name: str) -> list[Record]:
 
 def _reduce_record(record: Mapping[str, Any], *, key: str) -> Record:
     """Return a copy of a record with only the fields that `recount` needs. `key`: name of the record in errors."""
+    for part in (record, *record["stages"], *record.get("marks", ())):
+        _check_figures({name: part[name] for name in (*_FIGURES, "count", "at") if name in part}, key=key)
     used = {name: _intern(record[name]) for name in _COUNTED_FIELDS if name in record}
     used["traffic"] = _reduce_traffic(record["traffic"], key=key)
     used["stages"] = [
@@ -72,6 +99,13 @@ def _reduce_record(record: Mapping[str, Any], *, key: str) -> Record:
     return used
 
 
+def _check_figures(figures: Mapping[str, float | None], *, key: str) -> None:
+    """Raise Corrupt if a figure of a record is negative, not finite, or not below MAX_FIGURE. `key`: name of the record in errors."""
+    for name, value in figures.items():
+        if value is not None and not 0 <= value < MAX_FIGURE:
+            raise Corrupt(f"{key}: {name}: {str(value)[:20]} is not a figure from 0 to {MAX_FIGURE:g}")
+
+
 def _reduce_traffic(traffic: Mapping[str, Any], *, key: str) -> dict[str, Any]:
     """Return traffic by channel with only the figures that `recount` needs. Raises Corrupt if a record has more than MAX_NAMES channels or
     operations. `key`: name of the record in errors.
@@ -84,6 +118,7 @@ def _reduce_traffic(traffic: Mapping[str, Any], *, key: str) -> dict[str, Any]:
         slim: dict[str, Any] = {sys.intern(name): int(figures[name]) for name in FIGURES if name in figures}
         if operations is not None:
             slim["operations"] = {sys.intern(name): int(count) for name, count in operations.items()}
+        _check_figures({**slim.get("operations", {}), **{k: v for k, v in slim.items() if k != "operations"}}, key=key)
         if slim:
             counted[sys.intern(channel)] = slim
     return counted
@@ -98,18 +133,15 @@ def recount(
     result: Mapping[str, Any],
     experiment: Experiment,
     records: Sequence[Record],
-    *,
-    varied: Mapping[str, Any],
-    seed: int,
 ) -> Recount:
     """Compute seconds, bytes, dollars and invocations of a run again from its records, and compare them with its result.json.
 
     Figures that the records do not contain (accuracies, losses, and the times of decisions) stay unchanged. `result`: content of
-    result.json; `experiment`: the run's experiment; `varied`, `seed`: settings and seed of the trial according to the study.
+    result.json; `experiment`: the run's experiment.
     """
     began, ended = _find_span(result, records)
     counted: dict[str, Any] = {**sum_records(records), "duration_s": ended - began}
-    differing = [*_find_other_settings(experiment, varied, seed), *_find_late_start(result, records, began)]
+    differing = list(_find_late_start(result, records, began))
     faults = {
         name: list(
             _compare(counted[name], result.get(name), name, within=CLOCK_TOLERANCE_S if name == "duration_s" else 0.0)
@@ -133,22 +165,6 @@ def _find_late_start(result: Mapping[str, Any], records: Sequence[Record], began
     earliest = min((float(record["started_at"]) for record in records), default=began)
     if began > earliest + CLOCK_TOLERANCE_S:
         yield f"started_at: {result['started_at']} in result.json; its first record is {began - earliest:.3g} s older"
-
-
-def _find_other_settings(experiment: Experiment, varied: Mapping[str, Any], seed: int) -> Iterator[str]:
-    """Yield a sentence for each setting of the study's trial that the run's experiment does not have, because such a result belongs to
-    another trial. `varied`, `seed`: settings and seed according to the study.
-    """
-    made = dict(flatten_fields(experiment.to_plain()))
-    asked = {**{name: value for name, value in varied.items() if not isinstance(value, dict | list)}, "seed": seed}
-    for name, value in asked.items():
-        if name in made and made[name] != value and not _are_same_name(made[name], value):
-            yield f"{name}: {value!r} in the study, but {made[name]!r} in result.json"
-
-
-def _are_same_name(one: Any, other: Any) -> bool:
-    """Return whether two names are equal apart from hyphens and underscores."""
-    return isinstance(one, str) and isinstance(other, str) and one.replace("-", "_") == other.replace("-", "_")
 
 
 def _find_span(result: Mapping[str, Any], records: Sequence[Record]) -> tuple[float, float]:

@@ -226,15 +226,19 @@ def _to_plain(varied: Varied) -> dict[str, object]:
 
 
 def compare_cells(
-    there: Sequence[StudyCell], here: Sequence[StudyCell], *, incomparable: Collection[str] = ()
+    there: Sequence[StudyCell],
+    here: Sequence[StudyCell],
+    *,
+    incomparable: Collection[str] = (),
+    same_records: bool = False,
 ) -> Iterator[tuple[StudyCell | None, StudyCell | None, str]]:
     """Yield (cell of `there`, cell of `here`, result of the comparison) for every cell of either side; a side that lacks the cell has None.
-    The result is one of EQUAL, WITHIN, NOT and INCOMPARABLE. `incomparable`: columns that differ even between equal runs, for which NOT
-    becomes INCOMPARABLE.
+    The result is one of EQUAL, ROUNDED, WITHIN, NOT and INCOMPARABLE. `incomparable`: columns that differ even between equal runs; for
+    them NOT becomes INCOMPARABLE; `same_records`: whether both sides come from the same runs, so that only rounding may differ.
     """
     held, made = ({cell.key: cell for cell in cells} for cells in (there, here))
     for key in held | made:
-        stands = _judge_cell(held.get(key), made.get(key))
+        stands = _judge_cell(held.get(key), made.get(key), same_records=same_records)
         if stands == NOT and key in held and key in made and key[-1] in incomparable:
             stands = INCOMPARABLE
         yield held.get(key), made.get(key), stands
@@ -250,19 +254,31 @@ def list_incomparable(study: Study) -> set[str]:
 
 OF_THE_MODEL = ("final_metric", "best_metric")  # equal seeds give equal bits of these measures
 EQUAL, WITHIN, NOT, INCOMPARABLE = "equal bits", "within the interval", "not", "not comparable"
+ROUNDED = "equal but for rounding"  # another version of a library added up in another order
+ROUNDING = 1e-9  # relative
 
 
-def _judge_cell(there: StudyCell | None, here: StudyCell | None) -> str:
-    """Return how the cell `here` compares with the recorded cell `there`: EQUAL if all fields are equal, WITHIN if its value lies in the
-    recorded interval, else NOT.
+def _judge_cell(there: StudyCell | None, here: StudyCell | None, *, same_records: bool) -> str:
+    """Return how the cell `here` compares with the recorded cell `there`: EQUAL if all fields are equal; ROUNDED if they differ by rounding
+    and both come from the same runs (`same_records`); WITHIN if the runs are others and its value lies in the recorded interval; else NOT.
     """
     if here is None or there is None:
         return NOT
     if asdict(here) == asdict(there):
         return EQUAL
+    if same_records:
+        pairs = ((there.value, here.value), (there.low, here.low), (there.high, here.high))
+        return ROUNDED if all(_are_close(one, other) for one, other in pairs) else NOT
     if here.value is None or there.low is None or there.high is None:
         return NOT
     return WITHIN if there.low <= here.value <= there.high else NOT
+
+
+def _are_close(one: float | None, other: float | None) -> bool:
+    """Return whether two figures of a cell are equal but for rounding, or are both missing."""
+    if one is None or other is None:
+        return one is other
+    return math.isclose(one, other, rel_tol=ROUNDING, abs_tol=1e-12)
 
 
 # --- report -----------------------------------------------------------------------------------------------------------

@@ -94,13 +94,13 @@ def test_nothing_is_run_again_that_proves_nothing_or_spends_unasked(
 def test_a_table_that_its_records_do_not_make_is_told(
     bundled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """The table comes from the same records: a wider interval is no excuse, and rounding is told apart."""
     cells = json.loads((bundled.parent / "cells.json").read_text())
     (cell,) = [each for each in cells if each["column"] == "final_metric" and "0.05" in each["row"]]
-    inside, beyond = dict(cell), dict(cell)
-    inside["low"], beyond["low"], beyond["value"] = cell["low"] - 0.01, cell["high"] + 1, cell["high"] + 2
     for other, code, words in (
-        (inside, 0, "1 within the interval, 0 not"),
-        (beyond, 1, "0 within the interval, 1 not"),
+        (cell | {"low": cell["low"] - 0.01}, 1, "11 equal bits, 0 within the interval, 1 not"),
+        (cell | {"value": cell["value"] + 0.01, "low": -1e9, "high": 1e9}, 1, "0 within the interval, 1 not"),
+        (cell | {"value": cell["value"] + 1e-14}, 0, "11 equal bits, 0 within the interval, 0 not, 1 equal but for"),
     ):
         body = json.dumps([other if each is cell else each for each in cells]).encode()
         assert status("reproduce", str(changed(bundled, tmp_path, "cells.json", body))) == code
@@ -117,8 +117,10 @@ def test_cells_that_were_taken_out_are_told(
     assert f"{kept} equal bits, 0 within the interval, {12 - kept} not" in capsys.readouterr().out
 
 
+_TRIAL = b'{"%s": {"varied": {"training.learning_rate": %s}, "seed": %s}}'
 CELL = {"table": "a", "row": "b", "column": "c", "value": 1, "low": None, "high": None}
-STATE: dict[str, Any] = {"format": 1, "study": {"name": "a", "base": {}}, "where": "inline", "versions": {}}
+STATE: dict[str, Any] = {"format": 1, "study": {"name": "a", "base": {}}, "where": "inline"}
+STATE |= {"versions": {"crossover": "1", "torch": "2"}}
 
 
 @pytest.mark.parametrize(
@@ -126,7 +128,18 @@ STATE: dict[str, Any] = {"format": 1, "study": {"name": "a", "base": {}}, "where
     [
         ("study.json", b'{"format": 2}', "format 2 is unknown"),
         ("trials.json", b'{"../../etc": {"varied": {}, "seed": 1}}', "is not a valid name of a trial"),
-        ("trials.json", b'{"a": {"varied": {}, "seed": 1}}', "There is no item named 'runs/a/result.json'"),
+        ("trials.json", b'{"a": {"varied": {}, "seed": 1}}', "trial a: sets nothing; the study varies training.lear"),
+        ("trials.json", _TRIAL % (b"x", b"0.05", b"1"), "trial x: the study has no trial of this name"),
+        ("trials.json", _TRIAL % (b"learning_rate=0.3_seed=1", b"0.3", b"1"), "0.3 is not in the study's grid"),
+        ("trials.json", _TRIAL % (b"learning_rate=0.05_seed=7", b"0.05", b"7"), "seed 7 is none of the study's seeds"),
+        (
+            "trials.json",
+            _TRIAL % (b"learning_rate=0.05_seed=1", b"0.05", b"1"),
+            "'runs/learning_rate=0.05_seed=2/metrics",
+        ),
+        ("cells.json", b'[{"value": NaN}]', "cells.json: not the JSON of a bundle: NaN is not a finite number"),
+        ("cells.json", b'[{"value": 1e999}]', "1e999 is not a finite number"),
+        ("cells.json", b'[{"value": 1, "value": 2}]', "'value' appears twice in an object"),
         ("trials.json", b"{}", "contains no trial, so there is nothing to reproduce"),
         ("cells.json", b'[{"table": 1}]', "cells.json: "),
         ("cells.json", json.dumps([CELL, CELL]).encode(), "cells.json contains a, b, c twice"),
@@ -135,6 +148,7 @@ STATE: dict[str, Any] = {"format": 1, "study": {"name": "a", "base": {}}, "where
         ("study.json", json.dumps(STATE | {"study": "x"}).encode(), "study.json: study: "),
         ("study.json", json.dumps(STATE | {"study": {"name": "a", "base": "/etc/hosts"}}).encode(), "study.base: "),
         ("study.json", json.dumps(STATE | {"versions": []}).encode(), "study.json: versions: "),
+        ("study.json", json.dumps(STATE | {"versions": {"torch": "2"}}).encode(), "versions: crossover is not there"),
         ("study.json", json.dumps(STATE | {"where": "mars"}).encode(), "study.json: where: "),
         ("study.json", json.dumps(STATE | {"study": STATE["study"] | {"grid": 7}}).encode(), "grid: expected fields"),
         ("study.json", json.dumps(STATE | {"study": STATE["study"] | {"seeds": 10_001}}).encode(), "10,001 trials"),
@@ -211,6 +225,25 @@ def _set(*path: Any, by: Callable[[Any], Any]) -> Callable[[Any], None]:
         (_set("epochs", 0, "full_usd", by=lambda usd: usd / 2), "epochs[0].full_usd: "),
         (_set("experiment", "seed", by=lambda n: n + 7), "seed: "),
         (_set("experiment", "training", "learning_rate", by=lambda n: n + 7), "training.learning_rate: "),
+        (
+            _set("experiment", "training", "batch_size", by=lambda n: n + 7),
+            "training.batch_size: 30 in the study, but 37",
+        ),
+        (_set("experiment", "data", "dataset", by=lambda name: "cifar10"), "data.dataset: 'digits' in the study, but"),
+        (_set("where", by=lambda name: "aws"), "where: inline in study.json, but 'aws' in result.json"),
+        (_set("label", by=lambda name: "measured-aws"), "a run on inline is measured-local"),
+        (_set("architecture", by=lambda name: "spirt"), "architecture: 'spirt', but 'single' in its experiment"),
+        (_set("versions", "torch", by=lambda name: "9.9"), "in study.json, but '9.9' in result.json"),
+        (_set("code", "files", by=lambda files: {}), "code: the digest in result.json is not that of the files"),
+        (_set("epochs", by=lambda epochs: epochs[:1]), "final.val_metric: "),
+        (_set("epochs", by=lambda epochs: epochs * 2), "epochs: their numbers do not rise: [1, 2, 1, 2]"),
+        (_set("final", "val_metric", by=lambda metric: metric / 2), " in the last epoch"),
+        (_set("epochs", 0, "val_metric", by=lambda metric: 2.0), "epochs: an accuracy is not from 0 to 1"),
+        (
+            _set("incomplete", by=lambda gaps: ["a record"]),
+            "incomplete: [] by its records, ['a record'] in result.json",
+        ),
+        (_set("data", "minibatches", by=lambda n: 0), "data: does not say how many minibatches an epoch has"),
     ],
 )
 def test_a_result_that_its_records_do_not_give_is_told(
@@ -222,6 +255,74 @@ def test_a_result_that_its_records_do_not_give_is_told(
     assert status("reproduce", str(changed(bundled, tmp_path, name, json.dumps(result).encode()))) == 1
     said = capsys.readouterr()
     assert words in said.out and "1 of 4 trials' results do not follow from their records" in said.err
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"training": {"epochs": 20}}, "training.epochs: 20 in the study, but 2 in result.json"),
+        ({"architecture": "all-reduce"}, "architecture: 'all-reduce' in the study, but 'single' in result.json"),
+        ({"workers": 3}, "workers: 3 in the study, but 1 in result.json"),
+    ],
+)
+def test_results_of_another_base_than_the_studys_are_told(
+    change: dict[str, Any], words: str, bundled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state = json.loads(files(bundled, "study.json")["study.json"])
+    base = state["study"]["base"]
+    base |= {name: base[name] | value if isinstance(value, dict) else value for name, value in change.items()}
+    assert status("reproduce", str(changed(bundled, tmp_path, "study.json", json.dumps(state).encode()))) == 1
+    said = capsys.readouterr()
+    assert words in said.out and "4 of 4 trials' results do not follow from their records" in said.err
+
+
+def test_a_base_that_is_no_experiment_is_refused(
+    bundled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state = json.loads(files(bundled, "study.json")["study.json"])
+    state["study"]["base"]["zzz"] = 1
+    assert status("reproduce", str(changed(bundled, tmp_path, "study.json", json.dumps(state).encode()))) == 2
+    assert "the study's base is not an experiment: zzz: is unknown" in capsys.readouterr().err
+
+
+def test_a_study_of_several_fields_is_reproduced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Rows are named by the fields in the study's order, whatever order JSON has."""
+    grid = {"training.momentum": [0.9], "training.learning_rate": [0.05]}
+    path = written(tmp_path, grid=grid, seeds=1, pairs={})
+    out = tmp_path / "two"
+    assert status("study", str(path), "--on", "inline", "--out", str(out), "--bundle") == 0
+    trials = json.loads(files(out / "two.zip", "trials.json")["trials.json"])
+    other = changed(out / "two.zip", tmp_path, "trials.json", json.dumps(trials, sort_keys=True).encode())
+    for bundle in (out / "two.zip", other):
+        capsys.readouterr()
+        assert status("reproduce", str(bundle)) == 0
+        assert "4 equal bits, 0 within the interval, 0 not" in capsys.readouterr().out
+
+
+def test_one_run_does_not_count_as_two_trials(
+    bundled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Another trial's result and records, with the seed exchanged."""
+    metrics, results = files(bundled, "metrics.jsonl"), files(bundled, "result.json")
+    (metric, other_metric), (name, other_name) = list(metrics)[:2], list(results)[:2]
+    result = json.loads(results[name])
+    result["experiment"]["seed"] = json.loads(results[other_name])["experiment"]["seed"]
+    path = edited(bundled, tmp_path, {other_metric: metrics[metric], other_name: json.dumps(result).encode()})
+    assert status("reproduce", str(path)) == 2
+    assert "have the same run's records; expected one run per trial" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "name", ["../study.json", "/tmp/result.json", "runs/ghost/result.json", "runs/a/b/result.json"]
+)
+def test_files_of_no_trial_are_refused(
+    name: str, bundled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = edited(bundled, tmp_path, {})
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr(name, b"{}")
+    assert status("reproduce", str(path)) == 2
+    assert f"{name!r} does not belong in a bundle" in capsys.readouterr().err
 
 
 def test_dollars_by_other_prices_are_not_called_counted(
@@ -251,7 +352,9 @@ def test_code_that_is_not_the_studys_is_named(
     assert status("reproduce", str(bundled)) == 0 and "files that computed the study" not in capsys.readouterr().out
     name, body = next(iter(files(bundled, "result.json").items()))
     result = json.loads(body)
-    result["code"]["files"] |= {"crossover/errors.py": "0" * 16, "../../etc/passwd": "0" * 16}
+    code = result["code"]
+    code["files"] |= {"crossover/errors.py": "0" * 16, "../../etc/passwd": "0" * 16}
+    code["digest"] = hashlib.sha256(repr((sorted(code["files"].items()), code["settings"])).encode()).hexdigest()
     assert status("reproduce", str(changed(bundled, tmp_path, name, json.dumps(result).encode()))) == 0
     said = capsys.readouterr().out
     assert "code: 2 of " in said and "differ in this version: crossover/errors.py, ../../etc/passwd" in said
@@ -274,7 +377,12 @@ def _line(records: bytes, **changes: Any) -> bytes:
             lambda records: _line(records, traffic={"bus": {"requests": "many"}}),
             "not a study's bundle, or damaged",
         ),
-        (lambda records: _line(records, wall_s=10**400), "not a study's bundle, or damaged"),
+        (lambda records: _line(records, wall_s=10**400), "line 1: wall_s: 10000000000000000000 is not a"),
+        (lambda records: _line(records, wall_s=float("nan")), "line 1: wall_s: nan is not a figure from 0 to 1e+15"),
+        (lambda records: _line(records, cpu_s=-1.0), "line 1: cpu_s: -1.0 is not a figure"),
+        (lambda records: _line(records, init_s="soon"), 'line 1: init_s: "soon" is not a number or null'),
+        (lambda records: _line(records, marks=7), "line 1: marks: 7 is not a list"),
+        (lambda records: _line(records, traffic={"bus": {"requests": -1}}), "line 1: requests: -1 is not a figure"),
     ],
 )
 def test_records_that_nobody_writes_are_refused(
