@@ -25,6 +25,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     `arguments`: words of the command line, None for those of this process. Only for the latter, threads that still run are abandoned at the
     end.
     """
+    if not os.environ.get("COLUMNS", "1").strip("0"):
+        del os.environ["COLUMNS"]  # rich would print nothing; some containers and editors set 0 if they do not know
     with _exit_at_interrupt():
         from crossover import processes
         from crossover.cli import answers

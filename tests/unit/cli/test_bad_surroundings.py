@@ -87,3 +87,13 @@ def test_missing_servers_are_named_with_the_command_that_installs_them(tmp_path:
     assert done.returncode == 2, done.stderr
     assert "apt-get install" in done.stderr
     assert "redis-server" in done.stderr
+
+
+@pytest.mark.parametrize("columns", ["0", "00"])
+def test_a_terminal_of_no_columns_shows_everything(
+    columns: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Some containers and editors set COLUMNS=0, with which rich prints nothing at all."""
+    monkeypatch.setenv("COLUMNS", columns)
+    assert status("run", "--no-such-option") == 2
+    assert "--no-such-option" in capsys.readouterr().err
