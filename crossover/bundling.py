@@ -15,7 +15,7 @@ from crossover.user_code import COMPUTING, FIRST_PARTY, PROJECT, Dependencies, O
 
 def list_user_code(experiment: Experiment) -> dict[str, str]:
     """Return {field: `package.module:name`} of all user code in the experiment's section `training` (model, loss, metric), which
-    functions and programs run.
+    functions and programs run. A field is a name with dots, such as `training.model`.
     """
     return dict(_find_names("training", experiment.to_plain()["training"]))
 
@@ -35,8 +35,8 @@ def list_user_code_with_loader(experiment: Experiment) -> dict[str, str]:
 
 
 def _find_names(field: str, value: Any) -> Iterator[tuple[str, str]]:
-    """Yield (field, value) for every text with a colon in `value`, a section of an experiment or a part of it. `field`: name of
-    `value` itself.
+    """Yield (field's name with dots, value) for every text with a colon in `value`, a section of an experiment or a part of it.
+    `field`: name of `value` itself.
     """
     if isinstance(value, dict):
         for name, each in value.items():
@@ -49,7 +49,8 @@ def check_user_code(experiment: Experiment, *, travels: bool = True) -> list[str
     """Import all user code that the experiment names. Raises OwnCodeError if that fails, or if the code (other than the loader)
     reads data files meanwhile. Returns notes, in words, on what is unusual but no error.
 
-    `travels`: whether functions or programs will hold the code, so that its dependencies are checked too.
+    `travels`: whether functions or programs will hold the code, so that its dependencies are checked too; if False, no notes are
+    returned.
     """
     for field, name in list_user_code(experiment).items():
         with user_code.forbid_data_files(field, name):
@@ -60,8 +61,9 @@ def check_user_code(experiment: Experiment, *, travels: bool = True) -> list[str
 
 
 def collect_files(experiment: Experiment) -> Dependencies:
-    """Return the user's files, and what they import, that functions and programs must hold. Raises OwnCodeError, with line and
-    remedy, if a module is missing, or if a file imports a package that functions do not have.
+    """Return the user's files, and what they import, that functions and programs must hold; nothing is imported. Raises
+    OwnCodeError, with line and remedy, if a module is missing, or if a file imports, outside functions, a package that functions do
+    not have.
     """
     found = Dependencies()
     for field, name in _list_user_code_with_architecture(experiment).items():
@@ -81,8 +83,8 @@ def collect_files(experiment: Experiment) -> Dependencies:
 
 
 def hash_files(experiment: Experiment) -> dict[str, str]:
-    """Return {path in the bundle: first 16 hexadecimal digits of its SHA-256} of the user's files that functions and programs use,
-    so without the loader. Equal results mean equal user code.
+    """Return {path in the bundle: first 16 hexadecimal digits of the file's SHA-256} of the user's files that functions and programs
+    use, so without the data set's loader. Equal results mean equal user code.
     """
     files = {
         path: file
@@ -93,7 +95,9 @@ def hash_files(experiment: Experiment) -> dict[str, str]:
 
 
 def hash_all_files(experiment: Experiment) -> dict[str, str]:
-    """Return {path in the bundle: SHA-256} of all the user's files that the experiment uses, those of the data set's loader included."""
+    """Return {path in the bundle: SHA-256, 64 hexadecimal digits} of all the user's files that the experiment uses, those of the data
+    set's loader included.
+    """
     files = dict[Path, Path]()
     for field, name in {
         **_list_user_code_with_architecture(experiment),
@@ -104,14 +108,17 @@ def hash_all_files(experiment: Experiment) -> dict[str, str]:
 
 
 def find_files(name: str, *, field: str) -> Mapping[Path, Path]:
-    """Return {path in the bundle: path here} of the user's files that importing `name` (`package.module:name`) would read; nothing
-    is imported. Raises OwnCodeError, naming `field`, for a file that is not valid Python.
+    """Return {path in the bundle: path on this machine} of the user's files that importing `name` (`package.module:name`) would read;
+    nothing is imported. A module that does not exist is left out. Raises OwnCodeError, naming `field`, for a file that is not valid
+    Python.
     """
     return find_dependencies(name, field=field).files
 
 
 def compute_fingerprint(experiment: Experiment) -> str:
-    """Return one hash (16 hexadecimal digits) over the result of `hash_files`; "" if there is no user code."""
+    """Return one hash (16 hexadecimal digits) of the user's files that functions and programs use, those of `hash_files`; "" if there
+    is no user code.
+    """
     found = hash_files(experiment)
     return hashlib.sha256(repr(sorted(found.items())).encode()).hexdigest()[:16] if found else ""
 
@@ -150,8 +157,8 @@ IMPORT_IN_LOADER = "import it inside the loader of data.dataset if that alone ne
 
 
 def _suggest_help(top: str, file: Path) -> str:
-    """Return a clause, to append to an error, on how user code could do without the package `top` or take it along; "" if it is not
-    installed here. `file`: the user's file that imports it.
+    """Return a clause, to append to an error, on how user code could do without the package `top` (if it has compiled files) or take
+    a copy of it along; "" if it is not installed here. `file`: the user's file that imports it.
     """
     where = _find_installed(top)
     if where is None:
@@ -162,7 +169,9 @@ def _suggest_help(top: str, file: Path) -> str:
 
 
 def _find_installed(top: str) -> Path | None:
-    """Return the folder of the installed package `top`, or its file if it is a single module; None if it is not installed."""
+    """Return the folder of the installed package `top`, or its file if it is a single module; None if it is not installed or has no
+    __init__.py. `top` itself is not imported.
+    """
     try:
         spec = importlib.util.find_spec(top)
     except ValueError:  # something that is no package stands under its name

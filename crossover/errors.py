@@ -38,7 +38,9 @@ class UserError(CrossoverError):
 
 
 class ConfigError(UserError):
-    """Error for an invalid experiment file. The message names the field, its value, and what was expected."""
+    """Error for an invalid value in an experiment's YAML or a related input. The message names the field, its value, and what was
+    expected.
+    """
 
 
 class OwnCodeError(ConfigError):
@@ -62,7 +64,7 @@ class StaleAttempt(CrossoverError):
 
 
 class Missing(CrossoverError):
-    """Error for a `key` that does not exist in a store, perhaps not yet."""
+    """Error for a key that does not exist in a store, perhaps not yet. `key`: its name."""
 
     def __init__(self, key: str) -> None:
         """Create the error with the message `KEY: no such key`."""
@@ -95,10 +97,11 @@ class RunFailed(CrossoverError):
 
 
 def rebuild_error(kind: str, words: str) -> CrossoverError:
-    """Return an exception for a run that failed in another process, for the caller to raise. `kind`: name of the error's class
-    there; `words`: its message.
+    """Return an exception with the message `words` for a run that failed in another process, for the caller to raise. `kind`: name of
+    the error's class there.
 
-    It has the UserError class that `kind` or `words` names; without one it is a RunFailed.
+    It is an OwnCodeError, ConfigError, DataError or UserError if `kind` is that name or `words` contains it before a colon; otherwise
+    a RunFailed.
     """
     for mendable in (OwnCodeError, ConfigError, DataError, UserError):
         if kind == mendable.__name__ or f"{mendable.__name__}: " in words:
@@ -110,7 +113,7 @@ _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2
 
 
 def quote_controls(text: str) -> str:
-    r"""Return `text` with control characters replaced by escapes such as `\x1b`, so that text from elsewhere cannot control a
-    terminal. Line ends and tabs stay.
+    r"""Return `text` with control characters, and those that change the direction of writing, replaced by escapes such as `\x1b`, so
+    that text from elsewhere cannot control a terminal. Line feeds and tabs stay.
     """
     return _CONTROLS.sub(lambda found: ascii(found[0])[1:-1], text)

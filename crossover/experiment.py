@@ -19,8 +19,8 @@ LOWER_IS_BETTER = ("mean_absolute_error", "perplexity")  # of the metrics that c
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """Measure of the model's quality on the validation set: `accuracy`, `perplexity`, `mean_absolute_error` or a user function,
-    package.module:name.
+    """Measure of the model's quality on the validation set. `name`: `accuracy`, `perplexity`, `mean_absolute_error` or a user function,
+    package.module:name. `higher_is_better`: needed for a user function; null: as the name implies.
     """
 
     name: str = "accuracy"
@@ -28,7 +28,7 @@ class Metric:
 
     @property
     def words(self) -> str:
-        """Name in words: `mean absolute error` for `houses:mean_absolute_error`."""
+        """Name in words, without its module: `mean absolute error` for `houses:mean_absolute_error`."""
         return self.name.rpartition(":")[2].replace("_", " ")
 
     @property
@@ -38,7 +38,7 @@ class Metric:
 
     @property
     def higher_wins(self) -> bool:
-        """True if a higher value is a better one."""
+        """True if a higher value is better: as `higher_is_better` says; if it is None, for all but mean_absolute_error and perplexity."""
         return self.name not in LOWER_IS_BETTER if self.higher_is_better is None else self.higher_is_better
 
     def explain_unreachable(self, value: float) -> str:
@@ -65,7 +65,10 @@ class Metric:
 
 @dataclass(frozen=True, kw_only=True)
 class ImageSize:
-    """Settings of progressive image size: the first epochs train on smaller images, which cost less, the last ones on full-size images."""
+    """Settings of progressive image size: the first epochs train on smaller images, which cost less, the last ones on full-size images.
+    `begin`: pixels of a side in the first epoch; null: full size throughout. `step`: pixels by which sides grow, each size for equally
+    many epochs. `full_from`: share of the epochs after which images have full size.
+    """
 
     begin: Annotated[int, Ge(4)] | None = None  # pixels of a side in the first epochs; null: as they are throughout
     step: Positive = 8  # pixels by which they grow, each size for as many epochs
@@ -74,7 +77,10 @@ class ImageSize:
 
 @dataclass(frozen=True, kw_only=True)
 class Adapters:
-    """Settings of low-rank adapters (LoRA), which are added to Linear layers of a user's model and trained instead of these layers."""
+    """Settings of low-rank adapters (LoRA), which are added to Linear layers of a user's model and trained instead of these layers.
+    `targets`: names of the layers, or patterns such as `*.query`; if empty, there are no adapters. `alpha`: an adapter's output counts
+    alpha / rank times.
+    """
 
     rank: Positive = 8
     alpha: Annotated[float, Gt(0.0)] = 16.0  # what they add counts alpha / rank times
@@ -84,7 +90,7 @@ class Adapters:
 @dataclass(frozen=True, kw_only=True)
 class Clip:
     """Setting of gradient clipping: `norm` is the largest L2 norm of a gradient that an optimizer step uses; a longer one is
-    shortened. It applies to the workers' mean gradient, or with local steps to each worker's.
+    shortened; null: no clipping. It applies to the workers' mean gradient, or with local steps to each worker's.
     """
 
     norm: Annotated[float, Gt(0.0)] | None = None  # L2, of all that is trained; null: as long as it is
@@ -92,7 +98,9 @@ class Clip:
 
 @dataclass(frozen=True, kw_only=True)
 class Weights:
-    """Pretrained weights from which a user's model begins: `file`, in safetensors format, and its `sha256`."""
+    """Pretrained weights from which a user's model begins: `file`, in safetensors format, and its `sha256`. The file lies beside the
+    YAML or in the current folder, or is `package:path` in an installed package, or `s3://bucket/key`; null: none.
+    """
 
     # Beside the YAML or in the current folder, package:path of an installed package, or s3://bucket/key; null: none.
     file: str | None = None
@@ -101,7 +109,13 @@ class Weights:
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """Settings of the section `training`: model, optimizer, schedule, loss and metric. They do not depend on the architecture."""
+    """Settings of the section `training`: model, optimizer, schedule, loss and metric. They do not depend on the architecture.
+    `steps`: number of updates after which the run ends, within its last epoch; null: all epochs are whole. `target`: value of the
+    metric on the validation set at which training stops; null: none. `early_stopping`: epochs without a better validation loss before
+    training stops; 0: never. `trainable`: parameters to train besides adapters, by name or pattern, while all others are frozen; null:
+    all, or with adapters none. `save`: what the model's file holds. `threads`: torch threads per process; auto: the number of vCPUs that
+    are paid for.
+    """
 
     model: str = "small_cnn"  # a name in MODELS of learning/zoo.py, or package.module:factory
     weights: Weights = field(default_factory=Weights)
@@ -158,8 +172,9 @@ Attack = Literal["none", "sign_flip", "gaussian", "label_flip", "non_finite"]
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """Settings by which the loader that `crossover advise --data` writes reads a CSV. A field that is null is guessed when the file
-    is read, and the guess is reported.
+    """Settings by which the loader that `crossover advise --data` writes reads a CSV. `label`: the labels' column, by name or number
+    (from 1). `kind`: whether labels are classes or numbers. `header`: whether the first row names the columns. `drop`: columns that are
+    no inputs. A field that is null is guessed when the file is read, and the guess is reported.
     """
 
     label: str | int | None = None  # a column's name, or its number, counted from 1
@@ -170,7 +185,11 @@ class Table:
 
 @dataclass(frozen=True, kw_only=True)
 class Data:
-    """Settings of the section `data`: which data set, how it is split, preprocessed and staged."""
+    """Settings of the section `data`: which data set, how it is split, preprocessed and augmented. `validation`: share of the training
+    set that is held out, or `test` for the data set's test split. `limit`: number of training samples to use; null: all. `scale_labels`:
+    whether the model learns labels of mean 0 and deviation 1; auto: with the loss mse, if the labels are far from that. `directory`:
+    folder of the data set's files.
+    """
 
     dataset: str = "digits"  # digits, mnist, cifar10, those two with -generated, or package.module:loader
     directory: str | None = None  # where the files lie; --data sets it
@@ -191,7 +210,8 @@ class Data:
 @dataclass(frozen=True, kw_only=True)
 class Aggregation:
     """Settings of the section `aggregation`: the rule that combines the workers' contributions, such as mean or median, and its
-    parameters.
+    parameters. `trim`: values that trimmed_mean drops at each end. `faulty`, `select`: for krum, workers that may be faulty, and
+    contributions that are averaged. `non_finite`: whether a worker's NaN or infinity ends the run (refuse) or leaves the worker out (drop).
     """
 
     rule: str = "mean"  # a name in crossover/algorithms/rules
@@ -209,8 +229,8 @@ class Aggregation:
 
 @dataclass(frozen=True, kw_only=True)
 class Faults:
-    """Settings of workers that are simulated as faulty, to show what a robust aggregation rule is worth: which `workers`, by rank,
-    do what (`attack`), how strongly (`scale`).
+    """Settings of workers that are made faulty on purpose, to show what a robust aggregation rule is worth: which `workers`, by rank
+    (from 0), do what (`attack`), how strongly (`scale`).
     """
 
     attack: Attack = "none"
@@ -220,7 +240,10 @@ class Faults:
 
 @dataclass(frozen=True, kw_only=True)
 class Database:
-    """Settings of the section `database`: the workers' tensor databases, and whether vectors are averaged and updated in them."""
+    """Settings of the section `database`: the workers' tensor databases, and whether vectors are averaged and updated in them
+    (`compute: in_database`) or by functions that fetch them. `time_to_live_s`: seconds after which keys expire. `image_generation`:
+    raise it by one to replace the databases' hosts by new ones with the newest image.
+    """
 
     compute: Literal["in_database", "fetch"] = (
         "in_database"  # fetch where the database lacks the optimizer's or rule's command
@@ -233,8 +256,8 @@ class Database:
 
 @dataclass(frozen=True, kw_only=True)
 class Storage:
-    """Settings of the section `storage`: the object store, and through which store (`channel`) workers exchange vectors, if the
-    architecture has a choice.
+    """Settings of the section `storage`: through which store (`channel`) workers exchange vectors, if the architecture has a choice,
+    and whether each worker's data is in a bucket of its own (`bucket_per_worker`).
     """
 
     bucket_per_worker: bool = False
@@ -243,7 +266,9 @@ class Storage:
 
 @dataclass(frozen=True, kw_only=True)
 class Functions:
-    """Settings of the section `functions`: Lambda functions. `memory_mb`: MB by step name, with "default" for all other steps."""
+    """Settings of the section `functions`: Lambda functions. `memory_mb`: MB by step name, with "default" for all other steps.
+    `checkpoint_every`: rounds between two checkpoints of long workers. `packaging`: whether PyTorch comes as a layer or in an image.
+    """
 
     memory_mb: Mapping[str, Annotated[int, Ge(128), Le(MAX_MEMORY_MB)]] = field(
         default_factory=lambda: {"default": 1_769}
@@ -254,8 +279,8 @@ class Functions:
     snap_start: bool = False
 
     def memory_of(self, step: str, *, torch: bool) -> int:
-        """Return the memory of `step` in MB: its own entry of `memory_mb`, or the default; for a step without an entry that does
-        not use torch (`torch`), 512 at most.
+        """Return the memory of `step` in MB: its own entry of `memory_mb`, else the default (1,769 if none is given). A step without an
+        entry that does not use PyTorch gets at most 512. `torch`: whether the step uses PyTorch.
         """
         default = self.memory_mb.get("default", 1_769)
         return self.memory_mb.get(step, default if torch else min(512, default))
@@ -278,7 +303,9 @@ What = Literal["gradients", "model", "delta"]
 @dataclass(frozen=True, kw_only=True)
 class Exchange:
     """Settings of the section `exchange`: what the workers exchange, how often, and how it is compressed. docs/exchange.md says
-    which architecture supports what.
+    which architecture supports what. `every`: minibatches per exchange; null: the architecture's own number. `rank`: of powersgd.
+    `share`: of the elements that top_k sends. `bits`, `bucket`, `norm`: of qsgd; a bucket is the number of elements that share a scale.
+    `error_feedback`: whether what compression left out of a round is added to the next; null: with powersgd and top_k.
     """
 
     every: Positive | Literal["epoch"] | None = None  # minibatches per exchange; None: the architecture's own
@@ -297,7 +324,10 @@ class Exchange:
 @dataclass(frozen=True, kw_only=True)
 class PeerToPeer:
     """Settings of the section `p2p`, for the peer-to-peer architectures: synchronous or not, and whether peers or Lambda functions
-    average gradients.
+    average gradients. For asynchronous peers: `min_gradients` to average per round, a peer's own included; `staleness_limit`, the number
+    of rounds that a gradient may be behind; `staleness_weights: inverse`, which weighs a gradient s rounds old by 1 / (1 + s); `reuse`,
+    whether a peer's gradient may be averaged again. `message_limit_mb`: size of a message, in MiB, above which vectors go
+    through the object store.
     """
 
     mode: Literal["synchronous", "asynchronous"] = "synchronous"
@@ -312,7 +342,9 @@ class PeerToPeer:
 
 @dataclass(frozen=True, kw_only=True)
 class Gpu:
-    """Settings of the section `gpu`: the GPU instances, whose number times `gpus_per_instance` is the number of workers."""
+    """Settings of the section `gpu`: the GPU instances, whose number times `gpus_per_instance` is the number of workers. `exchange`:
+    whether gradients go through S3 or torch.distributed.
+    """
 
     instances: Positive = 4
     gpus_per_instance: Positive = 1
@@ -327,7 +359,9 @@ BROKER_VERSION = "4.2"  # of RabbitMQ, on Amazon MQ
 
 @dataclass(frozen=True, kw_only=True)
 class Network:
-    """Settings of the section `network`: availability zone and message broker of a deployment."""
+    """Settings of the section `network`: availability zone of a deployment (null: `deploy` chooses one), and instance type of its broker,
+    RabbitMQ on Amazon MQ.
+    """
 
     availability_zone: str | None = None
     broker_instance_type: str = "mq.m7g.medium"
@@ -335,7 +369,10 @@ class Network:
 
 @dataclass(frozen=True, kw_only=True)
 class Lifetime:
-    """Settings of the section `lifetime`: when a deployment or run ends by itself, by time, budget (US dollars) or idleness."""
+    """Settings of the section `lifetime`: when a deployment or run ends by itself. `ttl_hours`: the deployment is deleted.
+    `maximum_run_hours`: a run is ended. `budget_usd`: training stops before an epoch that would exceed it. `idle_minutes`: instances
+    that do nothing end themselves. `notify`: ARN of an SNS topic that is notified if a clean-up fails.
+    """
 
     ttl_hours: Annotated[float, Gt(0.0), Le(720.0)] = 8.0
     budget_usd: Annotated[float, Gt(0.0)] | None = None
@@ -346,7 +383,9 @@ class Lifetime:
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """Validated content of one experiment's YAML, with defaults filled in: everything that a run depends on."""
+    """Validated content of one experiment's YAML, with defaults filled in: everything that a run depends on. `sections`: settings of
+    single architectures, {section: {field: value}}, as plain values; `settings` returns them as a class.
+    """
 
     name: str
     architecture: str
@@ -376,7 +415,7 @@ class Experiment:
 
     def settings(self, kind: type[S]) -> S:
         """Return the YAML section of an architecture as an instance of its settings class `kind`, with the class's defaults for
-        fields that the YAML omits.
+        fields that the YAML omits. Raises TypeError for a field that `kind` does not have.
         """
         found: S = _build(kind, self.sections.get(section_name(kind), {}))
         return found
@@ -399,7 +438,9 @@ class Experiment:
 
     @property
     def baselines(self) -> tuple[str, ...]:
-        """Names of the baselines ("gpu", "single") to run besides the experiment's own architecture."""
+        """Names of the baselines ("gpu", "single") to run besides the experiment's own architecture, in the YAML's order, each once,
+        without that architecture itself.
+        """
         named = (self.baseline,) if isinstance(self.baseline, str) else self.baseline
         return tuple(name for name in dict.fromkeys(named) if name not in ("none", self.module))
 
@@ -442,9 +483,9 @@ MOVED = {
 
 
 def move_renamed_fields(plain: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `plain`, an experiment as plain values that perhaps an earlier version wrote, with fields under their present sections
-    and names (a value under the present name wins), and without the field that once chose a variant of the database. The argument is
-    not changed.
+    """Return a copy of `plain`, an experiment as plain values that perhaps an earlier version wrote, with the fields in MOVED under
+    their present sections and names (a value under the present name wins), and without the former field `variant` of the section
+    `database` if that is `core`.
     """
     sections = {key: dict(value) if isinstance(value, Mapping) else value for key, value in plain.items()}
     for old, new in MOVED.items():
@@ -457,7 +498,9 @@ def move_renamed_fields(plain: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def flatten_fields(plain: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield (name with dots, such as `training.epochs`; value) for every field of a nested mapping. `prefix`: put before each name."""
+    """Yield (name with dots, such as `training.epochs`; value) for every field of a nested mapping that is no mapping itself.
+    `prefix`: put before each name.
+    """
     for key, value in plain.items():
         if isinstance(value, Mapping):
             yield from flatten_fields(value, f"{prefix}{key}.")
@@ -479,8 +522,8 @@ _hints = cache(get_type_hints)  # reading annotations takes longer than all the 
 
 
 def _build(cls: Any, plain: Mapping[str, Any]) -> Any:
-    """Return an instance of the dataclass `cls` from `plain` values by field name. Nested dataclasses are built too, and lists
-    become tuples. Raises TypeError for an unknown field.
+    """Return an instance of the dataclass `cls` from `plain` values by field name; missing fields get their defaults. Nested
+    dataclasses are built too, and lists become tuples. Raises TypeError for an unknown field.
     """
     hints = _hints(cls)
     known = {f.name for f in fields(cls)}

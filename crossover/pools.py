@@ -16,7 +16,9 @@ PARENT_POLL_S = 0.25
 
 @dataclass
 class PooledJobs:
-    """Counters of the jobs given to process pools by this process: `given` in total, and `done`, those that have ended."""
+    """Counters of the jobs that this process has submitted to pools of `start_pool`: `given` in total, and `done`, those that have
+    ended in any way.
+    """
 
     given: int = 0
     done: int = 0
@@ -68,8 +70,8 @@ class _WatchedSpawnContext(SpawnContext):
 
 
 def start_pool(processes: int, begin: Callable[..., None] | None = None, *given: Any) -> ProcessPoolExecutor:
-    """Return a pool of `processes` spawned processes, which exit when this process does, however it ends. `begin`: called first in
-    each process, with the arguments `given`.
+    """Return a pool of at most `processes` spawned processes, which exit when this process does, however it ends. Use it in a `with`
+    block, which waits for them. `begin`: called first in each process, with the arguments `given`.
 
     Processes are spawned, not forked, because a fork copies only the calling thread, not torch's others.
     """
@@ -80,7 +82,7 @@ def _start_watched_process(parent: int) -> _ProcessEndingWithParent:
     """Start the thread that exits this new process when the process `parent` is gone, and restore the default action of Ctrl-C.
     Returns an empty process object, which pickle then fills.
     """
-    # The process that asked says what is to be said of Ctrl-C.
+    # Ctrl-C reaches every process of the terminal's group; only the parent prints a message about it.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     threading.Thread(target=_exit_when_orphaned, args=(parent,), daemon=True).start()
     return _ProcessEndingWithParent.__new__(_ProcessEndingWithParent)

@@ -41,12 +41,14 @@ class EndedBySignal(SystemExit):
 @contextmanager
 def resend_ignored_signals() -> Iterator[None]:
     """Within the `with` block, handle interrupts that Python drops: if the exception for a signal was raised where Python ignores
-    exceptions, such as in a destructor, send the signal to this process again.
+    exceptions, such as in a destructor, send the signal to this process again 0.02 s later. It replaces sys.unraisablehook meanwhile.
     """
     before = sys.unraisablehook
 
     def report(ignored: Any) -> None:
-        """Send the signal again if the ignored exception stands for one; pass other exceptions to the earlier hook."""
+        """Send the signal again, from a timer thread, if the ignored exception stands for one; pass other exceptions to the earlier
+        hook. `ignored`: what Python gives to sys.unraisablehook.
+        """
         error = ignored.exc_value
         if isinstance(error, Interrupted | EndedBySignal):
             number, error.ignored = error.number, True
@@ -77,7 +79,9 @@ T = TypeVar("T")
 
 
 class BackgroundCall(Generic[T]):
-    """Call of a function on a new daemon thread, which starts when the object is created."""
+    """Call of a function on a new daemon thread, which starts when the object is created; `result` waits for its end. `thread`: that
+    thread.
+    """
 
     def __init__(self, call: Callable[[], T], *, name: str | None = None) -> None:
         """Start the thread, which runs `call`. `name`: name of the thread."""
@@ -88,7 +92,7 @@ class BackgroundCall(Generic[T]):
         self.thread.start()
 
     def result(self) -> T:
-        """Wait until the call has ended; return its result, or raise its exception."""
+        """Wait, without a timeout, until the call has ended; return its result, or raise its exception. It may be called again."""
         self.thread.join()
         if self._failure is not None:
             raise self._failure
@@ -103,15 +107,15 @@ class BackgroundCall(Generic[T]):
 
 
 def run_in_threads(calls: Iterable[Callable[[], T]], *, slots: int) -> tuple[dict[int, T], dict[int, BaseException]]:
-    """Call all `calls` in threads, at most `slots` at a time, and wait for them.
+    """Call all `calls` in threads, at most `slots` at a time, in their order, and wait for all of them, even if one raises.
 
     Returns (results, exceptions), two dicts by the index of the call: it is in the first if it returned, in the second if it
-    raised.
+    raised (KeyboardInterrupt and SystemExit included).
     """
     waiting = deque(enumerate(calls))
     results, failures = dict[int, T](), dict[int, BaseException]()
 
-    def call_what_waits() -> None:
+    def run_queued_calls() -> None:
         """Take calls from the queue and run them, one after another, until the queue is empty."""
         while waiting:
             try:
@@ -123,14 +127,14 @@ def run_in_threads(calls: Iterable[Callable[[], T]], *, slots: int) -> tuple[dic
             except BaseException as failure:
                 failures[number] = failure
 
-    under_way = [BackgroundCall(call_what_waits) for _ in range(min(slots, len(waiting)))]
+    under_way = [BackgroundCall(run_queued_calls) for _ in range(min(slots, len(waiting)))]
     for each in under_way:
         each.result()
     return results, failures
 
 
 def has_running_threads() -> bool:
-    """Return whether a thread that was started by `runtime.thread` is still running."""
+    """Return whether a thread that the real runtime created (`runtime.thread`) is still running in this process."""
     return any(isinstance(thread, runtime.ProcessThread) for thread in threading.enumerate())
 
 

@@ -59,12 +59,15 @@ class Lock(Protocol):
 
 
 class ProcessThread(threading.Thread):
-    """Daemon thread of this process. It has a class of its own so that `has_running_threads` recognises the runtime's threads."""
+    """Thread that `ThisProcess.thread` creates, always as a daemon. The class adds nothing to its base; `has_running_threads`
+    recognises the runtime's threads by it.
+    """
 
 
 class ThisProcess:
-    """The real runtime: clock, waits, threads and random numbers of this process. A simulated runtime derives from it; the
-    functions of this module call the one that is installed.
+    """The real runtime: clock, waits, threads and random numbers of this process. A simulated runtime derives from it, with
+    `simulated` set to True; the functions of this module call the runtime that `use` has installed, by default an instance of this
+    class.
     """
 
     simulated = False
@@ -97,7 +100,7 @@ class ThisProcess:
         return clock.process_time() if threading.current_thread() is threading.main_thread() else None
 
     def peak_memory_mb(self) -> float:
-        """Return the most memory that the process has had resident so far, in MB."""
+        """Return the most memory that the process has had resident so far, in MiB."""
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
     def started_at(self) -> float:
@@ -137,7 +140,7 @@ class ThisProcess:
         return self._chance.uniform(low, high)
 
     def environment(self) -> Mapping[str, str]:
-        """Return the process's environment variables."""
+        """Return the process's environment variables: os.environ itself, no copy."""
         return os.environ
 
     def state(self) -> dict[str, Any]:
@@ -152,7 +155,9 @@ _installed = ThisProcess()
 
 @contextmanager
 def use(runtime: ThisProcess) -> Iterator[None]:
-    """Within the `with` block, install `runtime` as the one that the functions of this module call, for all threads of the process."""
+    """Within the `with` block, install `runtime` as the one that the functions of this module call, for all threads of the process;
+    then restore the one before it.
+    """
     global _installed
     before, _installed = _installed, runtime
     try:
@@ -197,12 +202,12 @@ def process_s() -> float | None:
 
 
 def peak_memory_mb() -> float:
-    """Return the most memory that the process has had resident so far, in MB."""
+    """Return the most memory that the process has had resident so far, in MiB."""
     return _installed.peak_memory_mb()
 
 
 def started_at() -> float:
-    """Return when the process started, in unix seconds."""
+    """Return when the process started, in unix seconds; strictly, when this module was imported."""
     return _installed.started_at()
 
 
@@ -265,12 +270,14 @@ def uniform(low: float, high: float) -> float:
 
 
 def environment() -> Mapping[str, str]:
-    """Return the process's environment variables."""
+    """Return the process's environment variables; with a simulated runtime, those of the simulated process."""
     return _installed.environment()
 
 
 def state() -> dict[str, Any]:
-    """Return the dict of values, by name, that live as long as the process, so longer than one invocation of a function."""
+    """Return the dict of values, by name, that live as long as the process, so longer than one invocation of a function. The caller
+    may change it.
+    """
     return _installed.state()
 
 
@@ -316,7 +323,7 @@ class Pauses:
 
     @property
     def next_s(self) -> float:
-        """Length of the next pause, in seconds."""
+        """Length of the next pause, in seconds, before it is shortened to end at the timeout."""
         return max(self.first_s, min(self.share * self.waited_s, self.last_s))
 
     def __call__(self, *, calm_s: float = 0.0) -> bool:
@@ -394,9 +401,9 @@ class PeriodicTimer:
 
 @dataclass(frozen=True, kw_only=True)
 class Retries:
-    """Policy for repeating what failed. `again`: number of retries after the first attempt. Each pause is random, between 0 and a
-    limit that doubles from `first_s` up to `most_s` seconds. `within_s`: seconds after the first failure within which attempts
-    may begin. A user of the policy may need only some fields.
+    """Policy for retries after a failure, as plain values; whoever retries reads the fields that concern it. `again`: number of
+    retries after the first attempt. `first_s`, `most_s`: limits of the first and of the longest pause, in seconds; the limit doubles
+    from pause to pause. `within_s`: seconds after the first failure within which attempts may begin.
     """
 
     again: int = 0
@@ -405,8 +412,8 @@ class Retries:
     within_s: float = inf
 
     def build_retrying(self, retry: Any) -> Any:
-        """Return a tenacity.Retrying with this policy's pauses and time limit; `again` is not used. `retry`: tenacity's condition
-        on the exception.
+        """Return a tenacity.Retrying with this policy's time limit, and pauses that are random between 0 and their limit; `again` is
+        not used. It raises the last attempt's own exception in the end. `retry`: tenacity's condition for which exceptions to retry.
         """
         from tenacity import Retrying
 

@@ -60,8 +60,8 @@ _findable: set[str] = set()  # modules whose imports have their top-level names 
 
 
 def set_folders(*where: str | Path) -> None:
-    """Set the folders in which user code is searched, in order. If they differ from before, modules that were loaded from the
-    earlier folders are unloaded.
+    """Set the folders in which this process searches user code, in order; none at all is the state at the start. If they differ from
+    before, modules that were loaded from the earlier folders are removed from sys.modules, so that they are imported anew.
     """
     global _folders
     chosen = tuple(dict.fromkeys(Path(each).resolve() for each in where))
@@ -77,8 +77,8 @@ def set_folders(*where: str | Path) -> None:
 
 
 def list_folders() -> tuple[Path, ...]:
-    """Return the folders in which user code is searched. If `set_folders` was not called, as in a function or on an instance, it is
-    the folder of the function's code, or the current one.
+    """Return the folders in which user code is searched, in order, as absolute paths. If `set_folders` was not called, as in a
+    function or on an instance, it is one: the folder of the function's code, or the current one.
     """
     return _folders or (Path(os.environ.get("LAMBDA_TASK_ROOT") or os.getcwd()),)
 
@@ -106,7 +106,9 @@ def locate(module: str) -> list[Path]:
 
 
 def is_own_file(file: str | Path) -> bool:
-    """Return whether `file` belongs to the user: it is in a search folder, and not part of this project or an installed package."""
+    """Return whether `file` is user code: it is in a search folder and not in site-packages, and its top-level module is one that
+    `load` has reached; in a process without set folders, one that is not this project's.
+    """
     path = Path(file)
     for relative in [path.relative_to(each) for each in list_folders() if path.is_relative_to(each)]:
         if not relative.parts or {"site-packages", "dist-packages"} & set(relative.parts):
@@ -118,16 +120,16 @@ def is_own_file(file: str | Path) -> bool:
 
 
 def is_own_module(module: str) -> bool:
-    """Return whether `module`, a dotted name, belongs to the user. False in a process for which no folders were set, unless it is a
-    Lambda function.
+    """Return whether `module`, a dotted name, is user code that `load` has reached. In a process without set folders: in a Lambda
+    function, whether it is not this project's; elsewhere False.
     """
     top = module.split(".")[0]
     return top in own_top_names if _folders else "LAMBDA_TASK_ROOT" in os.environ and top not in PROJECT
 
 
 def display_path(file: str | Path) -> str:
-    """Return the path of `file` for messages: relative to the current folder, or else to the search folder that holds it; the mere
-    name if neither does.
+    """Return the path of `file` for messages: relative to the current folder, or else to the search folder that holds it; the file's
+    name alone if neither does.
     """
     path = Path(file)
     if path.is_relative_to(Path.cwd()):
@@ -154,7 +156,7 @@ def find_name_owner(top: str) -> str | None:
 
 @dataclass(frozen=True)
 class Imports:
-    """Modules that a Python file imports, each with the line of its first import. For `from a import b`, both `a` and `a.b` are
+    """Modules that a Python file imports: {dotted name: line of its first import}. For `from a import b`, both `a` and `a.b` are
     listed, since `b` may be a module.
 
     `at_once`: imported when the file is imported. `deferred`: imported only inside functions, or in a `try` that catches an
@@ -166,8 +168,8 @@ class Imports:
 
 
 def read_imports(text: str, *, package: str) -> Imports:
-    """Return the imports in `text`, the source code of a module in `package`, with the parent packages of each name. The code is
-    not run. Raises SyntaxError.
+    """Return the imports in `text`, the source code of a module in `package`, with the parent packages of each name. A module that is
+    imported in both ways is in `at_once` only. The code is not run. Raises SyntaxError for text that is not Python.
     """
     found = Imports()
     _collect_imports(ast.parse(text).body, package, found)
@@ -270,7 +272,7 @@ def build_user_code_error(field: str, name: str, problem: str, *, place: str | N
 
 
 def report_note(words: str, *, place: str | None) -> None:
-    """Print to standard error a note about user code; an equal one is printed once per process. `words`: the note; `place`: file
+    """Print to standard error a note about user code, unless the process has printed an equal one. `words`: the note; `place`: file
     and line, or None.
     """
     line = f"note: your code{f', {place}' if place else ''}: {words}"
@@ -353,9 +355,9 @@ _watched = threading.local()
 
 @contextmanager
 def forbid_data_files(field: str, name: str) -> Iterator[None]:
-    """Within the `with` block, raise OwnCodeError if user code on this thread opens a data file to read it, even if the code
-    catches the error: deployed functions have only the Python files. Has no effect in deployed functions and programs. `field`,
-    `name`: the user code, for the message.
+    """Within the `with` block, raise OwnCodeError as soon as user code on this thread opens a data file to read it, and again at the
+    block's end if the code caught the error: deployed functions have only the Python files. Has no effect in deployed functions and
+    programs. `field`, `name`: the user code, for the message.
     """
     if not has_folders():  # a function or program: whoever started the run has watched
         yield
@@ -381,7 +383,9 @@ class _Watch:
         self.found: OwnCodeError | None = None
 
     def check_opened_file(self, path: Any, flags: Any) -> None:
-        """Store and raise an OwnCodeError if `path` is a data file that user code opens to read. `flags`: as for os.open."""
+        """Store and raise an OwnCodeError if `path` is a data file that user code is opening to read; if one is stored already, raise
+        that one. `flags`: as for os.open.
+        """
         if (file := _find_data_file(path, flags)) and (place := find_calling_line()):
             self.found = self.found or build_user_code_error(
                 self.field,
@@ -444,8 +448,9 @@ _is_own = threading.local()  # `depth`: how often this thread is within
 
 @contextmanager
 def border() -> Iterator[None]:
-    """Within the `with` block, run user code such that its changes to the process are undone at the end: current folder,
-    sys.stdout, warning filters, torch's defaults. What it prints goes to standard error.
+    """Within the `with` block, run user code on this thread such that its changes to the process are undone at the end: current folder,
+    sys.stdout, warning filters, torch's default dtype and device, grad mode and number of threads. What it prints goes to standard
+    error, and torch.compile returns its argument. Blocks may be nested, and several threads may be in one at a time.
     """
     torch = _get_torch()
     mine = _read_thread_settings(torch) if torch else None
@@ -464,11 +469,12 @@ def border() -> Iterator[None]:
 
 @contextmanager
 def blame(field: str, name: str, *, what: Any = None) -> Iterator[None]:
-    """Within the `with` block, run the user code `name` as in `border`, and turn any exception into an OwnCodeError with `field`,
-    file and line.
+    """Within the `with` block, run the user code `name` as in `border`, and turn any exception, and SystemExit, into an OwnCodeError
+    that names `field`, file and line.
 
-    Names without a colon belong to the project: nothing is changed for them. Crossover's own errors and out-of-memory errors pass
-    unchanged. `what`: the object that is called, whose definition is named if no line of user code is in the traceback.
+    For a `name` without a colon, which belongs to the project, the block does nothing. Crossover's own errors, out-of-memory errors and
+    the SystemExit of a signal pass unchanged. `what`: the object that is called, whose definition is named if no line of user code is in
+    the traceback.
     """
     try:
         with border() if ":" in name else nullcontext():
@@ -583,7 +589,7 @@ class _Diverted:
         return self._outside
 
     def __getattr__(self, name: str) -> Any:
-        """Return the attribute `name` of the stream that the calling thread writes to."""
+        """Return the attribute `name`, such as `write`, of the stream that the calling thread writes to."""
         return getattr(sys.stderr if getattr(_is_own, "depth", 0) else self._outside, name)
 
 
@@ -671,7 +677,9 @@ def _find_own_files(module: str) -> list[Path]:
 
 
 def _is_installed(top: str) -> bool:
-    """Return whether the top-level package `top` is installed, that is, found on Python's path outside the search folders."""
+    """Return whether the top-level package `top` is installed, that is, found on Python's path outside the search folders; False for
+    one without __init__.py.
+    """
     from importlib.machinery import PathFinder
 
     spec = PathFinder.find_spec(top, [each for each in sys.path if each and Path(each).resolve() not in list_folders()])
@@ -715,11 +723,11 @@ _NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 
 
 def load(name: str, *, field: str, kind: Any = Callable) -> Any:
-    """Import and return the object `name` (`package.module:name`), which the YAML field `field` names. `kind`: type that it must
-    have; by default anything callable.
+    """Import the user's module and return the object `name` (`package.module:name`), which the YAML field `field` names. `kind`: type
+    that it must have; by default anything callable. The module's code runs as in `border`; for a callable, torch is imported first.
 
     Raises OwnCodeError with field, file and line if it does not exist, cannot be imported or is of another type; ConfigError if the
-    name is malformed.
+    name is malformed, or its module's name is reserved for Python or this project.
     """
     if kind is Callable:
         with suppress(ImportError):
@@ -729,7 +737,7 @@ def load(name: str, *, field: str, kind: Any = Callable) -> Any:
 
 
 def find_file(name: str) -> Path:
-    """Return the file of the module of `name` (`package.module:name`), which must have been loaded."""
+    """Return the file of the module of `name` (`package.module:name`). Raises KeyError if the module has not been loaded."""
     return Path(str(sys.modules[name.partition(":")[0]].__file__))
 
 
@@ -778,8 +786,8 @@ def check_name(name: str, field: str) -> None:
 
 
 def _make_findable(name: str, field: str) -> None:
-    """Register the user's modules that `name` reaches with an import finder, so that Python can import them. Does nothing in
-    deployed functions and programs, which have them on Python's path. `field`: for errors.
+    """Register the user's modules that `name` reaches with an import finder, which is added to sys.meta_path, so that Python can import
+    them. Does nothing in deployed functions and programs, which have them on Python's path. `field`: for errors.
     """
     module = name.partition(":")[0]
     if not has_folders() or module in _findable:

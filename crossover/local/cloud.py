@@ -71,7 +71,7 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 @dataclass(frozen=True, kw_only=True)
 class Stack:
-    """A CloudFormation stack of a CDK cloud assembly: its template as JSON text, parameters and tags."""
+    """A CloudFormation stack of a CDK cloud assembly: its template as JSON text, its parameters {name: value} and tags {key: value}."""
 
     name: str
     template: str
@@ -90,7 +90,9 @@ class Stack:
 
 @dataclass(frozen=True, kw_only=True)
 class Asset:
-    """A file or folder of a CDK cloud assembly to be uploaded to `bucket` under `key`. `zipped`: whether a folder is uploaded as a zip."""
+    """A file or folder (`path`) of a CDK cloud assembly to be uploaded to `bucket` under `key`. `zipped`: whether it is uploaded as a zip;
+    always so for a folder.
+    """
 
     path: Path
     zipped: bool
@@ -99,7 +101,7 @@ class Asset:
 
 
 def read_assembly(assembly: Path) -> tuple[list[Stack], list[Asset]]:
-    """Return the stacks of a cloud assembly, dependencies first, and all its assets.
+    """Return the stacks of a cloud assembly, each after the stacks that it depends on, and all assets (files to upload) of the assembly.
 
     Raises ConfigError if the folder is no cloud assembly or holds container images.
     """
@@ -169,8 +171,8 @@ def _read_assets(assembly: Path, manifest: Path) -> Iterator[Asset]:
 
 
 def fill_placeholders(text: str) -> str:
-    """Return `text` with the CDK's placeholders for account, region and partition (in names of buckets and keys) replaced by those of this
-    cloud.
+    """Return `text` with the CDK's placeholders for account, region and partition, such as ${AWS::Region} in the name of a bucket, replaced
+    by those of this cloud.
     """
     return (
         text.replace("${AWS::AccountId}", ACCOUNT).replace("${AWS::Region}", REGION).replace("${AWS::Partition}", "aws")
@@ -178,7 +180,9 @@ def fill_placeholders(text: str) -> str:
 
 
 def read_asset(asset: Asset) -> bytes:
-    """Return the bytes to upload for an asset: the file's content, or a zip of the folder whose bytes depend only on its files."""
+    """Return the bytes to upload for an asset: the file's content, or a zip of the folder, which is equal for equal names, contents and
+    modes of the files.
+    """
     if not asset.zipped or asset.path.is_file():
         return asset.path.read_bytes()
     target = io.BytesIO()
@@ -193,7 +197,8 @@ def read_asset(asset: Asset) -> bytes:
 
 
 def find_layer_keys(stacks: list[Stack]) -> set[str]:
-    """Return the S3 keys of the archives of all Lambda layers in the stacks.
+    """Return the S3 keys of the archives of all Lambda layers in the stacks; a key that is a template function is returned as its JSON
+    text. `deploy` replaces these archives by empty ones.
 
     Local functions do not use layers, because layers hold ARM code: third-party packages come from this environment.
     """
@@ -215,7 +220,7 @@ def list_zygote_kinds(stacks: list[Stack]) -> list[ZygoteKind]:
 
 
 def make_empty_zip() -> bytes:
-    """Return the bytes of an almost empty zip, which is uploaded in place of a layer's archive."""
+    """Return the bytes of a zip with one empty file, `python/placeholder`, which is uploaded in place of a layer's archive."""
     target = io.BytesIO()
     with zipfile.ZipFile(target, "w") as archive:
         archive.writestr(zipfile.ZipInfo("python/placeholder", _EPOCH), b"")
@@ -228,10 +233,11 @@ def make_empty_zip() -> bytes:
 
 @contextmanager
 def open_databases(cloud: "LocalCloud", experiment: Experiment, *, function: str) -> Iterator[dict[int, TensorStore]]:
-    """Return a context manager that opens the workers' tensor databases on `cloud`, yields them by rank, and closes them at the end.
+    """Return a context manager that opens the workers' tensor databases on `cloud`, yields {worker's rank: database}, and closes them at
+    the end.
 
-    `experiment`: gives the keys' lifetime; `function`: name of the deployed function whose environment holds the databases' addresses. A
-    database whose server has ended is left out.
+    `experiment`: gives the keys' lifetime; `function`: name of the deployed function whose environment holds the databases' addresses and
+    password. A database whose server has ended is left out.
     """
     from moto.awslambda.models import lambda_backends
 
@@ -261,8 +267,8 @@ _MODULE = Path(__file__).resolve().parents[2] / "redis_module"
 
 
 class Servers:
-    """The real Redis and RabbitMQ servers that run for the database hosts and brokers of the deployed templates. `stop` ends all of them;
-    none can be started afterwards.
+    """The real Redis and RabbitMQ servers that run for the database hosts and brokers of the deployed templates. `redis`: by the host's
+    instance id; `brokers`: by the broker's name. `stop` ends all of them; none can be started afterwards.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -276,10 +282,11 @@ class Servers:
         self._over = False
 
     def start_instance(self, identity: str, tags: Mapping[str, str], address: str, user_data: str) -> None:
-        """Start redis-server for an EC2 instance whose tag for the role is `redis`; do nothing for other instances. Its password is the
-        secret whose ARN is in `user_data`, the boot script.
+        """Start redis-server for an EC2 instance whose tag for the role is `redis`, and wait until it answers; do nothing for other
+        instances. Its password is the secret whose ARN is in `user_data`, the boot script (as plain text); none if there is no ARN.
 
-        `identity`: the instance's id; `address`: its private address. Raises RunFailed if this cloud has ended.
+        `identity`: the instance's id; `address`: its private address, which `replace_addresses` will replace. Raises RunFailed if the
+        server does not start or this cloud has ended; MissingTool if a program is missing.
         """
         if tags.get(ROLE_TAG) != "redis":
             return
@@ -312,7 +319,7 @@ class Servers:
             raise RunFailed("the cloud on this machine has ended")
 
     def stop_instance(self, identity: str) -> None:
-        """Stop the Redis server of the instance with the id `identity`, if it has one; its address is no longer replaced."""
+        """Stop the Redis server of the instance with the id `identity`, if it has one; `replace_addresses` no longer knows its address."""
         with self._lock:
             server = self.redis.pop(identity, None)
             if server:
@@ -321,9 +328,10 @@ class Servers:
             server.stop()
 
     def start_broker(self, name: str, username: str, password: str) -> str:
-        """Start a RabbitMQ server for the broker `name`, with one user (`username`, `password`), and return its URL.
+        """Start a RabbitMQ server for the broker `name`, with one user (`username`, `password`), wait until it answers, and return its URL,
+        which holds no password.
 
-        Raises RunFailed if this cloud has ended.
+        Raises RunFailed if the server does not start or this cloud has ended; MissingTool if RabbitMQ is not installed.
         """
         self._require_running()
         server = RabbitServer(self._folder / "rabbitmq" / name, username=username, password=password)
@@ -333,9 +341,10 @@ class Servers:
         return server.url
 
     def reboot_broker(self, name: str) -> None:
-        """Stop the broker and start it again on the same port. Raises RunFailed if this cloud has ended.
+        """Stop the broker `name`, start it again on the same port, and wait until it answers. Raises RunFailed if this cloud has ended, and
+        KeyError if there is no such broker.
 
-        Durable queues and persistent messages survive; connections do not.
+        Durable queues and persistent messages survive; connections do not. `check` accepts that it is away meanwhile.
         """
         with self._lock:
             server = self.brokers[name]
@@ -359,7 +368,7 @@ class Servers:
             server.stop()
 
     def check(self, log: Path) -> None:
-        """Raise Lost if a Redis or RabbitMQ server has ended by itself. Copy its log to the file `log` first."""
+        """Raise Lost if a Redis or RabbitMQ server has ended although nobody stopped it. Copy its log to the file `log` first."""
         with self._lock:
             there: dict[str, RedisServer | RabbitServer] = {**self.redis, **self.brokers}
             there = {name: server for name, server in there.items() if name not in self._rebooting}
@@ -379,8 +388,8 @@ class Servers:
             return any(server.url == url and server.status is None for server in self.redis.values())
 
     def replace_addresses(self, text: str) -> str:
-        """Return `text` with each URL of a database host's private address (redis(s)://ADDRESS:PORT) replaced by the URL of that host's
-        server on this machine.
+        """Return `text` with each URL of a database host's private address (redis://ADDRESS:PORT or rediss://...) replaced by the URL of
+        that host's server on this machine; all else is unchanged.
         """
         for address, url in self._addresses.items():
             text = re.sub(rf"rediss?://{re.escape(address)}(?::\d+)?(?![\d.])", url, text)
@@ -398,10 +407,10 @@ class Servers:
 
 
 def build_tensor_module() -> Path:
-    """Return the path of the Redis module with the tensor commands. Build the module first if it is missing or older than its
-    source.
+    """Return the path of the Redis module with the tensor commands (tensors.so). Build the module by make first if it is missing or older
+    than its source; other processes wait for the build.
 
-    Raises MissingTool if g++ or make is missing, RunFailed if the build fails.
+    If it must be built: raises MissingTool if g++ or make is missing, RunFailed if the build fails.
     """
     target = _MODULE / "build" / "tensors.so"
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -438,8 +447,8 @@ _WORDS = 2000  # characters of an error: some quote a whole template
 
 
 class LocalCloud:
-    """An emulation of AWS on this machine: moto's APIs with real functions, state machines, databases and brokers. Only one at a time in a
-    process, because moto's state is global.
+    """An emulation of AWS on this machine: the APIs of moto (an emulator in Python) with real functions, state machines, databases and
+    brokers. It runs within its `with` block; only one at a time in a process, because moto's state is global.
 
     `workspace`: folder of all its files. `cores`: number of functions with torch that may compute at the same time. `concurrency`: the
     account's limit of concurrent executions. `runtime`: the Python that functions run on, by default this process's.
@@ -459,7 +468,7 @@ class LocalCloud:
         self._end = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
-        """Start the cloud. Raises RunFailed if another one runs in this process."""
+        """Start the cloud, without any stack, and return it. Raises RunFailed if another one runs in this process."""
         if not self._only_one.acquire(blocking=False):
             raise RunFailed("a local cloud runs in this process already; stop it first")
         self._end.callback(self._only_one.release)
@@ -477,7 +486,9 @@ class LocalCloud:
         self.stop()
 
     def _start(self) -> None:
-        """Start servers, functions, fleets, the patches of moto and the HTTP endpoint. Each part registers how it is stopped."""
+        """Create the workspace, start functions, fleets and the HTTP endpoint, install the patches of moto, and delete all resources that
+        moto still holds. Each part registers how it is stopped. Redis and RabbitMQ start only when a stack needs them.
+        """
         self._end.enter_context(servers.exit_on_signals())
         self.workspace.mkdir(mode=0o700, parents=True, exist_ok=True)
         clients.create_slots(self.workspace / "slots", self.cores)
@@ -532,8 +543,8 @@ class LocalCloud:
         return self.endpoint.environment()
 
     def client(self, service: str) -> Any:
-        """Return the boto3 client of `service` for this cloud. It is built once and shared, because building one is not thread-safe, but
-        using it is.
+        """Return the boto3 client of `service` for this cloud; it never retries a request. It is built once and shared, because building
+        one is not thread-safe, but using it is.
         """
         from botocore.config import Config
 
@@ -545,8 +556,10 @@ class LocalCloud:
             return self._clients[service]
 
     def deploy(self, assembly: Path) -> None:
-        """Deploy every stack of the cloud assembly in the folder `assembly` that is not deployed yet. Raises ConfigError, RunFailed or
-        MissingTool.
+        """Deploy every stack of the cloud assembly in the folder `assembly` whose name is not deployed yet, and wait until its resources
+        exist. Stacks that are deployed are not updated, but all assets are uploaded again.
+
+        Raises ConfigError if the folder cannot be deployed here, RunFailed if a stack or a type of resource in it cannot be created.
         """
         stacks, assets = read_assembly(assembly)
         self._check_types(stacks)
@@ -564,8 +577,8 @@ class LocalCloud:
         return [each["StackName"] for each in sorted(described, key=lambda each: each["CreationTime"])]
 
     def destroy(self, name: str | None = None) -> None:
-        """Stop the executions of the stack `name` and delete it; if `name` is None, do so for all stacks, the newest first. Raises
-        RunFailed if one cannot be deleted.
+        """Stop the executions of the stack `name` and delete it; if `name` is None, do so for all stacks, the newest first. Does nothing
+        if no stack has that name. Raises RunFailed if one cannot be deleted.
         """
         for stack in reversed(self.stacks()):
             if name in (None, stack):
@@ -585,8 +598,8 @@ class LocalCloud:
             raise RunFailed(f"{stack}: could not be deleted; its events say why")
 
     def check(self, log: Path) -> None:
-        """Raise Lost if a Redis or RabbitMQ server has ended by itself; its log is first copied to the file `log`. Also start a new
-        watchdog if the current one was killed.
+        """Raise Lost if a Redis or RabbitMQ server has ended although nobody stopped it; its log is first copied to the file `log`. Before
+        that, start a new watchdog (the process that ends our processes after a kill -9) if the current one was killed.
 
         Callers that follow a run call this repeatedly.
         """
@@ -618,7 +631,8 @@ class LocalCloud:
                     states.stop_execution(executionArn=execution["executionArn"], cause="its cloud ends")
 
     def _end_executions(self) -> None:
-        """Stop all executions, functions and servers while the patches of moto are still installed.
+        """Stop all executions, functions and servers while the patches of moto are still installed, and wait up to 3 s for executions to
+        end.
 
         A task that continued in the unpatched moto would look for a Lambda service on port 5000.
         """
@@ -635,8 +649,8 @@ class LocalCloud:
         return self.lambdas.invoke(self.function(_find_function(name)), payload, client_context=client_context)
 
     def function(self, deployed: Any) -> Function:
-        """Return the description of a deployed function with which this cloud runs it; its code is unpacked if need be. `deployed`: moto's
-        object of the function.
+        """Return the Function (code folder, handler, limits, variables as the template gives them) with which this cloud runs a deployed
+        function; its code is unpacked if it was not before. `deployed`: moto's object of the function.
         """
         tags: Mapping[str, str] = deployed.tags or {}
         return Function(
@@ -685,8 +699,8 @@ class LocalCloud:
         return {**own, **soon, **alone, **cloud, "CROSSOVER_SLOTS": str(self.workspace / "slots")}
 
     def _log(self, function: Function, stream: str, printed: list[str]) -> None:
-        """Append the lines `printed` by a function to the log stream `stream` of its log group. If the group was deleted, the lines are
-        dropped.
+        """Append the lines `printed` by a function to the log stream `stream` of its log group, all with the present time; a missing stream
+        is created. If the group was deleted, the lines are dropped.
         """
         from moto.logs.models import logs_backends
 
@@ -716,7 +730,7 @@ class LocalCloud:
                     )
 
     def _upload(self, stacks: list[Stack], assets: list[Asset]) -> None:
-        """Upload all assets to this cloud's S3. Instead of a layer's archive, an empty zip is uploaded."""
+        """Upload all assets to this cloud's S3, replacing those there. Instead of a layer's archive, an empty zip is uploaded."""
         s3 = self.client("s3")
         layers = find_layer_keys(stacks)
         for asset in assets:
@@ -724,7 +738,9 @@ class LocalCloud:
             s3.put_object(Bucket=asset.bucket, Key=asset.key, Body=body)
 
     def _create(self, stack: Stack) -> None:
-        """Create a stack by CloudFormation. If that fails, delete what it created and raise RunFailed with CloudFormation's message."""
+        """Create a stack by CloudFormation, which returns once all resources exist. If that fails, delete what it created and raise
+        RunFailed with CloudFormation's message, at most 2,000 characters.
+        """
         from botocore.exceptions import ClientError
 
         try:

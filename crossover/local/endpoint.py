@@ -34,7 +34,8 @@ _SIGNED = re.compile(
 
 
 class AccessKeys:
-    """The secrets of all access keys of one cloud. Every access key id is valid: its secret is derived from it.
+    """The secrets of all access keys of one cloud. Every access key id is valid: its secret is derived from it and a random key of this
+    object, so that only who was given a secret can sign with it.
 
     Temporary keys of an assumed role, as the CDK's command line uses them, have the secret that moto issued.
     """
@@ -50,7 +51,8 @@ class AccessKeys:
         return hmac.digest(self._drawn, access_key.encode(), "sha256").hex()
 
     def has_valid_signature(self, environ: Mapping[str, Any], body: Callable[[], bytes]) -> bool:
-        """Return whether a request is signed with the secret of the access key that it names.
+        """Return whether a request is signed (AWS Signature Version 4) with the secret of the access key that it names; False if it is not
+        signed at all.
 
         `environ`: the WSGI request; `body`: returns the body, called only if its checksum is not among the headers.
         """
@@ -86,7 +88,7 @@ _LAST_ANSWERS_S = 20.0  # a broker that starts within its request takes five, on
 
 
 class _InFlight:
-    """The HTTP requests that are being answered at the moment."""
+    """The set of the HTTP requests that are being answered at the moment, for waiting until they are answered."""
 
     def __init__(self) -> None:
         """Start with no requests."""
@@ -95,7 +97,7 @@ class _InFlight:
 
     @contextlib.contextmanager
     def request(self) -> Iterator[None]:
-        """Return a context manager that counts one request as being answered during its block."""
+        """Within the `with` block, count one request as being answered."""
         me = object()
         with self._changed:
             self._requests.add(me)
@@ -128,8 +130,9 @@ class LogFile(logging.FileHandler):
 
 
 class Endpoint:
-    """The HTTP server of this cloud's AWS APIs, in a thread; it runs as soon as the object is created. `url`: its address; `keys`: the
-    access keys that it accepts.
+    """The HTTP server of this cloud's AWS APIs, on a free port of 127.0.0.1, in a thread of this process. It runs from the object's
+    creation to `stop`. Until then it also sends moto's log to a file and silences the server's own. `keys`: the secrets with which requests
+    must be signed.
     """
 
     def __init__(self, log: Path) -> None:
@@ -162,8 +165,8 @@ class Endpoint:
         return f"http://127.0.0.1:{self.port}"
 
     def environment(self, access_key: str = OPERATOR) -> dict[str, str]:
-        """Return the environment variables with which any AWS tool talks to this cloud: its address, `access_key` and its secret. They also
-        hide the user's own AWS files.
+        """Return the environment variables with which any AWS tool talks to this cloud: its address, `access_key` and that key's secret.
+        They also hide the user's own AWS files. `access_key`: by default that of the operator, who may do everything.
         """
         return {
             **WITHOUT_FILES,
@@ -185,7 +188,7 @@ class Endpoint:
         )
 
     def stop(self) -> None:
-        """Wait for the requests that are being answered, then shut the server down.
+        """Wait for the requests that are being answered, at most 20 s, then shut the server down and close the connections.
 
         Also a request whose client has left is finished first, because it would otherwise continue in a moto without the patches.
         """
@@ -200,7 +203,7 @@ class Endpoint:
 
 
 def _make_application() -> Any:
-    """Return moto's WSGI application for all services, without moto's own API for resetting it."""
+    """Return moto's WSGI application for all AWS services; requests to moto's own control API, which could reset it, are refused."""
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 
     def create(service: Any) -> Any:
@@ -218,8 +221,8 @@ def _make_application() -> Any:
 
 
 def _make_server(log: Path, in_flight: _InFlight, keys: AccessKeys) -> Any:
-    """Return the HTTP server on a free port of 127.0.0.1, not yet serving. `log`: file for tracebacks; `in_flight`: counts the requests
-    being answered; `keys`: access keys that it accepts.
+    """Return the HTTP server on a free port of 127.0.0.1, not yet serving. `log`: file for tracebacks; `in_flight`: set to which it adds
+    the requests being answered; `keys`: secrets with which requests must be signed.
     """
     from moto.moto_server.werkzeug_app import MotoRequestHandler
     from werkzeug.serving import ThreadedWSGIServer
@@ -309,8 +312,8 @@ def _build_error(code: str, words: str) -> bytes:
 
 
 def _log_fault(error: Exception, log: Path) -> bytes:
-    """Append the traceback of `error` to the file `log`, if that is possible, and return the error as XML for the client. Unless it is a
-    CrossoverError, its message says that the local cloud itself failed.
+    """Append the traceback of `error` to the file `log`, if that is possible, and return an InternalFailure as XML for the client. Its
+    message is that of a CrossoverError; for any other error it says that the local cloud itself failed.
     """
     with (
         contextlib.suppress(OSError),

@@ -21,7 +21,7 @@ from crossover.local import servers
 
 UNIT = "/etc/systemd/system/crossover.service"
 CODE, ENVIRONMENT = "/opt/crossover/code", "/etc/crossover.env"
-LOOK_S = 0.1  # how soon a program that has ended is noticed
+LOOK_S = 0.1  # seconds between two checks for programs that have ended
 
 _ASSIGNMENT = re.compile(r"^([A-Z_]+)='([^']*)'$", re.MULTILINE)
 _RENEWED = re.compile(r"\[ ! -e (\S+) \] \|\| systemctl reset-failed")
@@ -30,7 +30,10 @@ _VARIABLE = re.compile(r"\$\{?([A-Z_]+)\}?")
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramService:
-    """The systemd service that runs a fleet's program, as the user data of an instance sets it up."""
+    """The systemd service that runs a fleet's program, as the user data of an instance sets it up. `code`: s3://bucket/key of the program's
+    zip. `restarts`: whether systemd starts it again after a failure; `burst`: number of starts after which the instance leaves the fleet.
+    `renewed_by`: path of the file by which the program reports progress, after which its starts are counted anew; "" for none.
+    """
 
     code: str  # s3://bucket/key of its zip
     command: tuple[str, ...]
@@ -41,8 +44,8 @@ class ProgramService:
 
 
 def parse_user_data(user_data: str, *, fleet: str) -> ProgramService:
-    """Return the service that an instance's user data (base64 or plain) sets up. `fleet`: name for errors. Raises RunFailed if the user
-    data lacks a part.
+    """Return the service that an instance's user data (base64 or plain) sets up; a command that is Python becomes this process's Python.
+    `fleet`: name for errors. Raises RunFailed if the user data lacks a part without which an instance would do nothing on AWS.
     """
     script = _decode_user_data(user_data)
     facts = dict(_ASSIGNMENT.findall(script))
@@ -57,7 +60,7 @@ def parse_user_data(user_data: str, *, fleet: str) -> ProgramService:
         return found
 
     def expand(text: str) -> str:
-        """Return `text` with the shell variables that the user data set replaced by their values."""
+        """Return `text` with shell variables replaced by the values that the user data sets; others are replaced by ""."""
         return _VARIABLE.sub(lambda match: facts.get(match[1], ""), text)
 
     text = require(rf"^cat >{UNIT} <<UNIT\n(.*?)\nUNIT$", f"the unit {UNIT}")[1]
@@ -92,8 +95,8 @@ def _decode_user_data(user_data: str) -> str:
 
 @dataclass
 class LocalInstance:
-    """An instance of a fleet, run as a child process. `run`: folder that stands for its /run; `starts`: number of times that its service
-    was started.
+    """An instance of a fleet, run as a child process. `number`: counted from 0 within its fleet, never used again; `run`: folder that
+    stands for its /run; `starts`: number of times that its service was started, counted anew after progress.
     """
 
     number: int
@@ -104,7 +107,10 @@ class LocalInstance:
 
 @dataclass
 class LocalFleet:
-    """An Auto Scaling group on this machine: the service of its instances, their code, and the running instances by number."""
+    """An Auto Scaling group on this machine. `service`: the service of its instances; `folder`: their logs and /run folders; `code`: folder
+    of the unpacked program; `role`: name of the IAM role of the programs; `capacity`: number of instances wanted; `instances`: those that
+    run, by number; `made`: number of instances started so far.
+    """
 
     name: str
     service: ProgramService
@@ -143,11 +149,12 @@ class Fleets:
         self._watch: threading.Thread | None = None
 
     def resize(self, name: str, capacity: int, user_data: str, role: str) -> None:
-        """Start or stop instances of a fleet until it has `capacity` of them, as Auto Scaling does. Raises RunFailed if the user data or
-        the role is missing.
+        """Start or stop instances of a fleet until it has `capacity` of them, as Auto Scaling does; the newest are stopped. A new fleet's
+        code is fetched first, and a fleet with `capacity` 0 is removed. Raises RunFailed if the user data of a new fleet lacks a part or
+        `role` is "".
 
         `name`: of the group; `user_data`: the instances' boot script, which names program and code; `role`: name of the IAM role with which
-        the programs call AWS.
+        the programs call AWS. Both are read only for a fleet that does not exist yet. Does nothing for such a fleet after `stop`.
         """
         with self._lock:
             fleet = self._fleets.get(name)
@@ -187,8 +194,8 @@ class Fleets:
             fleet.instances[number] = LocalInstance(number, run, self._start(fleet, number, run))
 
     def _start(self, fleet: LocalFleet, number: int, run: Path) -> "subprocess.Popen[bytes]":
-        """Start the fleet's program as instance `number` and return its process. `run`: folder that stands for the instance's /run; it is
-        emptied first.
+        """Start the fleet's program as instance `number` and return its process, whose output is appended to NUMBER.log in the fleet's
+        folder. `run`: folder that stands for the instance's /run; it is emptied first.
         """
         shutil.rmtree(run, ignore_errors=True)
         run.mkdir()
@@ -207,7 +214,9 @@ class Fleets:
             )
 
     def _watch_instances(self) -> None:
-        """Check all instances again and again until the fleets are stopped. Runs in a thread; stands for systemd and Auto Scaling."""
+        """Check all instances every 0.1 s, by `_check_instance`, until the fleets are stopped. Runs in a thread; stands for systemd and
+        Auto Scaling.
+        """
         while not self._over.wait(LOOK_S):
             with self._lock:
                 for fleet in list(self._fleets.values()):
@@ -215,8 +224,8 @@ class Fleets:
                         self._check_instance(fleet, instance)
 
     def _check_instance(self, fleet: LocalFleet, instance: LocalInstance) -> None:
-        """Do nothing if the instance's program runs. If it has ended, start it again if systemd would; otherwise remove the instance and
-        lower the fleet's capacity.
+        """Do nothing if the instance's program runs. If it has failed, start it again if systemd would; if it would not, or the program has
+        ended with status 0, remove the instance, lower the fleet's capacity and call `left`. The rest of its process group is killed.
         """
         status = instance.child.poll()
         if status is None:

@@ -40,7 +40,7 @@ def read_resident_bytes(pid: int) -> int:
 
 
 def read_peak_mb(pid: int) -> int:
-    """Return the peak resident memory of a process in MB, rounded up; 0 if the process has ended."""
+    """Return the peak resident memory of a process in MiB, rounded up; 0 if the process has ended."""
     try:
         for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines():
             if line.startswith("VmHWM:"):
@@ -59,8 +59,8 @@ EVENT_LIMIT = 1024 * 1024  # bytes of an asynchronous one's
 
 @dataclass(frozen=True, kw_only=True)
 class Function:
-    """A deployed Lambda function as the local service runs it. `folder`: its unpacked zip; `torch`: whether it needs torch; `waits`:
-    whether it may wait for other functions, so that it is never queued. Both come from its tags.
+    """A deployed Lambda function as the local service runs it. `folder`: its unpacked zip; `environment`: its variables; `torch`: whether
+    it needs torch; `waits`: whether it may wait for other functions, so that it is never queued. The last two come from its tags.
     """
 
     name: str
@@ -90,7 +90,7 @@ class Answer:
 
 
 class TooLarge(Exception):
-    """Raised for a payload above Lambda's limit. The text is the service's message."""
+    """Error for an invocation's payload above Lambda's limit. The text is the service's message."""
 
     def __init__(self, size: int, *, kind: str, limit: int) -> None:
         """Build the message. `size`, `limit`: in bytes; `kind`: the invocation type, "RequestResponse" or "Event"."""
@@ -98,7 +98,7 @@ class TooLarge(Exception):
 
 
 class TooManyRequests(Exception):
-    """Raised for an invocation above the account's concurrency limit, or after the service was closed."""
+    """Error for an invocation above the account's concurrency limit, or after the service was closed."""
 
 
 def build_error_payload(kind: str, message: str) -> bytes:
@@ -107,9 +107,9 @@ def build_error_payload(kind: str, message: str) -> bytes:
 
 
 def build_timeout_error(request_id: str, timeout_s: float) -> bytes:
-    """Return the error payload for a function that ran longer than `timeout_s`, in Lambda's words.
+    """Return the error payload (JSON bytes) for a function that ran longer than `timeout_s`, in Lambda's words: a Sandbox.Timedout.
 
-    That Step Functions sees this error name on AWS is not proven.
+    It is not proven that Step Functions on AWS sees this error name.
     """
     return build_error_payload(
         "Sandbox.Timedout", f"RequestId: {request_id} Error: Task timed out after {timeout_s:.2f} seconds"
@@ -117,14 +117,18 @@ def build_timeout_error(request_id: str, timeout_s: float) -> bytes:
 
 
 def build_exit_error(request_id: str, words: str) -> bytes:
-    """Return the error payload of a function whose process has ended, in Lambda's words. `words`: how the process ended."""
+    """Return the error payload (JSON bytes) of a function whose process has ended, in Lambda's words: a Runtime.ExitError. `words`: how the
+    process ended.
+    """
     return build_error_payload(
         "Runtime.ExitError", f"RequestId: {request_id} Error: Runtime exited with error: {words}"
     )
 
 
 def build_memory_error(request_id: str) -> bytes:
-    """Return the error payload of a function that was killed because it used more memory than it has, in Lambda's words."""
+    """Return the error payload (JSON bytes) of a function that was killed because it used more memory than it has, in Lambda's words: a
+    Runtime.OutOfMemory.
+    """
     return build_error_payload(
         "Runtime.OutOfMemory", f"RequestId: {request_id} Error: Runtime exited with error: signal: killed"
     )
@@ -144,7 +148,9 @@ _HEADER_LIMIT = 2 * 1024 * 1024  # an error's trace travels in a header of up to
 
 @dataclass(frozen=True, slots=True)
 class Handout:
-    """An invocation as it is handed to the runtime in an execution environment. `deadline_ms`: Unix time in milliseconds."""
+    """An invocation as it is handed to the runtime in an execution environment. `payload`: the event as JSON; `deadline_ms`: when the
+    function times out, Unix time in milliseconds.
+    """
 
     request_id: str
     payload: bytes
@@ -154,8 +160,8 @@ class Handout:
 
 
 class ServedEnvironment(Protocol):
-    """The methods of an execution environment that the Runtime API's server calls. All but `take` must not block, because they run in the
-    server's only thread.
+    """Protocol of an execution environment, as the Runtime API's server calls it. The methods that are no coroutines must not block,
+    because they run in the server's only thread.
     """
 
     async def take(self) -> Handout | None:
@@ -169,7 +175,9 @@ class ServedEnvironment(Protocol):
 
 
 class RuntimeApi:
-    """The HTTP server of the Lambda Runtime API, for all execution environments. `open` returns the address for one of them."""
+    """The HTTP server of the Lambda Runtime API, for all execution environments, in a thread of its own from the object's creation to
+    `close`. `open` returns the address for one environment, `release` closes that address.
+    """
 
     def __init__(self) -> None:
         """Start the server's thread; no address is open yet."""
@@ -183,7 +191,9 @@ class RuntimeApi:
         self._thread.start()
 
     def open(self, environment: ServedEnvironment) -> str:
-        """Start to listen for one environment; return its secret address `host:port/path`. Raises Unavailable if the server is closed."""
+        """Start to listen on a new port for one environment; return its address `host:port/path`, whose path is secret. Raises Unavailable
+        if the server is closed.
+        """
         with self._lock:
             if self._loop.is_closed():
                 raise Unavailable(SHUT_DOWN)
@@ -195,7 +205,7 @@ class RuntimeApi:
             self._loop.call_soon_threadsafe(call, *arguments)
 
     def release(self, address: str) -> None:
-        """Stop listening at `address`; harmless to repeat."""
+        """Stop listening at `address`, soon and without waiting for it; connections that are open stay open. Harmless to repeat."""
         self.schedule(self._release, address)
 
     def close(self) -> None:
@@ -275,7 +285,9 @@ async def _close_server(server: asyncio.Server) -> None:
 async def _serve(
     environment: ServedEnvironment, secret: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> None:
-    """Answer the HTTP requests of one connection until the runtime closes it, or until a request's path does not begin with `secret`."""
+    """Answer the HTTP requests of one connection until the runtime closes it, the environment has no more invocations, or a request's path
+    does not begin with `secret`; that one is answered 403.
+    """
     connection: socket.socket = writer.get_extra_info("socket")
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     while True:
@@ -314,7 +326,8 @@ async def _read_body(reader: asyncio.StreamReader, headers: Mapping[str, str]) -
 
 
 def _handle_post(environment: ServedEnvironment, path: list[str], body: bytes) -> bytes:
-    """Pass a POST of the runtime (an answer, an error, a failed start) on to its environment, and return the HTTP response's bytes.
+    """Pass a POST of the runtime (an answer, an error, a failed start) on to its environment, and return the HTTP response's bytes: 404 for
+    another path, 413 for an answer of more than 6 MiB, which becomes an error of the function.
 
     `path`: the request's path, split at slashes.
     """
@@ -368,8 +381,9 @@ _END_S = 10.0
 
 @dataclass(frozen=True, kw_only=True)
 class InvocationOutcome:
-    """The result of one invocation and its figures for Lambda's report. `payload`: result or error as JSON; `init_ms`: duration of the cold
-    start, None if there was none; `log`: what the function printed.
+    """The result of one invocation and its figures for Lambda's report. `payload`: result or error as JSON; `status`: success, error (the
+    function raised), timeout, or failure (its process ended); `duration_ms`: without `init_ms`, the duration of the cold start, which is
+    None if there was none; `log`: what the function printed.
     """
 
     payload: bytes
@@ -383,7 +397,9 @@ class InvocationOutcome:
 class Environment:
     """A Lambda execution environment: a forked process that runs invocations of one function, one at a time.
 
-    Call `start` once, then `run` any number of times, from one thread at a time. `record_end` is called once, from another thread.
+    Call `start` once, then `run` any number of times, from one thread at a time. `record_end` is called once, from another thread, when the
+    process has ended. `pid`: id of the process, 0 before `start`; `log`: file of its output; `used_at`: monotonic time, in seconds, of the
+    last invocation's end.
     """
 
     def __init__(
@@ -434,7 +450,9 @@ class Environment:
         return self._work[0] if self._work else None
 
     def start(self, zygote: Zygote) -> None:
-        """Fork the process from the fork server `zygote`. Raises Unavailable if that has ended."""
+        """Fork the process from the fork server `zygote`, without waiting until the function is loaded. Raises Unavailable if the fork
+        server has ended.
+        """
         function = self.function
         self._zygote, self._started_at = zygote, time.perf_counter()
         with self.log.open("ab", buffering=0) as log:
@@ -458,7 +476,9 @@ class Environment:
         return handout
 
     def record_answer(self, request_id: str, body: bytes, *, error: bool) -> None:
-        """Finish the invocation `request_id` with `body`, the runtime's answer. `error`: whether it reports an error."""
+        """Finish the invocation `request_id` with `body`, the runtime's answer, unless it is finished already, such as by its timeout.
+        `error`: whether the answer reports an error of the function.
+        """
         self._finish(request_id, body, "error" if error else "success")
 
     def record_init_error(self, body: bytes) -> None:
@@ -466,14 +486,14 @@ class Environment:
         self._init_error = body
 
     def record_end(self, status: int) -> None:
-        """Record that the process has ended, fail the invocation in progress, and delete the scratch folder. `status`: the process's wait
-        status.
+        """Record that the process has ended: fail the invocation in progress, close the Runtime API address, and delete the scratch
+        folder. `status`: the process's wait status, as from os.waitpid.
         """
         self._words = describe_wait_status(status)
         self._over.set()
         self._resolve_ready()
         if work := self._work:
-            self._finish(work[0], self._last_words(work[0]), "failure")
+            self._finish(work[0], self._build_end_error(work[0]), "failure")
         self._api.schedule(self._queue.put_nowait, None)
         self._api.release(self._address)
         shutil.rmtree(self._scratch, ignore_errors=True)
@@ -494,7 +514,7 @@ class Environment:
             handout = Handout(request_id, payload, deadline_ms, function.arn, client_context)
             self._api.schedule(self._queue.put_nowait, handout)
         else:
-            self._finish(request_id, self._last_words(request_id), "failure")
+            self._finish(request_id, self._build_end_error(request_id), "failure")
         body, status = self._wait(request_id, result)
         duration_ms = (time.perf_counter() - self._handed_out_at) * 1000
         peak_mb = read_peak_mb(self.pid) or function.memory_mb
@@ -512,7 +532,8 @@ class Environment:
         )
 
     def watch_memory(self) -> None:
-        """Kill the process if it has grown by more than the function's memory since the fork.
+        """Kill the process if it is running an invocation and its resident memory has grown by more than the function's memory since the
+        fork; the invocation then fails as Runtime.OutOfMemory.
 
         Memory that was shared at the fork, such as torch, does not count.
         """
@@ -522,7 +543,7 @@ class Environment:
             self.kill()
 
     def kill(self) -> None:
-        """Send SIGKILL to the process group; harmless if the process has ended."""
+        """Send SIGKILL to the environment's process group, without waiting for its end; harmless if the process has ended."""
         if not self.is_alive or not self.pid:
             return
         with contextlib.suppress(ProcessLookupError):
@@ -532,7 +553,7 @@ class Environment:
                 os.kill(self.pid, signal.SIGKILL)
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until the process has ended, at most `timeout_s` seconds."""
+        """Wait until `record_end` has been called because the process has ended, at most `timeout_s` seconds."""
         self._over.wait(timeout_s)
 
     def _wait(self, request_id: str, result: Future[tuple[bytes, str]]) -> tuple[bytes, str]:
@@ -570,7 +591,7 @@ class Environment:
             if self._work and self._work[0] == request_id and not self._work[1].done():
                 self._work[1].set_result((body, status))
 
-    def _last_words(self, request_id: str) -> bytes:
+    def _build_end_error(self, request_id: str) -> bytes:
         """Return the error payload that explains why the process has ended: out of memory, a function that could not be loaded, or its exit
         status.
         """
@@ -586,7 +607,8 @@ class Environment:
 
 
 def build_report(function: Function, request_id: str, outcome: InvocationOutcome) -> dict[str, Any]:
-    """Return Lambda's platform.report record of an invocation as a dictionary, with duration, billed duration and peak memory.
+    """Return Lambda's platform.report record of an invocation, ready for JSON: {"time", "type", "record"}, with duration, billed duration
+    and peak memory under record.metrics.
 
     Run and initialisation are billed together, rounded up to a millisecond: Lambda bills initialisation since August 2025.
     """
@@ -625,7 +647,8 @@ _ENDED_WITHIN_S = 2.0
 
 
 class Lambdas:
-    """The local Lambda service: it runs all functions in execution environments. `close` ends every process.
+    """The local Lambda service: it runs all functions in execution environments, from the object's creation to `close`, which ends every
+    process. `extra_environment`: variables that tests set, {function's name, or "*" for all: {variable: value}}.
 
     `variables(function)`: returns the environment variables for a function; `sink(function, log stream, lines)`: receives the lines of its
     log.
@@ -668,10 +691,10 @@ class Lambdas:
         self._watcher.start()
 
     def invoke(self, function: Function, payload: bytes, *, client_context: str | None = None) -> Answer:
-        """Invoke the function synchronously with the event `payload` and return its answer. Unless the function may wait for others, first
-        wait for a free place among those that compute.
+        """Invoke the function synchronously with the event `payload` and return its answer; a function that fails, times out or ends is an
+        answer with an `error`. Unless the function may wait for others, first wait until one of the slots for its kind is free.
 
-        `client_context`: as in Lambda's API, passed on. Raises TooLarge, or TooManyRequests above the concurrency limit.
+        `client_context`: as in Lambda's API, passed on. Raises TooLarge, or TooManyRequests above the concurrency limit or after `close`.
         """
         if len(payload) > REQUEST_LIMIT:
             raise TooLarge(len(payload), kind="RequestResponse", limit=REQUEST_LIMIT)
@@ -691,10 +714,10 @@ class Lambdas:
         )
 
     def invoke_event(self, function: Function, payload: bytes) -> str:
-        """Invoke the function asynchronously, in a thread, with up to two retries. Raises TooLarge; TooManyRequests if the service is
-        closed.
+        """Invoke the function asynchronously, in a thread, with up to two retries; its result and errors are dropped. Raises TooLarge;
+        TooManyRequests if the service is closed.
 
-        Returns a new request id; each try has another id in the records.
+        Returns a request id for the response alone: the attempts have other ids in the records.
         """
         if len(payload) > EVENT_LIMIT:
             raise TooLarge(len(payload), kind="Event", limit=EVENT_LIMIT)
@@ -705,8 +728,10 @@ class Lambdas:
         return str(uuid.uuid4())
 
     def prepare(self, kind: ZygoteKind) -> None:
-        """Start the fork server of `kind` ("plain" or "torch") now, so that it is ready when the first function is invoked."""
-        self._zygote(kind)
+        """Start the fork server of `kind` ("plain" or "torch") now unless it runs, without waiting for its imports, so that it is ready
+        when the first function is invoked. Raises Unavailable if the service is closed.
+        """
+        self._get_zygote(kind)
 
     def environments(self) -> list[Environment]:
         """Return all environments that are alive, busy or idle."""
@@ -717,8 +742,10 @@ class Lambdas:
         """Return the environments with an invocation in progress."""
         return [each for each in self.environments() if each.request_id]
 
-    def forget(self, name: str) -> None:
-        """Kill the idle environments of the function `name`, which was deleted or changed."""
+    def kill_idle(self, name: str) -> None:
+        """Kill the idle environments of the function `name`, because it was deleted or changed. Busy ones finish their invocation; the
+        next invocation kills those of an older version.
+        """
         with self._lock:
             idle = self._idle.pop(name, [])
         for environment in idle:
@@ -748,18 +775,18 @@ class Lambdas:
         self, function: Function, request_id: str, payload: bytes, client_context: str | None
     ) -> InvocationOutcome:
         """Run an invocation in an idle environment of the function, or in a new one if there is none; write its log, keep the environment
-        for later invocations, and return the outcome.
+        for later invocations if it is alive, and return the outcome.
         """
-        environment = self._take_warm(function) or self._cold(function)
+        environment = self._take_warm(function) or self._start_cold(function)
         outcome = environment.run(request_id, payload, client_context=client_context)
-        self._log(environment, request_id, outcome)
+        self._write_log(environment, request_id, outcome)
         if environment.is_alive:
             self._keep_idle(environment)
         return outcome
 
     def _take_warm(self, function: Function) -> Environment | None:
-        """Remove and return an idle environment of this function, or None if there is none. Environments of an older version of the
-        function are killed.
+        """Remove and return the idle environment of this function that was used last; None if there is none. Idle environments of an older
+        version of the function, or without their fork server, that are met first are killed.
         """
         with self._lock:
             idle = self._idle.get(function.name, [])
@@ -770,7 +797,7 @@ class Lambdas:
                 environment.kill()
         return None
 
-    def _cold(self, function: Function) -> Environment:
+    def _start_cold(self, function: Function) -> Environment:
         """Start and return a new environment of the function; if its fork server was killed, start a new fork server first. Raises
         TooManyRequests if the service is closed.
         """
@@ -792,7 +819,7 @@ class Lambdas:
         variables = {**_standard_variables(function, number), **self._variables(function), **extra}
         environment = Environment(function, number=number, variables=variables, api=self._api, folder=self._folder)
         try:
-            environment.start(self._zygote(_zygote_kind(function)))
+            environment.start(self._get_zygote(_zygote_kind(function)))
         except Unavailable:
             environment.record_end(signal.SIGKILL)
             raise
@@ -808,7 +835,9 @@ class Lambdas:
         return environment
 
     def _keep_idle(self, environment: Environment) -> None:
-        """Keep `environment` as idle for later invocations. If there are too many idle ones, kill those that have been idle longest."""
+        """Keep `environment` as idle for later invocations. If more than 8 that use torch, or 32 others, are idle, kill those that have
+        been idle longest.
+        """
         kind = _zygote_kind(environment.function)
         with self._lock:
             self._idle.setdefault(environment.function.name, []).append(environment)
@@ -819,7 +848,7 @@ class Lambdas:
         for each in surplus:
             each.kill()
 
-    def _zygote(self, kind: ZygoteKind) -> Zygote:
+    def _get_zygote(self, kind: ZygoteKind) -> Zygote:
         """Return the running fork server of a kind, started now if there is none. Raises Unavailable if the service is closed."""
         with self._lock:
             if self._closed.is_set():
@@ -847,8 +876,10 @@ class Lambdas:
                 group.remove(environment)
         environment.record_end(status)
 
-    def _log(self, environment: Environment, request_id: str, outcome: InvocationOutcome) -> None:
-        """Append the report of an invocation to platform.jsonl, and pass its log lines to the sink."""
+    def _write_log(self, environment: Environment, request_id: str, outcome: InvocationOutcome) -> None:
+        """Append the report of an invocation to platform.jsonl in the function's log folder, and pass what it printed and the report to the
+        sink as lines.
+        """
         record = build_report(environment.function, request_id, outcome)
         printed = list_log_lines(record, outcome.log)
         with (environment.log.parent / "platform.jsonl").open("a", encoding="utf-8") as file:
@@ -856,7 +887,9 @@ class Lambdas:
         self._sink(environment.function, f"{environment.number:05d}", printed)
 
     def _invoke_with_retries(self, function: Function, payload: bytes) -> None:
-        """Invoke the function until it succeeds, with growing pauses and as many retries as Lambda makes for an asynchronous invocation."""
+        """Invoke the function until it succeeds, with at most two retries, as Lambda makes for an asynchronous invocation, after 1 s and
+        2 s. A refusal (TooManyRequests) is retried too; after the last failure, or once the service is closed, give up silently.
+        """
         for pause_s in (*(EVENT.first_s * 2**number for number in range(EVENT.again)), None):
             with contextlib.suppress(TooManyRequests):
                 if self.invoke(function, payload).error is None:
@@ -865,7 +898,9 @@ class Lambdas:
                 return
 
     def _watch(self) -> None:
-        """Kill environments that exceed their function's memory, until the service is closed. Runs in a thread."""
+        """Check every 0.05 s, until the service is closed, for environments that exceed their function's memory, and kill them. Runs in a
+        thread.
+        """
         while not self._closed.wait(_WATCH_S):
             for environment in self.list_running():
                 environment.watch_memory()
@@ -877,7 +912,9 @@ def _zygote_kind(function: Function) -> ZygoteKind:
 
 
 def _standard_variables(function: Function, number: int) -> dict[str, str]:
-    """Return the environment variables that Lambda itself sets for a function. `number`: of the execution environment."""
+    """Return the environment variables that Lambda itself sets for a function. `number`: of the execution environment, in the name of its
+    log stream.
+    """
     return {
         "_HANDLER": function.handler,
         "LAMBDA_TASK_ROOT": str(function.folder),

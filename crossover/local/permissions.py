@@ -38,7 +38,7 @@ class ApiCall:
 
 @dataclass(frozen=True)
 class Denied:
-    """The HTTP response that refuses a call, in the service's own format."""
+    """The HTTP response that refuses a call, in the service's own format. `status`: code and reason, such as `403 Forbidden`."""
 
     status: str
     content_type: str
@@ -53,8 +53,8 @@ def make_access_key(role_arn: str) -> str:
 
 
 def check_permission(environ: Mapping[str, Any], body: Callable[[], bytes]) -> Denied | None:
-    """Return the response that refuses a request, if the role named in its access key does not allow the call; None if the call is allowed,
-    or if the key names no role.
+    """Return the response that refuses a request, if the role named in its access key does not allow the call on every resource that the
+    request names; None if it does, or if the key names no role: such a caller may do everything.
 
     `environ`: the WSGI request; `body`: returns the request's body, called only if the body names the resource.
     """
@@ -73,9 +73,9 @@ def check_permission(environ: Mapping[str, Any], body: Callable[[], bytes]) -> D
 
 
 def is_allowed(documents: list[Mapping[str, Any]], call: ApiCall) -> bool:
-    """Return whether the policies allow the call: at least one statement allows it and none denies it.
+    """Return whether the policy documents allow the call: at least one statement allows it and none denies it.
 
-    Only effects, actions and resources are compared; conditions count as fulfilled.
+    Only effects, actions and resources are compared, with * and ? as wildcards; conditions count as fulfilled.
     """
     found = False
     for document in documents:
@@ -90,8 +90,8 @@ def is_allowed(documents: list[Mapping[str, Any]], call: ApiCall) -> bool:
 
 
 def _list_s3_calls(environ: Mapping[str, Any], body: Callable[[], bytes]) -> Iterator[ApiCall]:
-    """Yield each action and resource of an S3 request. The bucket is taken from the path, as clients send it if the endpoint is an IP
-    address.
+    """Yield each action and resource of an S3 request: one, or one for each object of a request that deletes several. The bucket is taken
+    from the path, as clients send it if the endpoint is an IP address.
     """
     path, query = unquote(str(environ["PATH_INFO"])), parse_qs(str(environ["QUERY_STRING"]), keep_blank_values=True)
     bucket, _, key = path.lstrip("/").partition("/")

@@ -29,12 +29,14 @@ from crossover.processes import EndedBySignal, resend_ignored_signals
 
 
 def find_free_port() -> int:
-    """Return a port that is free at this moment. A caller that cannot bind it must choose again."""
+    """Return a TCP port of 127.0.0.1 that is free at this moment; it is not reserved. A caller that cannot bind it must choose again."""
     return find_free_ports(1)[0]
 
 
 def find_free_ports(count: int) -> list[int]:
-    """Return `count` different ports that are free at this moment. A caller that cannot bind one must choose again."""
+    """Return `count` different TCP ports of 127.0.0.1 that are free at this moment; they are not reserved. A caller that cannot bind one
+    must choose again.
+    """
     with contextlib.ExitStack() as held:
         probes = [held.enter_context(socket.socket()) for _ in range(count)]
         for probe in probes:
@@ -55,9 +57,10 @@ _DEBIANS_RABBITMQ = "/usr/lib/rabbitmq/bin/rabbitmq-server"  # the wrapper in sb
 
 
 def find_program(program: str) -> str | None:
-    """Return the path of `program` on this machine, or None if it is not installed.
+    """Return the path of `program` on this machine, or None if it is not installed. Valkey counts as Redis; RabbitMQ needs Erlang's `epmd`
+    too. The environment variable CROSSOVER_REDIS_SERVER or CROSSOVER_RABBITMQ_SERVER names another program to use.
 
-    Raises MissingTool if the environment variable that chooses it (CHOSEN_BY) is set and names no executable program.
+    Raises MissingTool if that variable names no executable program.
     """
     variable = CHOSEN_BY.get(program, "")
     if chosen := os.environ.get(variable):
@@ -73,7 +76,9 @@ def find_program(program: str) -> str | None:
 
 
 def require_program(program: str) -> str:
-    """Return the path of `program` on this machine. Raises MissingTool, which names the package to install, if it is not installed."""
+    """Return the path of `program` (a key of PACKAGES), as `find_program` does. Raises MissingTool, which names the package to install, if
+    it is not installed.
+    """
     found = find_program(program)
     if found is None:
         raise MissingTool(f"{program}: not found on this machine; install it with: apt-get install {PACKAGES[program]}")
@@ -106,7 +111,9 @@ _guard: "_Guard | None" = None
 
 
 class _Guard:
-    """The mark and the watchdog of this process: they make sure that its child processes and temporary folders do not outlive it."""
+    """The mark and the watchdog of this process: they make sure that its child processes and temporary folders do not outlive it. The mark,
+    `value`, is in the environment of every child; the watchdog is a process that kills all processes with the mark once this one is gone.
+    """
 
     def __init__(self) -> None:
         """Choose a mark that only this process has, and start the watchdog."""
@@ -129,14 +136,14 @@ class _Guard:
             start_new_session=True,  # a Ctrl-C in the terminal must not reach it
         )
 
-    def remove(self, folder: Path) -> None:
+    def register(self, folder: Path) -> None:
         """Register `folder` to be deleted when this process ends, however it ends."""
         with self._lock:
             self.folders.append(folder)
             self._notify_watchdog("remove", folder)
 
-    def keep(self, folder: Path) -> None:
-        """Undo `remove` for `folder`, which was deleted or may stay."""
+    def unregister(self, folder: Path) -> None:
+        """Undo `register` for `folder`, which was deleted or may stay."""
         with self._lock:
             self.folders.remove(folder)
             self._notify_watchdog("keep", folder)
@@ -188,13 +195,15 @@ def _ensure_guard() -> _Guard:
 
 
 def restart_dead_watchdog() -> None:
-    """Start a new watchdog if the current one was killed. Starting a process or creating a temporary folder does so too."""
+    """Start a new watchdog (the process that ends this process's children after its end) if the current one was killed, or if there is none
+    yet. Starting a process or creating a temporary folder does so too.
+    """
     _ensure_guard()
 
 
 def mark_variable() -> dict[str, str]:
-    """Return {name: value} of the environment variable by which the watchdog finds a process, for processes that `start_process` does not
-    start.
+    """Return {name: value} of the environment variable by which the watchdog finds a process and kills it after this process's end, for
+    processes that `start_process` does not start. Starts the watchdog if there is none.
     """
     return {MARK: _ensure_guard().value}
 
@@ -207,8 +216,8 @@ def start_process(
     output: int | IO[bytes] = subprocess.DEVNULL,
     pass_fds: Sequence[int] = (),
 ) -> subprocess.Popen[bytes]:
-    """Start the command `arguments` (program and options) as a child process in a session of its own, and return it. It ends at the latest
-    with this process. Raises FileNotFoundError.
+    """Start the command `arguments` (program and options) as a child process in a session of its own, without standard input, and return
+    it. It ends at the latest with this process. Raises FileNotFoundError if there is no such program.
 
     `environment`: replaces this process's variables (the one by which the watchdog finds the child is added); `folder`: its working
     directory; `output`: receives standard output and error; `pass_fds`: file descriptors that it inherits.
@@ -232,10 +241,11 @@ def start_process(
 def stop_process(
     child: subprocess.Popen[bytes], *, number: signal.Signals = signal.SIGTERM, patience_s: float = 10.0
 ) -> int:
-    """Send the signal `number` to the process `child`, kill its whole process group after `patience_s` seconds, and return its exit status.
+    """Send the signal `number` to the process `child` and wait for its end; if it still runs after `patience_s` seconds, kill its whole
+    process group. Return its exit status, negative if a signal ended it.
 
-    If the process has ended already, the rest of its group is killed, such as the server of a killed script. Processes that survive a
-    regular end are left to the watchdog.
+    If the process had ended before, the rest of its group is killed, such as the server of a killed script. Children that survive its end
+    within `patience_s` are left to the watchdog.
     """
     if child.poll() is not None:
         watchdog.kill_marked(f"{MARK}={_ensure_guard().value}".encode(), group=child.pid)
@@ -263,8 +273,8 @@ def describe_exit(status: int | None) -> str:
 
 @contextlib.contextmanager
 def temporary_folder(prefix: str = "crossover-") -> Iterator[Path]:
-    """Return a context manager that creates a folder, yields its path, and deletes it at the end; if this process is killed before, the
-    watchdog deletes it.
+    """Return a context manager that creates a temporary folder, yields its path, and deletes it at the end; if this process ends before,
+    even by kill -9, the watchdog deletes it. `prefix`: beginning of the folder's name.
     """
     path = Path(tempfile.mkdtemp(prefix=prefix))
     with remove_at_end(path):
@@ -273,14 +283,16 @@ def temporary_folder(prefix: str = "crossover-") -> Iterator[Path]:
 
 @contextlib.contextmanager
 def remove_at_end(path: Path) -> Iterator[None]:
-    """Return a context manager that deletes the folder `path` at the end of its block, or when this process ends, however it ends."""
+    """Return a context manager that deletes the folder `path` with all its content at the end of its block, or when this process ends,
+    however it ends. Files that cannot be deleted stay, without an error.
+    """
     guard = _ensure_guard()
-    guard.remove(path)
+    guard.register(path)
     try:
         yield
     finally:
         shutil.rmtree(path, ignore_errors=True)
-        guard.keep(path)
+        guard.unregister(path)
 
 
 @contextlib.contextmanager
@@ -321,11 +333,11 @@ MEMORY = "thp:always,oversize_threshold:0"  # MALLOC_CONF; cdk/boot/redis.sh set
 
 
 class RedisServer(AbstractContextManager[Any]):
-    """A redis-server on 127.0.0.1, started when the object is created. Raises MissingTool, or RunFailed with the last lines of its log.
+    """A redis-server on 127.0.0.1, from the object's creation to `stop` or the end of its `with` block. Creating it raises MissingTool, or
+    RunFailed with the end of the server's log.
 
     `url` (redis://127.0.0.1:port) and `socket_url` (unix://) carry no password. Acknowledged data is on the disk (append-only file, synced
-    always) and is loaded again after `kill()` and `start()` in the same folder. `module`: the tensor module's library, to load. `settings`:
-    lines of redis.conf, which replace or extend those set here.
+    always) and is loaded again after `kill()` and `start()` in the same folder. `program`: the name redis-server; `logs`: its log files.
     """
 
     def __init__(
@@ -336,8 +348,10 @@ class RedisServer(AbstractContextManager[Any]):
         module: Path | None = None,
         settings: Mapping[str, object] = {},
     ) -> None:
-        """Start the server in `folder` and wait until it answers. `password`: None for none; `module`: library with the tensor commands to
-        load; `settings`: further lines of redis.conf.
+        """Start the server in `folder`, which is created if missing, and wait until it answers, with the data that is in the folder.
+
+        `password`: None for none; `module`: path of the library with the tensor commands, to load; `settings`: lines of redis.conf, {name:
+        value}, which replace or extend those set here.
         """
         self._folder = folder.resolve()
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -397,11 +411,11 @@ class RedisServer(AbstractContextManager[Any]):
         raise RunFailed(f"redis-server: {_REDIS_ATTEMPTS} free ports in a row were taken by other programs")
 
     def stop(self) -> None:
-        """Stop the server regularly; its data stays in the folder. Harmless if it has ended."""
+        """End the server by SIGTERM, or SIGKILL after 10 s; its data stays in the folder. Harmless if it has ended."""
         stop_process(self._process)
 
     def kill(self) -> None:
-        """Kill the server by SIGKILL, as in a crash."""
+        """Kill the server by SIGKILL, as in a crash, and wait for its end; `start` starts it again."""
         self._process.kill()
         self._process.wait()
 
@@ -447,7 +461,9 @@ class RedisServer(AbstractContextManager[Any]):
         return path
 
     def _wait_until_ready(self) -> bool:
-        """Wait until the server answers PING with its data loaded; return False if it ends or does not answer in time."""
+        """Wait until the server answers PING with its data loaded, and return True; return False if it ends or does not answer within
+        30 s.
+        """
         end_s = time.monotonic() + _REDIS_START_S
         while self._process.poll() is None:
             with suppress(OSError):
@@ -506,14 +522,17 @@ _OF_THIS_MACHINE = "-kernel inet_dist_use_interface {127,0,0,1}"
 
 
 class RabbitServer(AbstractContextManager[Any]):
-    """A RabbitMQ broker on 127.0.0.1, started when the object is created. `url` is amqp://127.0.0.1:port.
+    """A RabbitMQ broker on 127.0.0.1, from the object's creation to `stop` or the end of its `with` block. Creating it raises MissingTool,
+    or RunFailed with the end of the broker's log.
 
-    `settings`: lines of its configuration, which replace or extend those set here. Raises MissingTool, or RunFailed with the last lines of
-    its log.
+    `url`: amqp://127.0.0.1:port, without a password; `program`: the name rabbitmq-server; `logs`: its log files. Queues and persistent
+    messages are kept in its folder.
     """
 
     def __init__(self, folder: Path, *, username: str, password: str, settings: Mapping[str, object] = {}) -> None:
-        """Start the broker in `folder` with one user, and wait until it answers. `settings`: further lines of its configuration."""
+        """Start the broker in `folder`, which is created if missing, with one user, who may do everything, and wait until it answers.
+        `settings`: lines of its configuration, {name: value}, which replace or extend those set here.
+        """
         self._folder = folder.resolve()
         self._username = username
         self._password = password
@@ -561,7 +580,9 @@ class RabbitServer(AbstractContextManager[Any]):
         raise RunFailed(f"rabbitmq-server: {_RABBITMQ_ATTEMPTS} times a free port was taken by another program")
 
     def stop(self) -> None:
-        """End broker and port mapper; queues and persistent messages stay in the folder. Harmless if they have ended."""
+        """End broker and port mapper by SIGTERM, or SIGKILL after 30 s; queues and persistent messages stay in the folder. Harmless if they
+        have ended.
+        """
         for process in (self._process, self._mapper):
             if process is not None:
                 stop_process(process, patience_s=30.0)
@@ -627,7 +648,7 @@ class RabbitServer(AbstractContextManager[Any]):
         return path
 
     def _wait_until_ready(self, process: subprocess.Popen[bytes]) -> bool:
-        """Wait until the broker speaks AMQP; return False if it ends or does not answer in time."""
+        """Wait until the broker speaks AMQP, and return True; return False if it ends or does not answer within 120 s."""
         end_s = time.monotonic() + _RABBITMQ_START_S
         while process.poll() is None and time.monotonic() < end_s:
             with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1.0) as client:

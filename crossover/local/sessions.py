@@ -37,9 +37,9 @@ class DefaultsSession(botocore.session.Session):
 
 
 class Session(boto3.Session):
-    """A boto3 session with botocore's built-in defaults, which ignores the user's settings.
+    """A boto3 session with botocore's built-in defaults, which ignores the environment, the user's AWS files and proxies.
 
-    `defaults`: arguments for each client and resource, unless the caller gives others.
+    `defaults`: arguments of each client and resource, such as endpoint_url, unless the caller gives others.
     """
 
     def __init__(self, *, defaults: Mapping[str, Any] = {}, **named: Any) -> None:

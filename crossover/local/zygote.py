@@ -33,8 +33,8 @@ _MODULES = (
 
 
 def import_modules(kind: str) -> None:
-    """Import the modules that most functions use, and torch if `kind` is "torch". Removes this checkout from sys.path and blocks numpy
-    first.
+    """Import into this process, the fork server, the modules that most functions use, and torch if `kind` is "torch". First removes this
+    checkout from sys.path and makes an import of numpy fail; it also switches garbage collection off.
     """
     sys.modules["numpy"] = None  # type: ignore[assignment]
     sys.path[:] = [
@@ -66,7 +66,9 @@ def _warm_boto() -> None:
 
 
 def serve(channel: socket.socket) -> None:
-    """Fork an execution environment for each request on `channel`, and report each one that ends, until the parent closes the channel."""
+    """Fork an execution environment for each request on `channel` and reply with its process id, and report each environment that ends,
+    until the parent closes the channel. The module's docstring has the messages. SIGINT is ignored.
+    """
     alarm_in, alarm_out = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(alarm_out, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -107,8 +109,9 @@ def _reap(channel: socket.socket) -> None:
 
 
 def _fork(request: dict[str, Any], log: int, own: tuple[int, ...]) -> int:
-    """Fork an execution environment for `request` and return its process id; the child never returns from this call. `log`: file descriptor
-    for its output; `own`: the fork server's descriptors, which the child closes.
+    """Fork an execution environment for `request` (a message of `serve`) and return its process id. The child never returns from this call,
+    and is killed when the fork server ends. `log`: file descriptor for its output; `own`: the fork server's descriptors, which the child
+    closes.
     """
     parent = os.getpid()
     pid = os.fork()
@@ -137,9 +140,10 @@ def _fork(request: dict[str, Any], log: int, own: tuple[int, ...]) -> int:
 
 
 def _become(request: dict[str, Any], log: int, own: tuple[int, ...]) -> None:
-    """Turn this fork into an execution environment and run AWS's runtime client in it.
+    """Turn this fork into the execution environment that `request` describes (variables, folder, sys.path, handler, title), in a session of
+    its own, and run AWS's runtime client in it until it ends.
 
-    `log`: descriptor for standard output and error; `own`: the zygote's descriptors, which are closed.
+    `log`: descriptor for standard output and error; `own`: the fork server's descriptors, which are closed.
     """
     os.setsid()
     os.dup2(log, 1)
@@ -167,10 +171,10 @@ def _run_client(handler: str, address: str, path: str) -> None:
     from awslambdaric.lambda_runtime_client import LambdaRuntimeClient
 
     class Client(LambdaRuntimeClient):  # type: ignore[misc]  # it declares no types
-        """AWS's Runtime API client, which puts the secret path before the path of each request."""
+        """AWS's Runtime API client, which also puts the secret path before the path of an error report that it sends from Python."""
 
         def call_rapid(self, http_method: str, endpoint: str, *more: Any) -> None:
-            """Send a request to the Runtime API, below the secret path."""
+            """Send a request with the method `http_method` to `endpoint` (a path) of the Runtime API, below the secret path."""
             super().call_rapid(http_method, f"/{path}{endpoint}", *more)
 
     bootstrap.run(handler, Client(address))

@@ -58,7 +58,8 @@ class Runtime:
 
 
 class Zygote:
-    """A fork server: a process that has imported the large modules and forks execution environments from itself.
+    """A fork server (zygote): a process that has imported the large modules and forks execution environments from itself. It runs from the
+    object's creation to `close`.
 
     `on_exit(process id, wait status)`: called from a thread for each environment that ends, and for all of them if the fork server itself
     ends. `output`: the fork server's log file.
@@ -67,8 +68,8 @@ class Zygote:
     def __init__(
         self, kind: ZygoteKind, *, on_exit: Callable[[int, int], None], output: Path, runtime: Runtime | None = None
     ) -> None:
-        """Start the fork server's process and the thread that listens to it. `kind`: "torch" or "plain"; `runtime`: its Python, None for
-        this process's.
+        """Start the fork server's process, without waiting for its imports, and the thread that listens to it. `kind`: "torch" or "plain"
+        (without torch); `runtime`: its Python, None for this process's.
         """
         runtime = runtime or Runtime()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -101,7 +102,9 @@ class Zygote:
         return not (self._closed or self._hung_up) and self._process.poll() is None
 
     def fork(self, start: ForkStart) -> int:
-        """Let the fork server fork a new environment, and return its process id. Raises Unavailable if the fork server has ended."""
+        """Let the fork server fork a new environment, and return its process id; the first call waits for the fork server's imports. Raises
+        Unavailable if the fork server has ended, TimeoutError if it does not reply within the runtime's `start_s` seconds (60).
+        """
         reply: Future[int] = Future()
         with self._lock:
             self._number += 1
@@ -123,7 +126,9 @@ class Zygote:
         return reply.result(self._start_s)
 
     def close(self) -> None:
-        """End the fork server and its environments. Their ends are not reported to `on_exit` any more."""
+        """End the fork server and its environments, and wait for the fork server. Ends of environments from now on may not be reported to
+        `on_exit`.
+        """
         self._closed = True
         with contextlib.suppress(OSError):
             self._channel.shutdown(socket.SHUT_RDWR)  # wakes the listening thread, which a close would not

@@ -58,7 +58,7 @@ class Clients(Protocol):
 
     def run_machine(self, name: str, event: Event) -> Event:
         """Start the architecture's state machine `name` with the input `event`, in Step Functions or in this process, and wait for
-        its end. Returns its output event.
+        its end. Returns its output event. Raises RunFailed or a UserError with the cause if it failed.
         """
 
     def hold_slot(self) -> AbstractContextManager[float]:
@@ -94,9 +94,10 @@ def create_slots(folder: str | Path, count: int) -> None:
 @contextmanager
 def hold_slot(folder: str | Path) -> Iterator[float]:
     """Within the `with` block, hold one of the compute slots in `folder`; yields the seconds spent waiting for it. Limits how many
-    processes of a machine compute at once.
+    processes of a machine compute at once. A slot is free again at the block's end or when its process dies.
 
-    First come, first served: the process that has locked the file `queue` is next. Raises FileNotFoundError if there are no slots.
+    First come, first served. Raises FileNotFoundError if there are no slots. Half a second after the block, memory that this process
+    has freed is returned to the system, unless it holds a slot again.
     """
     started = time.monotonic()
     paths = sorted(Path(folder).glob("slot-*"))
@@ -137,7 +138,7 @@ def _release_memory() -> None:
 
 def _lock_free_slot(paths: list[Path], queue: Path) -> int:
     """Wait until this process is first in the queue, that is, has locked the file `queue`; then wait until one of the slot files
-    `paths` can be locked. Returns the locked file's open descriptor; closing it releases the slot.
+    `paths` can be locked, trying each every 2 ms. Returns the locked file's open descriptor; closing it releases the slot.
     """
     head = os.open(queue, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
     try:
@@ -171,7 +172,7 @@ def _try_lock(path: Path) -> int | None:
 
 
 class Pool:
-    """Semaphore that at most `places` threads can hold at once, first come, first served."""
+    """Semaphore of which at most `places` threads can hold one place each at a time, first come, first served."""
 
     def __init__(self, places: int) -> None:
         """Create the semaphore with `places` free places."""
@@ -214,7 +215,8 @@ T = TypeVar("T")
 
 
 class lazy(Generic[T]):
-    """Decorator for a property that is computed at the first access and then stored in the instance.
+    """Decorator for a property that is computed at the first access and then stored in the instance, like functools.cached_property
+    but without a lock: two threads may both compute it.
 
     functools.cached_property of Python 3.11 holds one lock for all objects while it computes; with I/O inside, one hanging attempt
     would hang every worker of an inline run.
@@ -267,8 +269,9 @@ class ByWorker(Mapping[int, T], Generic[T]):
 class MemoryClients:
     """Clients for a run whose workers are all in this process and whose stores are in its memory.
 
-    After `stop`, every request for a client or slot raises RunFailed, which ends the run's steps and programs. `run_machine` must
-    be set before a program uses it.
+    After `stop`, every request for a client or slot raises RunFailed, which ends the run's steps and programs. `run_machine`: function
+    that runs a state machine; it must be set before a program calls it. `object_store`, `tensor_stores` (by worker, or one for all) and
+    `message_bus`: the stores themselves.
     """
 
     def __init__(self, *, workers: int, shared_tensors: bool = False, slots: int = 0) -> None:

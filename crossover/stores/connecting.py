@@ -46,8 +46,9 @@ OBJECT_STORES: dict[str, Callable[[str, Traffic], "ConnectedObjectStore"]] = {"s
 
 
 def open_object_store(url: str, traffic: Traffic) -> "ConnectedObjectStore":
-    """Return a client of the object store at `url`: a bucket (its name or s3://name), a folder (file:///path), or another scheme in
-    OBJECT_STORES. Its requests are counted in `traffic`. Raises ConfigError for an unknown scheme.
+    """Return a client of the object store at `url`: a bucket (its name or s3://name), a folder (file:///path, created if missing), or
+    another scheme in OBJECT_STORES. Its requests are counted in `traffic`; opening a bucket sends none. Raises ConfigError for an
+    unknown scheme, or a bucket with a path.
     """
     scheme, separator, place = url.partition("://")
     if not separator:
@@ -97,10 +98,11 @@ def open_tensor_store(
     time_to_live_s: float,
     traffic: Traffic,
 ) -> "ConnectedTensorStore":
-    """Return a client of the tensor store at `url`: Redis (redis://, rediss:// or unix://), or another scheme in TENSOR_STORES.
+    """Return a client of the tensor store at `url`: Redis (redis://, rediss:// or unix://), or another scheme in TENSOR_STORES. It
+    connects only at its first request. Raises ConfigError for any other URL, and for one that contains a password.
 
-    `password`: None for a server without one. `certificate`: PEM text that a rediss:// server must match. `time_to_live_s`: seconds
-    after which keys expire. Requests are counted in `traffic`.
+    `password`: None for a server without one. `certificate`: PEM text that a rediss:// server must present or be signed by.
+    `time_to_live_s`: seconds after which keys expire. Requests are counted in `traffic`.
     """
     opens = TENSOR_STORES.get(url.partition("://")[0], _open_redis)  # whose own check says what is expected
     return opens(url, password=password, certificate=certificate, time_to_live_s=time_to_live_s, traffic=traffic)
@@ -119,7 +121,8 @@ def choose_tensor_compute(store: "TensorStore", *, compute: WhereToCompute = "in
 def open_message_bus(
     url: str, *, username: str, password: str, traffic: Traffic, certificate: str | None = None
 ) -> "RabbitMessageBus":
-    """Return a client of the RabbitMQ broker at `url` (amqp:// or amqps://) for the user `username` with `password`.
+    """Return a client of the RabbitMQ broker at `url` (amqp:// or amqps://) for the user `username` with `password`. It connects only
+    at its first request. Raises ConfigError for any other URL, and for one that contains a password.
 
     `certificate`: PEM text of the authority to verify the broker by; None: the system's authorities. Requests are counted in
     `traffic`.

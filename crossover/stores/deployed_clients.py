@@ -36,7 +36,7 @@ DENIED_CODES = {"AccessDenied", "AccessDeniedException", "AuthorizationError", "
 
 
 def list_items(session: Any, service: str, operation: str, key: str, **arguments: Any) -> Iterator[Any]:
-    """Yield the items in the response field `key` of all pages of an AWS `operation`.
+    """Yield the items in the response field `key` of all pages of an AWS `operation`; a page is requested when it is needed.
 
     `session`: boto3 session; `service`: such as "ec2"; `operation`: boto3's name of a method that has a paginator; `arguments`: of
     that method.
@@ -76,14 +76,16 @@ def read_parameter(session: Any, name: str) -> str:
 
 
 def read_parameters(session: Any, path: str) -> dict[str, str]:
-    """Return {rest of the name: value} of all AWS SSM parameters whose names begin with `path`. `session`: boto3 session."""
+    """Return {rest of the name: value} of all AWS SSM parameters whose names begin with `path`, at any depth. `session`: boto3
+    session.
+    """
     listed = list_items(session, "ssm", "get_parameters_by_path", "Parameters", Path=path, Recursive=True)
     return {each["Name"].removeprefix(path): each["Value"] for each in listed}
 
 
 def is_aws(session: Any) -> bool:
-    """Return whether clients of the boto3 `session` talk to AWS itself, not to another endpoint set by an environment variable or
-    profile, such as a local emulation.
+    """Return whether the sts, lambda and stepfunctions clients of the boto3 `session` talk to AWS itself, not to another endpoint set
+    by an environment variable or profile, such as a local emulation. No request is sent.
     """
     hosts = [
         urlsplit(str(session.client(name).meta.endpoint_url)).hostname or ""
@@ -110,8 +112,9 @@ class StepFunctions:
         self._environment = environment
 
     def run(self, name: str, event: Event) -> Event:
-        """Start the state machine `name` with the input `event`, or find the execution that an earlier call started, and wait for
-        its end. Returns its output event. A failed execution is started again under another name, twice at most.
+        """Start the state machine `name` with the input `event`, or find the execution that an earlier call with the same run, worker
+        and round in its `event` started, and wait for its end. Returns its output event. A failed execution is started again under
+        another name, twice at most.
 
         Raises RunFailed, or the UserError that ended the execution, with the cause; Unavailable if Step Functions does not answer;
         ConfigError if the machine's ARN is not in the environment.
@@ -177,8 +180,9 @@ def find_innermost_error(error: str, cause: str) -> str:
 
 
 def describe_cause(error: str, cause: str) -> str:
-    """Return in words why an execution failed: the step that failed, the innermost error type and message, and advice if there is
-    any. `error`, `cause`: from DescribeExecution.
+    """Return in words why an execution failed: the step that failed, the innermost error type and message, and for some errors of
+    Lambda itself advice. If `cause` has no error message, return its first 1,000 characters, or `error` if it is empty. `error`,
+    `cause`: from DescribeExecution.
     """
     text = cause or error
     messages = re.findall(r'errorMessage\\*": ?\\*"(.*?)\\*"[,}]', text)
@@ -283,14 +287,16 @@ class DeployedClients:
     # --- bus, machines, slots -----------------------------------------------------------------------------------------
 
     def bus(self, traffic: Traffic) -> MessageBus:
-        """Return a new client of the RabbitMQ broker, with user name and password from its secret. Requests are counted in `traffic`."""
+        """Return a new client of the RabbitMQ broker, not yet connected, with user name and password from its secret. Requests are
+        counted in `traffic`. Raises KeyError if the variable with the secret's ARN is not set.
+        """
         login = json.loads(self._read_secret("BROKER_SECRET") or "{}")
         return connecting.open_message_bus(
             self._read_variable("BROKER"), username=login["username"], password=login["password"], traffic=traffic
         )
 
     def run_machine(self, name: str, event: Event) -> Event:
-        """Run the state machine `name` with the input `event` to its end; return its output event."""
+        """Run the state machine `name` with the input `event` to its end, as StepFunctions.run does; return its output event."""
         return self._state_machines.run(name, event)
 
     def hold_slot(self) -> AbstractContextManager[float]:

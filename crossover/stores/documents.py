@@ -56,7 +56,9 @@ _SEAL = b', "crc32": "'  # the last member, a checksum of all before it; of fixe
 
 
 def seal(document: Mapping[str, Any]) -> bytes:
-    """Return `document` as JSON bytes, to which a CRC-32 of the rest is added as the last member. It must have at least one member."""
+    """Return `document` as JSON bytes, to which a CRC-32 of the rest is added as the last member, `crc32`. It must have at least one
+    member.
+    """
     text = json.dumps(document).encode()[:-1]
     return b'%b%b%08x"}' % (text, _SEAL, zlib.crc32(text))
 

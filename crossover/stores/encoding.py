@@ -18,7 +18,8 @@ ITEM_BYTES: dict[DType, int] = {"float32": 4, "uint8": 1}
 
 class VectorKind(StrEnum):
     """Kinds of stored vectors: what a vector is used for. It is stored with the vector and checked when the vector is read, so
-    that, for example, a model is never taken for a gradient.
+    that, for example, a model is never taken for a gradient. VELOCITY and MOMENT are an optimizer's; SPARSE, RECORD (JSON) and
+    QUANTIZED are bytes.
     """
 
     MODEL = "model"  # [P parameters | B buffers]
@@ -41,8 +42,8 @@ def exchanged_kind(what: str) -> VectorKind:
 
 @dataclass(frozen=True, slots=True)
 class Vector:
-    """Stored vector: its `kind`, its bytes (`data`, a view without a copy), the number of training `samples` it was computed from
-    (0 if unknown), and the `dtype` of its elements.
+    """Vector to be stored or as it was read: its `kind`, its bytes (`data`, a view without a copy), the number of training `samples`
+    it was computed from (0 if unknown; it then has the weight of one sample in a mean), and the `dtype` of its elements.
     """
 
     kind: VectorKind
@@ -162,7 +163,7 @@ def find_misfits(value: Any, shape: Any, at: str = "") -> Iterator[str]:
 
 
 def _describe_shape(shape: Any) -> str:
-    """Return in words what a shape expects, such as "a list" or "a number"."""
+    """Return in words what `shape` (see `check_shape`) expects, such as "a list" or "a number"."""
     match shape:
         case tuple():
             return " or ".join(map(_describe_shape, shape))

@@ -27,15 +27,17 @@ class FetchCompute:
         self._store = store
 
     def mean(self, keys: Sequence[str], *, out: str) -> None:
-        """Store the mean of the vectors under `keys`, weighted by their samples, under the key `out`, unless that exists."""
+        """Store the mean of the vectors under `keys`, weighted by their samples, under the key `out`, unless that exists. Raises Missing,
+        or Refused if there are none, or if kinds or lengths differ, or one is not float32.
+        """
         from crossover.algorithms.averaging import mean
 
         self._combine(keys, out, lambda tensors, weights: (mean(tensors, weights), sum(weights)))
 
     def combine(self, keys: Sequence[str], *, rule: Aggregation, out: str, agree: Agree = list) -> None:
         """Store the aggregate of the vectors under `keys` by `rule` under the key `out`, unless that exists. Vectors that are not
-        finite raise Refused, or are dropped if `rule.non_finite` says so. `agree`: takes the indices of vectors that this
-        process would drop, returns those that all workers drop.
+        finite raise Refused, or are dropped if `rule.non_finite` is "drop". `agree`: takes the indices (in `keys`) of vectors that
+        this process would drop, returns those that all workers drop; by default the same.
         """
         from crossover.algorithms.aggregation import apply_rule, is_finite
         from crossover.algorithms.rules import select_participants
@@ -49,8 +51,9 @@ class FetchCompute:
         self._combine(keys, out, apply)
 
     def update(self, state: StateKeys, gradient: str, *, out: StateKeys, update: Update) -> None:
-        """Take one optimizer step in this process, with the settings `update`: read the vectors under the keys in `state` and the
-        `gradient`'s key, and store the new ones under the keys in `out`, unless `out.model` exists.
+        """Take one optimizer step in this process, with the settings `update`: read the vectors under the keys in `state` and the key
+        `gradient`, and store the new ones under the keys in `out`, unless `out.model` exists. At the first step (`update.is_first`)
+        the optimizer's vectors are not read.
         """
         from crossover.algorithms.updates import step
 
@@ -68,7 +71,7 @@ class FetchCompute:
         self._store_state(out, model, others, kind)
 
     def is_finite(self, key: str) -> bool:
-        """Return whether no element of the vector under `key` is NaN or infinite."""
+        """Return whether no element of the vector under `key` is NaN or infinite. Raises Missing, or Refused if it is not float32."""
         from crossover.algorithms.aggregation import is_finite
 
         return is_finite(self._tensor(key))
@@ -108,7 +111,9 @@ class FetchCompute:
         return tensor(vector.data)
 
     def _store_state(self, out: StateKeys, model: "Tensor", others: "Sequence[Tensor]", kind: VectorKind) -> None:
-        """Store the new `model` and the optimizer's vectors, `others` of the `kind`, under the keys in `out`, all at once."""
+        """Store the new `model` and the optimizer's vectors, `others` of the `kind`, under the keys in `out`, all at once, unless
+        `out.model` exists.
+        """
         from crossover.algorithms.buffers import view
 
         vectors = [(out.model, Vector(VectorKind.MODEL, view(model)))]
@@ -117,8 +122,8 @@ class FetchCompute:
 
 
 def _check_alike(keys: Sequence[str], vectors: Sequence[Vector]) -> VectorKind:
-    """Return the kind that all `vectors` have. Raises Refused, naming the first wrong one of `keys`, if there are none, kinds or
-    lengths differ, or one is not float32.
+    """Return the kind that all `vectors` have. Raises Refused if there are none, or if kinds or lengths differ or one is not float32;
+    the message names the first such one by its key in `keys`.
     """
     if not vectors:
         raise Refused("keys: none given; at least one vector is needed")

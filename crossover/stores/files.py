@@ -14,8 +14,8 @@ _UNFINISHED = ".unfinished"  # beside the objects, so that renaming stays within
 
 
 class FileObjectStore(ObjectStore):
-    """ObjectStore in a folder, safe between processes: each file appears complete or not at all (temporary file, then
-    rename or link).
+    """ObjectStore in a folder, one file per object, safe between processes: each file appears complete or not at all (temporary
+    file, then rename or link). A key is a relative path; Refused is raised for any other, and for one below another object's key.
 
     Nothing is synced to the disk: after a power loss the last objects may be missing, after a crash of the program they
     are not.
@@ -61,7 +61,7 @@ class FileObjectStore(ObjectStore):
         return data
 
     def exists(self, key: str) -> bool:
-        """Return whether the key exists."""
+        """Return whether there is an object under `key`."""
         self._traffic.count("exists")
         return self._path(key).is_file()
 
@@ -123,8 +123,9 @@ class FileObjectStore(ObjectStore):
 
 
 def _move_into_place(temporary: Path, path: Path, move: Callable[[Path, Path], None]) -> None:
-    """Call `move(temporary, path)` until it succeeds. The folder of `path` is created, again if a concurrent delete has removed it.
-    Raises FileExistsError if `move` found a file, IsADirectoryError or NotADirectoryError if the key conflicts with another one.
+    """Call `move(temporary, path)`, such as os.replace, until it succeeds. The folder of `path` is created, again if a concurrent
+    delete has removed it. Raises FileExistsError if `move` found a file, IsADirectoryError or NotADirectoryError if the key conflicts
+    with another one.
     """
     while True:
         try:

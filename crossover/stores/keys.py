@@ -16,8 +16,8 @@ TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"  # UTC: so written, an earlier one sorts firs
 @dataclass(frozen=True, slots=True)
 class Keys:
     """Builder of all keys of one run in the object store, tensor store and message bus, with a property or method for each kind of
-    object. `run`: the run's identifier. `attempt`: number of the attempt to run it; keys that contain it are never shared with
-    other attempts.
+    object. It only builds strings; nothing is stored or read. `run`: the run's identifier. `attempt`: number of the attempt to run it,
+    from 0, raised by each resumption; keys that contain it are never shared with other attempts.
 
     `exchange`: number of the exchange within its round, if a round has several.
     """
@@ -224,7 +224,7 @@ class Keys:
 
     def body(self, round: int, peer: int) -> str:
         """Return the key of the gradient of `peer` in `round`, if it is too large for a message."""
-        return f"{self.bodies}{round:08d}/{peer}{self._of_exchange}"
+        return f"{self.bodies}{round:08d}/{peer}{self._exchange_suffix}"
 
     @property
     def peer_work(self) -> str:
@@ -326,15 +326,15 @@ class Keys:
     @property
     def barrier(self) -> str:
         """Name, on the message bus, of the barrier at the end of a round."""
-        return f"{self.run}.round" + self._of_attempt + self._of_exchange
+        return f"{self.run}.round" + self._attempt_suffix + self._exchange_suffix
 
     @property
-    def _of_attempt(self) -> str:
+    def _attempt_suffix(self) -> str:
         """Suffix `.ATTEMPT` for names on the message bus; empty for attempt 0."""
         return f".{self.attempt}" if self.attempt else ""
 
     @property
-    def _of_exchange(self) -> str:
+    def _exchange_suffix(self) -> str:
         """Suffix `.exchange-NUMBER` for names; empty for exchange 0."""
         return f".exchange-{self.exchange}" if self.exchange else ""
 
@@ -342,14 +342,14 @@ class Keys:
         """Return the name, on the message bus, of the mailbox with the latest message of `peer`. `parity`: 0 or 1; synchronous runs
         alternate between two mailboxes, since a peer may publish while another still reads the message of the previous round.
         """
-        return f"{self.run}.mailbox.{peer}.{parity}{self._of_exchange}"
+        return f"{self.run}.mailbox.{peer}.{parity}{self._exchange_suffix}"
 
     @property
     def updates(self) -> str:
         """Name, on the message bus, of the barrier on which workers announce their updates, and the supervisor, its last member,
         its answer (MLLess).
         """
-        return f"{self.run}.updates" + self._of_attempt
+        return f"{self.run}.updates" + self._attempt_suffix
 
 
 def minibatch(fingerprint: str, worker: int, minibatch: int) -> str:

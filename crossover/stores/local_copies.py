@@ -15,7 +15,8 @@ FREE_SHARE = 0.5  # of the memory, and of the disk, that are free when the first
 
 class LocalCopies:
     """Read-only cache in front of an object store, for objects that never change, such as staged training data: in memory, then in
-    a temporary folder. An object for which neither has room is read from the store each time.
+    a temporary folder, which is deleted with this object. An object for which neither has room is read from the store each time.
+    Nothing is ever dropped from the cache.
     """
 
     def __init__(
@@ -32,7 +33,7 @@ class LocalCopies:
 
     def get(self, key: str) -> bytes:
         """Return the bytes of the object under `key`, which is read from the store only the first time if the cache has room.
-        Raises Missing if there is none.
+        Raises Missing if the store has no such object.
         """
         if (found := self._memory.get(key)) is not None:
             return found
@@ -44,7 +45,9 @@ class LocalCopies:
         return body
 
     def _store_copy(self, key: str, body: bytes) -> None:
-        """Store the object in memory, or in a file if memory has no room; do nothing if neither has."""
+        """Keep the object `body` in memory, or in a file if memory has no room; do nothing if neither has. The caller holds the lock.
+        A failed write to the disk ends the use of the disk.
+        """
         if len(body) <= self._memory_left:
             self._memory_left -= len(body)
             self._memory[key] = body
@@ -67,7 +70,7 @@ class LocalCopies:
 
 
 def _find_free_memory() -> int:
-    """Return half of this machine's available memory, in bytes; 0 if the platform does not report it."""
+    """Return half (FREE_SHARE) of this machine's free memory, in bytes; 0 if the platform does not report it."""
     try:
         return int(FREE_SHARE * os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     except (ValueError, OSError):

@@ -182,7 +182,9 @@ class MemoryMessageBus:
         return other
 
     def declare(self, *, mailboxes: Sequence[str] = (), barriers: Sequence[tuple[str, int]] = ()) -> None:
-        """Create the mailboxes and the barriers, pairs (name, number of members); existing ones are left as they are."""
+        """Create the mailboxes and the barriers, pairs (name, number of members); existing ones are left as they are, except that a
+        barrier with fewer members gets more.
+        """
         self._traffic.count("declare")
         with self._state.lock:
             for mailbox in mailboxes:
@@ -192,7 +194,7 @@ class MemoryMessageBus:
                 inboxes.extend({} for _ in range(members - len(inboxes)))
 
     def replace(self, mailbox: str, body: Buffer) -> None:
-        """Put `body` into `mailbox` as its only message. Raises Refused if the mailbox was not declared."""
+        """Put `body` into `mailbox` as its only message. Raises Refused if the mailbox was not declared or `body` is longer than 15 MiB."""
         message = check_body(mailbox, body)
         self._traffic.count("replace", bytes_out=len(message))
         with self._state.lock:

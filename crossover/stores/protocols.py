@@ -95,8 +95,9 @@ class ReadableObjects(Protocol):
 
 
 class ObjectStore(ReadableObjects, Protocol):
-    """Protocol of an object store: S3, a folder, or memory. Keys are relative paths. Training steps never list keys. All stores
-    raise Refused for a request that is not allowed and Unavailable if they do not answer.
+    """Protocol of an object store: S3, a folder, or memory. Keys are relative paths such as runs/1/model. Training steps never list
+    keys. All stores raise Refused for a request that is not allowed and Unavailable if they do not answer. Implementations derive
+    from this class, which implements `delete_prefix`.
     """
 
     def put(self, key: str, data: Buffer | Sequence[Buffer]) -> None:
@@ -130,7 +131,7 @@ class ObjectStore(ReadableObjects, Protocol):
         """Return all keys that begin with `prefix`, sorted and complete."""
 
     def delete_prefix(self, prefix: str) -> int:
-        """Delete all objects whose keys begin with `prefix`. Returns how many there were."""
+        """List the keys that begin with `prefix` and delete those objects. Returns how many there were."""
         keys = self.list(prefix)
         self.delete(*keys)
         return len(keys)
@@ -144,7 +145,9 @@ class ConnectedObjectStore(ObjectStore, Protocol):
 
 
 class TensorStore(Protocol):
-    """Protocol of a store of vectors by key: one worker's Redis, an object store, or memory."""
+    """Protocol of a store of vectors by key: one worker's Redis, an object store, or memory. Like all stores it raises Refused for a
+    request that is not allowed and Unavailable if it does not answer.
+    """
 
     def put(self, key: str, vector: Vector) -> None:
         """Store `vector` under `key`, replacing an older one."""
@@ -155,7 +158,7 @@ class TensorStore(Protocol):
         """
 
     def create_together(self, vectors: Sequence[tuple[str, Vector]]) -> bool:
-        """Store all `vectors`, pairs (key, vector), unless the first key exists. Returns whether this call stored them.
+        """Store all `vectors`, pairs (key, vector), at least one, unless the first key exists. Returns whether this call stored them.
 
         A reader who finds the first key finds all of them: either they appear at once, or, in object stores, the first key is
         created last.
@@ -163,7 +166,8 @@ class TensorStore(Protocol):
 
     def get(self, key: str, *, kind: VectorKind | None = None, out: memoryview | None = None) -> Vector:
         """Return the vector under `key`. `kind`: required kind, None for any. `out`: writable memory with exactly the vector's
-        number of bytes, into which it is copied. Raises Missing, or Corrupt if kind or length differ.
+        number of bytes, into which it is copied; the result is then a view of `out`. Raises Missing, or Corrupt if kind, length or
+        checksum is wrong.
         """
 
     def exists(self, key: str) -> bool:
@@ -199,7 +203,7 @@ class TensorCompute(Protocol):
 
     Results are created: if the key `out` exists, nothing changes, so a step can be repeated. Means are weighted by samples and
     bitwise as docs/correctness.md defines them; robust rules are unweighted. The samples of a result are the sum over the combined
-    vectors.
+    vectors. Raises Missing if a vector does not exist, Refused if vectors do not fit together.
     """
 
     def mean(self, keys: Sequence[str], *, out: str) -> None:
@@ -210,8 +214,8 @@ class TensorCompute(Protocol):
     def combine(self, keys: Sequence[str], *, rule: Aggregation, out: str, agree: Agree = list) -> None:
         """Store the aggregate of the workers' vectors under `keys` (in rank order), by `rule`, under the key `out`.
 
-        `agree`: takes the indices of vectors that are not finite, returns those that all workers drop. Raises Refused if there are
-        any and `rule.non_finite` is "refuse".
+        `agree`: used if `rule.non_finite` is "drop": it takes the indices of vectors that are not finite, and returns those that all
+        workers drop. Raises Refused if there are any and `rule.non_finite` is "refuse".
         """
 
     def update(self, state: StateKeys, gradient: str, *, out: StateKeys, update: Update) -> None:
@@ -226,8 +230,8 @@ class TensorCompute(Protocol):
 
 
 class MessageBus(Protocol):
-    """Protocol of a message bus, RabbitMQ or memory. A mailbox keeps only its latest message. A barrier collects which of its
-    members have reached a round.
+    """Protocol of a message bus, RabbitMQ or memory. A mailbox keeps only its latest message, at most 15 MiB. A barrier collects which
+    of its members have reached a round. Both must be declared before they are used; otherwise Refused is raised.
     """
 
     def declare(self, *, mailboxes: Sequence[str] = (), barriers: Sequence[tuple[str, int]] = ()) -> None:
@@ -248,7 +252,7 @@ class MessageBus(Protocol):
         """
 
     def remove(self, *, mailboxes: Sequence[str] = (), barriers: Sequence[tuple[str, int]] = ()) -> None:
-        """Delete mailboxes and barriers, pairs (name, number of members)."""
+        """Delete mailboxes and barriers, pairs (name, number of members); missing ones are fine."""
 
     def close(self) -> None:
         """Close the connection; the next call opens a new one. Each Lambda invocation does so at its end, because a frozen function
@@ -261,8 +265,8 @@ class MessageBus(Protocol):
 
 
 def check_optimizer_keys(state: StateKeys, out: StateKeys, update: Update) -> None:
-    """Raise Refused unless `out` has one key for each vector that the optimizer of `update` keeps; the same for `state`, except at
-    the first step.
+    """Raise Refused unless `out` has one key for each vector that the optimizer of `update` keeps (SGD with momentum: one; Adam: two),
+    and `state` too, except at the first step.
     """
     needed = len(OPTIMIZERS[update.optimizer].vectors(update.momentum))
     for name, keys in (("out", out), *(() if update.is_first else (("state", state),))):

@@ -30,7 +30,8 @@ _PERSISTENT = pika.BasicProperties(delivery_mode=2)
 
 
 class RabbitMessageBus:
-    """MessageBus on a RabbitMQ broker, with one connection per thread, opened at first use and again after it breaks.
+    """MessageBus on a RabbitMQ broker, with one connection per thread, opened at first use and again after it breaks. A mailbox is a
+    queue that keeps one message; a barrier is an exchange with one queue per member. Messages are persistent.
 
     A message that was being sent when a connection broke is sent again, so messages may arrive twice, which all users of the bus
     allow for. Raises Refused (not declared, wrong login, too long), Unavailable (no broker for about a minute, or one that accepts
@@ -77,7 +78,9 @@ class RabbitMessageBus:
         self._run_on_channel("declare", declare_all)
 
     def replace(self, mailbox: str, body: Buffer) -> None:
-        """Put `body` into `mailbox` as its only message; an older one is dropped."""
+        """Put `body`, at most 15 MiB, into `mailbox` as its only message; an older one is dropped. Waits for the broker's
+        confirmation.
+        """
         self._send("replace", mailbox, check_body(mailbox, body))
         self._known_filled.add(mailbox)
 
@@ -105,7 +108,9 @@ class RabbitMessageBus:
         return body
 
     def arrive(self, barrier: str, *, round: int, member: int) -> None:
-        """Report to every member of `barrier` that `member` has reached `round`."""
+        """Report to every member of `barrier` that `member` has reached `round`: put a message into each member's queue, and wait for
+        the broker's confirmation.
+        """
         self._send("arrive", "", build_arrival(round, member), exchange=barrier)
 
     def list_arrived(self, barrier: str, *, round: int, reader: int) -> frozenset[int]:
@@ -164,7 +169,9 @@ class RabbitMessageBus:
             _close(connection)
 
     def _send(self, operation: str, queue: str, body: bytes, *, exchange: str = "") -> None:
-        """Publish `body` to the queue or the `exchange`, wait until the broker confirms it, and count it as `operation`."""
+        """Publish `body` to the `queue`, or if that is "" to the `exchange`, wait until the broker confirms it, and count it as
+        `operation`. Raises Refused if there is no such queue or exchange.
+        """
 
         def send(channel: Any) -> None:
             """Publish the message on `channel` and wait for the broker's confirmation."""
@@ -176,7 +183,7 @@ class RabbitMessageBus:
 
     def _run_on_channel(self, name: str, work: Callable[[Any], T]) -> T:
         """Call `work` with this thread's channel and return its result; if the connection breaks, repeat it on a new one for up to
-        a minute. Converts pika's errors to Refused or Unavailable. `name`: queue for errors.
+        a minute, so `work` must be repeatable. Converts pika's errors to Refused or Unavailable. `name`: queue for errors.
         """
         try:
             result: T = runtime.BROKER.build_retrying(retry_if_exception(_is_retryable))(self._attempt, work)
@@ -239,9 +246,7 @@ def _is_retryable(error: BaseException) -> bool:
 
 
 def _is_certificate_error(error: BaseException) -> bool:
-    """Return whether the error says that the broker's certificate could not be verified; pika wraps it in errors of its
-    own.
-    """
+    """Return whether the error, or one that pika has wrapped in it, says that the broker's certificate could not be verified."""
     return "CERTIFICATE_VERIFY_FAILED" in repr(error)
 
 

@@ -22,8 +22,9 @@ _SEND_BUFFER = 2**19  # bytes, of a unix socket: the kernel adapts TCP's by itse
 
 @dataclass(frozen=True, slots=True)
 class RedisAddress:
-    """Address of a Redis server with the client's `password`, and the `certificate` (PEM text) that a TLS server must
-    present or be signed by.
+    """Address of a Redis server: `host` and `port`, or the `path` of a unix socket. `password`: the client's, None for none. `tls`:
+    whether the connection is encrypted. `certificate`: PEM text that a TLS server must present or be signed by; None: the system's
+    authorities.
     """
 
     host: str = ""
@@ -103,8 +104,8 @@ _HUGE_FROM = 4 * 2**20  # bytes: from here on, few large pages instead of thousa
 
 
 class ErrorReply(Exception):
-    """Error that the server's error reply raises; the connection stays usable. `text`: the reply, which begins with a code such as
-    ERR, NOKEY or WRONGTYPE.
+    """Error for an error reply of the server; the connection stays usable. `text`: the reply, which begins with a code such as ERR,
+    NOKEY or WRONGTYPE.
     """
 
     def __init__(self, text: str) -> None:
@@ -119,8 +120,8 @@ class ErrorReply(Exception):
 
 
 def allocate_memory(bytes_: int) -> memoryview:
-    """Return new writable memory of `bytes_` bytes, freed with its last view. Large memory is not cleared and uses huge
-    pages.
+    """Return new writable memory of `bytes_` bytes, all zero, which is freed with its last view. From 4 MiB on it is mapped anew, in
+    huge pages if the system has them, and so costs no clearing here.
     """
     if bytes_ < _HUGE_FROM:
         return memoryview(bytearray(bytes_))
@@ -147,7 +148,7 @@ class RedisConnection:
         self.set_timeout(timeout_s)
 
     def set_timeout(self, timeout_s: float) -> None:
-        """Set how long each later wait for the server may last, in seconds."""
+        """Set to `timeout_s` seconds how long each later wait for the server may last, in receiving and in sending."""
         self._timeout_s = timeout_s
         if self._tls:
             self._socket.settimeout(timeout_s)
@@ -162,11 +163,12 @@ class RedisConnection:
         self._socket.close()
 
     def command(self, arguments: Sequence[Argument], place: Allocate | None = None) -> Any:
-        """Send a command and return its reply: str for a status, int, bytes, None for nil, or list. Raises ErrorReply,
-        TimeoutError.
+        """Send a command, a list of its name and arguments, and return its reply: str for a status, int, bytes, None for nil, or a list
+        of these, in which an error is an ErrorReply. Raises ErrorReply for an error as the whole reply, TimeoutError, and
+        ConnectionError.
 
         `place`: takes a length in bytes and returns the memory into which the payload is received; the payload is a bulk string
-        that is the whole reply or its last element, and is returned as that memory.
+        that is the whole reply or its last element, and is returned as that memory. None: bytes are returned.
         """
         try:
             self._send(_encode_command(arguments))
@@ -218,7 +220,7 @@ class RedisConnection:
             return error
 
     def _read_line(self) -> bytes:
-        """Read up to the next line end and return the line without it."""
+        """Read up to the next line end (CR LF) and return the line without it."""
         while b"\r\n" not in self._read:
             self._read += self._receive()
         line, self._read = self._read.split(b"\r\n", 1)
@@ -318,9 +320,11 @@ class RedisClient:
         self._pid = os.getpid()
 
     def command(self, name: str, *arguments: Argument, keys: Sequence[str] = (), place: Allocate | None = None) -> Any:
-        """Send the command `name` with `arguments` and return its reply.
+        """Send the command `name` with `arguments` and return its reply, of the types that RedisConnection.command returns. Raises
+        Missing, Refused or Unavailable.
 
-        `keys`: keys that the command uses, for errors. `place`, types of the reply: see RedisConnection.command.
+        `keys`: keys that the command uses, for errors. `place`: takes a length in bytes and returns memory for the payload (see
+        RedisConnection.command); None: bytes.
         """
         for attempt in range(1 + REDIS.again):
             connection, reused = self._take_connection(fresh=attempt > 0)
@@ -347,7 +351,7 @@ class RedisClient:
         raise AssertionError("the second attempt has a connection of its own")
 
     def close(self) -> None:
-        """Close every idle connection; the next command makes a new one."""
+        """Close every idle connection; the next command makes a new one. A connection in use stays open and returns to the pool."""
         with self._lock:
             idle, self._idle = self._idle, []
         for connection, _ in idle:

@@ -43,7 +43,7 @@ class RedisTensorStore:
         self.traffic = traffic
 
     def with_traffic(self, traffic: Traffic) -> Self:
-        """Return a store on the same connections whose requests are counted in `traffic`."""
+        """Return a store of the same class, on the same connections, whose requests are counted in `traffic`."""
         return type(self)(self.client, traffic, time_to_live_s=self.time_to_live_ms / 1000)
 
     def close(self) -> None:
@@ -156,13 +156,16 @@ class RedisCompute(RedisTensorStore):
     """
 
     def mean(self, keys: Sequence[str], *, out: str) -> None:
-        """Store the mean of the vectors under `keys`, weighted by their samples, under the key `out`, unless that exists."""
+        """Store the mean of the vectors under `keys`, weighted by their samples (0 counts as 1), under the key `out`, unless that
+        exists. Raises Missing or Refused.
+        """
         self._combine("MEAN", keys, out)
 
     def combine(self, keys: Sequence[str], *, rule: Aggregation, out: str, agree: Agree = list) -> None:
         """Store the aggregate of the vectors under `keys` by `rule` under the key `out`, unless that exists. Vectors that are not
-        finite raise Refused, or are dropped if `rule.non_finite` says so. `agree`: takes the indices of vectors that this
-        process would drop, returns those that all workers drop.
+        finite raise Refused, or are dropped if `rule.non_finite` is "drop". `agree`: takes the indices (in `keys`) of vectors that
+        this process would drop, returns those that all workers drop; by default the same. Raises Refused if the database has no
+        command for the rule.
         """
         options: list[Argument] = ["FINITE"]
         if rule.non_finite == "drop":
@@ -174,8 +177,9 @@ class RedisCompute(RedisTensorStore):
         self._combine(_require_command(found.command, rule.rule), keys, out, *found.options(rule), *options)
 
     def update(self, state: StateKeys, gradient: str, *, out: StateKeys, update: Update) -> None:
-        """Take one optimizer step in the database, with the settings `update`: from the vectors under the keys in `state` and the
-        `gradient`'s key to new ones under the keys in `out`, unless these exist.
+        """Take one optimizer step in the database, with the settings `update`: from the vectors under the keys in `state` and the key
+        `gradient` to new ones under the keys in `out`, unless these exist. At the first step (`update.is_first`) the optimizer's
+        vectors are not read. Raises Corrupt if a vector has the wrong kind, Refused if the database has no command for the optimizer.
         """
         check_optimizer_keys(state, out, update)
         optimizer = OPTIMIZERS[update.optimizer]

@@ -49,7 +49,9 @@ _RETRYABLE_CODES = (
 
 
 class S3ObjectStore(ObjectStore):
-    """ObjectStore in an S3 bucket. Requests that fail for the moment are repeated for some seconds."""
+    """ObjectStore in an S3 bucket. Requests that fail because S3 is busy or the connection broke are repeated for up to 12 seconds,
+    with random pauses; then Unavailable is raised.
+    """
 
     def __init__(self, bucket: str, traffic: Traffic, *, client: "S3Client | None" = None) -> None:
         """Open the bucket named `bucket`; requests are counted in `traffic`. `client`: boto3 client, thread-safe, made with
@@ -68,7 +70,9 @@ class S3ObjectStore(ObjectStore):
         self._put(key, data)
 
     def put_new(self, key: str, data: Buffer | Sequence[Buffer]) -> bool:
-        """Store `data` under `key` unless the key exists. Returns whether this call stored it."""
+        """Store `data` under `key` unless the key exists. Returns whether this call stored it; False also if it did but the answer was
+        lost, since the repeated request then finds its own object.
+        """
         try:
             self._put(key, data, IfNoneMatch="*")
         except _KeyExists:
@@ -141,7 +145,7 @@ class S3ObjectStore(ObjectStore):
 
     def _request(self, key: str, request: Callable[[], T]) -> T:
         """Call `request` and return its result; repeat it for up to 12 seconds if S3 is busy or the connection broke. Botocore's
-        errors become Missing, Refused or Unavailable. `key`: for errors.
+        errors become Missing, Refused, _KeyExists or Unavailable. `key`: for errors.
         """
 
         def attempt() -> T:

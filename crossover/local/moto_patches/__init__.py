@@ -75,6 +75,6 @@ def install(changes: Replacements, *, cloud: Cloud) -> None:
             cloud.function(deployed), payload, client_context=context
         ),
         invoke_event=lambda deployed, payload: cloud.lambdas.invoke_event(cloud.function(deployed), payload),
-        forget=cloud.lambdas.forget,
+        kill_idle=cloud.lambdas.kill_idle,
     )
     step_functions.install(changes, invoke=cloud.invoke, client=cloud.client)

@@ -12,15 +12,15 @@ Stop = Callable[[str], None]
 
 
 def resource_types(start: StartBroker, stop: Stop) -> dict[str, ResourceType]:
-    """Return the CloudFormation resource type of brokers. `start(name, user, password)`: starts a broker and returns its URL; `stop(name)`:
-    stops it.
+    """Return {"AWS::AmazonMQ::Broker": the ResourceType of brokers}. `start(name, user, password)`: starts a broker's server and returns
+    its URL; `stop(name)`: stops that server.
     """
     make = functools.partial(_make_broker, start=start, stop=stop)
     return {"AWS::AmazonMQ::Broker": ResourceType(make=make, name_property="BrokerName")}
 
 
 def install(changes: Replacements, *, reboot: Stop) -> None:
-    """Install the patch that calls `reboot(name)` whenever a broker is rebooted."""
+    """Install, through `changes`, the patch of moto that calls `reboot(name)` whenever a broker is rebooted."""
     from moto.mq.models import Broker
 
     @changes.wraps(Broker, "reboot")

@@ -9,7 +9,8 @@ _STAYS_EMPTY = "stays_empty"  # our mark on moto's bucket
 
 
 def resource_types() -> dict[str, ResourceType]:
-    """Return the CDK's custom resource types that this cloud creates itself, at once and without running their function.
+    """Return {name of the type: its ResourceType} of the CDK's custom resources that this cloud creates itself, at once and without running
+    their function: S3AutoDeleteObjects empties its bucket at deletion, VpcRestrictDefaultSG and LogRetention do nothing.
 
     moto would run them through a thread and a callback, which is unreliable and never deletes them.
     """
@@ -26,8 +27,8 @@ def _make_bucket_emptier(wanted: WantedResource) -> MadeResource:
 
 
 def empty_bucket(bucket: str) -> None:
-    """Delete all objects of a bucket with their versions, and mark the bucket so that objects written later are deleted with it. Does
-    nothing if there is no such bucket.
+    """Delete all objects of a bucket in moto with their versions, and mark the bucket so that objects written later are deleted with it.
+    Does nothing if there is no such bucket.
 
     Functions that are still running may write more objects; on AWS, CDK's emptier forbids that by a policy.
     """
@@ -40,8 +41,8 @@ def empty_bucket(bucket: str) -> None:
 
 
 def install(changes: Replacements) -> None:
-    """Install the patches of stack deletion: moto deletes route tables, endpoints, gateways, layers and network interfaces, and refuses to
-    delete a bucket that is not empty. An unknown custom resource becomes an error.
+    """Install the patches of stack deletion through `changes`: moto then deletes route tables, endpoints, gateways, layers and network
+    interfaces, and refuses to delete a bucket that is not empty. Creating an unknown custom resource becomes an error.
     """
     from moto.awslambda.models import LayerVersion, lambda_backends
     from moto.ec2.models import ec2_backends

@@ -15,8 +15,9 @@ Resized = Callable[[str, int, str, str], None]  # group, desired capacity, user 
 def install(changes: Replacements, *, started: Started, stopped: Callable[[str], None], resized: Resized) -> None:
     """Install the patches of EC2 instances and Auto Scaling groups through `changes`.
 
-    `started`: called for every instance of a template (see Started); `stopped(instance id)`: called when it is deleted; `resized`: called
-    whenever a group's desired capacity is set, and with 0 when the group is deleted (see Resized).
+    `started(instance id, tags, private address, user data as text)`: called for every instance of a template; `stopped(instance id)`:
+    called when it is deleted; `resized(group, capacity, user data, role)`: called whenever a group's desired capacity is set, and
+    with 0 when the group is deleted.
     """
     from moto.ec2.models.instances import Instance
 
@@ -43,7 +44,9 @@ def install(changes: Replacements, *, started: Started, stopped: Callable[[str],
 
 
 def merge_launch_template(properties: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an instance's properties in a template; image, type and user data that they lack are taken from its launch template."""
+    """Return a copy of an instance's properties in a template; image, type and user data that they lack are taken from its launch template,
+    if it names one.
+    """
     from moto.ec2.models import ec2_backends
 
     reference = properties.get("LaunchTemplate")
@@ -60,13 +63,14 @@ def merge_launch_template(properties: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def decode_user_data(properties: Mapping[str, Any]) -> str:
-    """Return the decoded user data of an instance's properties; "" if it has none."""
+    """Return the user data in an instance's properties, decoded from base64 to text; "" if it has none."""
     encoded = properties.get("UserData")
     return base64.b64decode(str(encoded)).decode(errors="replace") if encoded else ""
 
 
 def announce_groups(changes: Replacements, resized: Resized) -> None:
-    """Install the patches that call `resized` whenever the capacity of an Auto Scaling group is set, and with 0 when the group is deleted.
+    """Install the patches that call `resized(group, capacity, user data, role)` whenever the capacity of an Auto Scaling group is set, and
+    with 0 when the group is deleted.
 
     moto itself starts no instances for a group any more.
     """
@@ -92,7 +96,8 @@ def announce_groups(changes: Replacements, resized: Resized) -> None:
 
 
 def decrement_capacity(group: str) -> None:
-    """Lower the desired capacity of the group named `group` by one, because an instance has left it.
+    """Lower the desired capacity of the group named `group` in moto by one, because an instance has left it. Does nothing if there is no
+    such group or its capacity is 0.
 
     This stands for TerminateInstanceInAutoScalingGroup with ShouldDecrementDesiredCapacity.
     """

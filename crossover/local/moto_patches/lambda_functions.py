@@ -13,27 +13,28 @@ InvokeEvent = Callable[[Any, bytes], str]
 
 
 def resource_types() -> dict[str, ResourceType]:
-    """Return the resource type of function aliases."""
+    """Return {"AWS::Lambda::Alias": the ResourceType of function aliases}."""
     return {"AWS::Lambda::Alias": ResourceType(make=_make_alias)}
 
 
 def install(
-    changes: Replacements, *, invoke: InvokeDeployed, invoke_event: InvokeEvent, forget: Callable[[str], None]
+    changes: Replacements, *, invoke: InvokeDeployed, invoke_event: InvokeEvent, kill_idle: Callable[[str], None]
 ) -> None:
     """Install the patches of Lambda functions through `changes`.
 
-    `invoke`, `invoke_event`: run an invocation synchronously or asynchronously; `forget(name)`: called when a function is deleted or
-    updated, to end its idle processes.
+    `invoke(moto's function, payload, client context)`: runs a function and returns its answer; `invoke_event(moto's function, payload)`:
+    starts an asynchronous invocation and returns its request id; `kill_idle(name)`: called when a function is deleted or updated, to end
+    its idle processes.
     """
     from moto.awslambda import models
 
     _patch_invocations(changes, models.LambdaFunction, invoke, invoke_event)
-    _keep_properties(changes, models.LambdaFunction, forget)
+    _keep_properties(changes, models.LambdaFunction, kill_idle)
 
     @changes.wraps(models.LambdaFunction, "delete")
     def delete(old: Any, self: Any, *rest: Any) -> None:
-        """Call `forget` for a function, and delete moto's function."""
-        forget(self.function_name)
+        """Call `kill_idle` for a function, and delete moto's function."""
+        kill_idle(self.function_name)
         old(self, *rest)
 
 
@@ -87,9 +88,9 @@ def _patch_invocations(changes: Replacements, function: Any, invoke: InvokeDeplo
         return own or made
 
 
-def _keep_properties(changes: Replacements, function: Any, forget: Callable[[str], None]) -> None:
+def _keep_properties(changes: Replacements, function: Any, kill_idle: Callable[[str], None]) -> None:
     """Make functions keep the tags, log group and architecture of their template, which moto's CloudFormation drops. Updates call
-    `forget(name)`.
+    `kill_idle(name)`.
 
     Updates ignore layers: local functions take third-party packages from this environment.
     """
@@ -110,10 +111,10 @@ def _keep_properties(changes: Replacements, function: Any, forget: Callable[[str
 
     @changes.wraps(function, "update_from_cloudformation_json")
     def update(old: Any, cls: Any, *rest: Any, cloudformation_json: Any, **named: Any) -> Any:
-        """Update moto's function from a template without its layers, call `forget`, and keep all properties."""
+        """Update moto's function from a template without its layers, call `kill_idle`, and keep all properties."""
         properties = {key: value for key, value in cloudformation_json["Properties"].items() if key != "Layers"}
         made = old(*rest, cloudformation_json={"Properties": properties}, **named)
-        forget(made.function_name)  # its processes have the code and the environment that were
+        kill_idle(made.function_name)  # its processes have the code and the environment that were
         return complete(made, properties)
 
 

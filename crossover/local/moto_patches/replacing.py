@@ -64,7 +64,7 @@ class Replacements(contextlib.ExitStack):
         self._set(owner, name, new, _ABSENT)
 
     def replaces(self, owner: Any, name: str) -> Callable[[Replaced], Replaced]:
-        """Return a decorator that replaces `owner.name` by the decorated function until this stack is closed."""
+        """Return a decorator that replaces `owner.name`, which must exist, by the decorated function until this stack is closed."""
         return functools.partial(_apply_change, self.replace, owner, name)
 
     def wraps(self, owner: Any, name: str) -> Callable[[Replaced], Replaced]:
@@ -80,7 +80,7 @@ class Replacements(contextlib.ExitStack):
         return functools.partial(_apply_change, self.add, owner, name)
 
     def set_item(self, owner: Any, key: Any, new: Any) -> None:
-        """Set `owner[key]` to `new` until this stack is closed."""
+        """Set `owner[key]` to `new` until this stack is closed; then restore the former value, or delete the key if there was none."""
         old = owner.get(key, _ABSENT)
         owner[key] = new
         self.callback(lambda: owner.pop(key, None) if old is _ABSENT else owner.update({key: old}))

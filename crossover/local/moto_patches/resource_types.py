@@ -37,7 +37,9 @@ WITHOUT_EFFECT = frozenset(
 
 @dataclass(frozen=True, kw_only=True)
 class WantedResource:
-    """A resource as a template declares it, before it is created."""
+    """A resource as a template declares it, before it is created. `name`: the value of the property that names resources of its type, else
+    one generated from stack and logical id.
+    """
 
     type: str
     logical_id: str
@@ -47,7 +49,9 @@ class WantedResource:
 
 @dataclass
 class MadeResource:
-    """A created resource as moto's CloudFormation keeps it: the values of Ref and GetAtt, and a function that deletes it."""
+    """A created resource as moto's CloudFormation keeps it. `physical_resource_id`: the value of Ref; `attributes`: the values of GetAtt by
+    attribute; `remove()`: deletes it. moto itself sets type and logical id.
+    """
 
     physical_resource_id: str
     attributes: Mapping[str, Any] = field(default_factory=dict)
@@ -77,8 +81,8 @@ Maker = Callable[[WantedResource], MadeResource]
 
 @dataclass(frozen=True, kw_only=True)
 class ResourceType:
-    """A CloudFormation resource type that this cloud adds. `make`: creates a resource of it; `name_property`: the template property that
-    names a resource, "" if there is none.
+    """A CloudFormation resource type that this cloud adds to moto's. `make(wanted)`: creates a resource of it; `name_property`: the
+    template property that names a resource, "" if there is none.
     """
 
     make: Maker
@@ -86,7 +90,9 @@ class ResourceType:
 
 
 def make_without_effect(wanted: WantedResource) -> MadeResource:
-    """Return a resource that has only a name and the usual attributes, for types that have no counterpart on one machine."""
+    """Return a resource that has only a name and the attributes Arn, Data ({}), Id and Name, and creates nothing: for types that have no
+    counterpart on one machine.
+    """
     attributes = {
         "Arn": f"arn:aws:local:{REGION}:{ACCOUNT}:{wanted.name}",
         "Data": "{}",
@@ -97,7 +103,9 @@ def make_without_effect(wanted: WantedResource) -> MadeResource:
 
 
 def list_supported_types(types: Mapping[str, ResourceType]) -> frozenset[str]:
-    """Return the names of all resource types that a template may contain: moto's, those in `types`, and those without effect."""
+    """Return the names of all resource types that a template may contain: moto's, those in `types`, and those without effect
+    (WITHOUT_EFFECT).
+    """
     from moto.cloudformation.parsing import get_model_map
 
     return frozenset(get_model_map()) | frozenset(types) | WITHOUT_EFFECT
@@ -181,7 +189,9 @@ def _clean_and_resolve(old: Any, resource_json: Any, resources_map: Any) -> Any:
 
 
 def read_secret(arn: str, *, key: str = "") -> str:
-    """Return the text of the secret `arn` in this cloud; with `key`, the field of that name in its JSON."""
+    """Return the newest text of the secret `arn` (an ARN or a name) in this cloud; with `key`, the field of that name in its JSON. Raises
+    moto's error if there is no such secret.
+    """
     from moto.secretsmanager.models import secretsmanager_backends
 
     backend = secretsmanager_backends[ACCOUNT][REGION]

@@ -12,7 +12,7 @@ _PUNCTUATION = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
 
 
 def resource_types() -> dict[str, ResourceType]:
-    """Return the CloudFormation resource type of secrets."""
+    """Return {"AWS::SecretsManager::Secret": the ResourceType of secrets}."""
     return {"AWS::SecretsManager::Secret": ResourceType(make=_make_secret, name_property="Name")}
 
 
@@ -46,8 +46,8 @@ def _make_secret(wanted: WantedResource) -> MadeResource:
 
 
 def generate_secret(rule: Mapping[str, Any]) -> str:
-    """Return a random secret as CloudFormation's GenerateSecretString does. `rule`: its properties, such as length, alphabet, and a JSON
-    template to fill in.
+    """Return a random secret as CloudFormation's GenerateSecretString does: a password, or, if the rule has a GenerateStringKey, a JSON
+    object with the password under that key. `rule`: properties of GenerateSecretString, such as PasswordLength (default 32).
     """
     password = _generate_password(rule)
     if "GenerateStringKey" not in rule:

@@ -7,7 +7,8 @@ from crossover.local.sessions import DefaultsSession, Session
 
 
 def install(changes: Replacements) -> None:
-    """Let moto use sessions without the user's settings, and hide MOTO_ variables of the environment.
+    """Let moto use sessions without the user's settings, and remove the variables MOTO_... from this process's environment, until `changes`
+    is closed.
 
     Install this patch before all others, because they import moto's models.
     """

@@ -29,9 +29,10 @@ InvokeByArn = Callable[[str, bytes], Answer]  # function name or ARN, payload
 
 
 def install(changes: Replacements, *, invoke: InvokeByArn, client: Callable[[str], Any]) -> None:
-    """Install all patches of Step Functions through `changes`.
+    """Install all patches of Step Functions through `changes`, with which moto really executes state machines, as the service does.
 
-    `invoke`: runs a Lambda function in this process; `client(service)`: returns the shared boto3 client of this cloud.
+    `invoke(function's name or ARN, payload)`: runs a Lambda function and returns its answer; `client(service)`: returns the shared boto3
+    client of this cloud.
     """
     _use_executing_backend(changes)
     _evaluate_jsonata(changes)
@@ -121,7 +122,9 @@ def _invoke_in_process(changes: Replacements, invoke: InvokeByArn) -> None:
         return response
 
     def _service_error(name: str, error: Exception) -> Exception:
-        """Return moto's error for a function that Lambda refused to run, with the error's `name` as Step Functions reports it."""
+        """Return (not raise) moto's error for a function that Lambda refused to run. `name`: the error's name as Step Functions reports it;
+        `error`: has the message.
+        """
         # In the form of a function's error moto names it alike for plain ARNs and for lambda:invoke, as the service does.
         payload = json.dumps({"errorType": name, "errorMessage": str(error)})
         failure: Exception = lambda_eval_utils.LambdaFunctionErrorException("Unhandled", payload)
@@ -261,9 +264,9 @@ _BEGIN_LOOK_S = 0.001
 
 
 def stop_executions() -> None:
-    """Stop all running executions, also those of deleted state machines, which moto no longer lists.
+    """Stop all running executions that were started in this process, also those of deleted state machines, which moto no longer lists.
 
-    One of them may wait for hours.
+    Their threads end only later: see `join_executions`. Without a stop, one of them may wait for hours.
     """
     with _adding:
         running = [each for each in _STARTED if not each.crossover_end.is_set()]
@@ -272,9 +275,8 @@ def stop_executions() -> None:
 
 
 def join_executions(patience_s: float) -> None:
-    """Wait for the threads of executions, at most `patience_s` seconds; moto never joins them.
-
-    Threads that sleep before a retry may take longer.
+    """Wait for the threads of executions, at most `patience_s` seconds in all; moto never joins them. Threads that are still running then,
+    such as those that sleep before a retry, are left alone.
     """
     from moto.stepfunctions.parser.utils import TMP_THREADS
 
@@ -354,7 +356,7 @@ def _make_stops_reliable(changes: Replacements) -> None:
 
     @changes.wraps(Execution, "stop")
     def stop(old: Any, self: Any, stop_date: Any, **said: Any) -> None:
-        """Wait until the execution has begun, stop it, and set its status to ABORTED at once."""
+        """Wait until the execution has begun, at most 10 s, stop it, and set its status to ABORTED at once."""
         ends = time.monotonic() + _BEGINS_S
         while not has_begun(self) and time.monotonic() < ends:
             self.crossover_end.wait(_BEGIN_LOOK_S)
