@@ -357,7 +357,7 @@ def init(
         raise ConfigError(f"--every: {often!r} is not allowed; expected once, hour, day or week")
     asking.parse_constraints(None, None, None, None, quota)
     named = str(answers["--model"])
-    chosen = named if own_model.is_model(named) else str(documents.only_factory(Path(named)))
+    chosen = named if own_model.is_model(named) else str(documents.find_only_factory(Path(named)))
     path = own_model.write_experiment(chosen, str(answers["--data"]), None)
     terminal.show(f"written: {path}")
     terminal.show(f"next: {shlex.join(['crossover', 'advise', str(path), '--every', often, '--gpu-quota', quota])}")
@@ -520,7 +520,7 @@ def _find_experiment_file(
 
     if not own_model.is_model(str(config)):
         if config.suffix == ".py" and config.is_file():
-            return _find_experiment_file(documents.only_factory(config), data, epochs, table, probe=probe)
+            return _find_experiment_file(documents.find_only_factory(config), data, epochs, table, probe=probe)
         if data is not None:
             raise ConfigError(
                 f"--data: {config} already names its data; --data is only for a model given as model.py:factory"

@@ -33,9 +33,9 @@ def schema(
 ) -> None:
     """Print the JSON Schema of experiment files, which editors use, or of a command's --json output."""
     if of == "experiment":
-        from crossover.validation.fields import schema_text
+        from crossover.validation.fields import render_schema
 
-        sys.stdout.write(schema_text())
+        sys.stdout.write(render_schema())
     else:
         sys.stdout.write((SCHEMAS / f"{of}.json").read_text("utf-8"))
 

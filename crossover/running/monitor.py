@@ -30,7 +30,7 @@ from crossover.stores.keys import CURRENT_DEADLINE, Keys, current_run
 from crossover.stores.protocols import ObjectStore, Traffic
 from crossover.training.fleet import POINTER
 from crossover.training.progress import DECISION, calendar, calendar_of
-from crossover.validation.combinations import too_many
+from crossover.validation.combinations import explain_too_many_minibatches
 from crossover.workflow import infrastructure
 from crossover.workflow.architecture import architecture_of
 from crossover.workflow.context import RunConfiguration
@@ -208,7 +208,7 @@ class DeployedParameters:
         if most is not None and side_by_side > most:
             wrong.append(f"minibatches side by side: {side_by_side}, deployed for {most}")
         if side_by_side > ARRAY_LIMIT and infrastructure.has_minibatch_map(prepared.architecture):
-            raise ConfigError(too_many(experiment, side_by_side))
+            raise ConfigError(explain_too_many_minibatches(experiment, side_by_side))
         if wrong:
             raise ConfigError("; ".join(wrong) + "; crossover deploy with the same file updates it")
 

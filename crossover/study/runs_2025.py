@@ -125,7 +125,7 @@ def make_convergence_run(architecture: str) -> Measurement:
     """Return the measurement for Table 3 and figure 4: a training until the end of the recipe `fast`, which is the same for all
     architectures, so that accuracies can be compared.
     """
-    epochs = int(recipes.fast(dataset="cifar10", samples=WORKERS * BATCH)["training.epochs"])
+    epochs = int(recipes.build_fast_values(dataset="cifar10", samples=WORKERS * BATCH)["training.epochs"])
     cut = make_cut(batch=BATCH, minibatches=MINIBATCHES, epochs=epochs, least_minibatches=4, least_epochs=2)
     key = f"convergence-{_hyphenate(architecture)}"
     return Measurement(key=key, config=CONFIGS[architecture], fixed=("recipe=fast",), cut=cut, depends_on_values=True)

@@ -113,7 +113,7 @@ class TrialFactory:
         """
         plain = deepcopy(dict(self._study.base))
         for name, value in varied.items():
-            documents.put(plain, name.split("."), value, said=name)
+            documents.set_field(plain, name.split("."), value, said=name)
         plain |= {
             "name": f"{self._study.name}-{MAX_TRIALS}",
             "seed": self._study.seeds[0],

@@ -1,6 +1,6 @@
 """From an experiment's YAML to a frozen Experiment, once, at the edge; inside, it is trusted.
 
-    text --documents.parse--> plain data --documents.apply--> overrides --recipes--> the recipe's values
+    text --documents.parse--> plain data --documents.apply_override--> overrides --recipes--> the recipe's values
          --fields--> Experiment --combinations--> accepted
 
 Every problem of a stage is reported at once, one line each, and names field, value, expectation and way out.
@@ -24,12 +24,12 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
     """Read the YAML file `path`, apply the `overrides` (texts such as `training.epochs=3`), and return the checked experiment. Raises
     ConfigError with all problems.
 
-    From then on, modules with user code are also searched for in the file's folder.
+    From then on, this process searches modules with user code in the file's folder, then in the current one, and nowhere else.
     """
     plain = documents.read(Path(path))
     user_code.set_folders(Path(path).parent, Path.cwd())
     try:
-        commanded = [documents.apply(plain, override) for override in overrides]
+        commanded = [documents.apply_override(plain, override) for override in overrides]
         return validate(plain, commanded=commanded)
     except ConfigError as error:
         raise ConfigError(f"{path}:\n{_indent(str(error).splitlines())}") from None
@@ -42,7 +42,7 @@ def validate(plain: Mapping[str, Any], *, commanded: Collection[str] = ()) -> Ex
     `commanded`: dotted names of the fields that the command line has set; they win over a recipe. If the database cannot compute what the
     experiment needs, the result has `database.compute: fetch`.
     """
-    experiment = fields.experiment(recipes.apply_recipe(plain, commanded=commanded))
+    experiment = fields.build_experiment(recipes.apply_recipe(plain, commanded=commanded))
     problems = [problem for check in combinations.ALWAYS for problem in check(experiment)]
     try:
         architecture = architecture_of(experiment)
@@ -56,7 +56,9 @@ def validate(plain: Mapping[str, Any], *, commanded: Collection[str] = ()) -> Ex
 
 
 def check_deployment(experiment: Experiment) -> None:
-    """Raise ConfigError if a valid experiment cannot run on AWS, or contradicts config/account.yaml."""
+    """Raise ConfigError, with every problem, if a valid experiment cannot run on AWS; or if config/account.yaml is invalid, or its network
+    is in another availability zone than the experiment asks for. No request is sent to AWS.
+    """
     account_file.load().place_in_zone(experiment)
     architecture = architecture_of(experiment)
     _refuse([problem for check in combinations.DEPLOYMENT for problem in check(experiment, architecture)])

@@ -94,13 +94,13 @@ class AccountFile:
 
     def image(self, instance_type: str, *, gpu: bool) -> str | None:
         """Return the id of the organisation's own machine image for an instance type, or None if AWS's image is to be used. `gpu`: whether
-        its GPU is used.
+        the instance's GPU is used; otherwise the image depends on its processor.
         """
         return self.images.gpu if gpu else getattr(self.images, processor(instance_type))
 
     def place_in_zone(self, experiment: Experiment) -> Experiment:
-        """Return the experiment with its availability zone set to that of the organisation's network; unchanged if there is no such
-        network. Raises ConfigError if the experiment names another zone.
+        """Return a copy of the experiment with its availability zone set to that of the organisation's network; the experiment itself if
+        there is no such network. Raises ConfigError if the experiment names another zone.
         """
         zone, asked = self.network.availability_zone, experiment.network.availability_zone
         if not zone:
@@ -114,8 +114,8 @@ class AccountFile:
 
 
 def load(path: Path | None = None) -> AccountFile:
-    """Return the checked content of the account file `path`, by default config/account.yaml; empty settings if there is no file. Raises
-    ConfigError with every problem.
+    """Return the checked content of the account file `path`, by default config/account.yaml; empty settings if there is no file. It is read
+    again only after it has changed. Raises ConfigError with every problem.
     """
     path = path or PATH
     return _read(path, path.stat().st_mtime_ns) if path.exists() else AccountFile()
@@ -139,14 +139,14 @@ def parse_account(plain: Mapping[str, Any]) -> AccountFile:
     problems: list[str] = []
     _, found = read_fields(AccountFile, plain, problems)
     if found is not None:
-        problems += _problems(found)
+        problems += _find_problems(found)
     if problems:
         raise ConfigError("\n".join(problems))
     assert isinstance(found, AccountFile)
     return found
 
 
-def _problems(found: AccountFile) -> Iterator[str]:
+def _find_problems(found: AccountFile) -> Iterator[str]:
     """Yield an error message for each value of the account file that is not allowed, and for each incomplete section."""
     for name, (pattern, example) in PATTERNS.items():
         value: Any = found

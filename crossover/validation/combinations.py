@@ -41,8 +41,8 @@ from crossover.workflow.state_machines import ARRAY_LIMIT, HISTORY_LIMIT
 
 
 def adapters_fit_own_models(e: Experiment) -> Iterator[str]:
-    """Yield a problem for each setting of fine-tuning (adapters, weights, trainable parameters) that needs a model of the user's own and
-    does not have one, or that has no effect.
+    """Yield an error message for each setting of fine-tuning (adapters, weights, trainable parameters, what is saved) that needs a model
+    of the user's own and does not have one, or that has no effect.
     """
     training, usual = e.training, Adapters()
     asked, told = (
@@ -67,7 +67,7 @@ def adapters_fit_own_models(e: Experiment) -> Iterator[str]:
 
 
 def steps_are_taken_as_asked(e: Experiment) -> Iterator[str]:
-    """Yield a problem for each setting of the optimizer or of the learning-rate schedule that has no effect with the others."""
+    """Yield an error message for each setting of the optimizer or of the learning-rate schedule that has no effect with the others."""
     training, usual = e.training, Training()
     if training.betas != usual.betas and training.optimizer not in ("adam", "adamw"):
         yield f"training.betas: belongs to adam and adamw, not to {training.optimizer}; leave it out"
@@ -86,15 +86,19 @@ _OTHER_EVENTS = 1_000
 
 
 def minibatches_fit_a_list(e: Experiment, architecture: Architecture) -> Iterator[str]:
-    """Yield a problem if a round has more minibatches side by side than Step Functions can list for a Map."""
+    """Yield an error message if a worker has more minibatches in a round than Step Functions can list for a Map that runs them side by
+    side. Nothing is yielded if the number is known only after the data set is loaded, or the architecture has no such Map.
+    """
     most = most_minibatches(e)
     if most is None or most <= ARRAY_LIMIT or not has_minibatch_map(architecture):
         return
-    yield too_many(e, most)
+    yield explain_too_many_minibatches(e, most)
 
 
-def too_many(e: Experiment, minibatches: int) -> str:
-    """Return the error message for a worker that has `minibatches` minibatches in a round, more than Step Functions can list."""
+def explain_too_many_minibatches(e: Experiment, minibatches: int) -> str:
+    """Return the error message for a worker that has `minibatches` minibatches in a round, more than Step Functions can list. It names the
+    smallest batch size that would do. Whether there are too many is not checked.
+    """
     fewest = -(-minibatches * e.training.batch_size // ARRAY_LIMIT)
     return (
         f"training.batch_size: {e.training.batch_size} gives a worker {minibatches:,} minibatches in a round, and Step Functions lists at "
@@ -103,8 +107,8 @@ def too_many(e: Experiment, minibatches: int) -> str:
 
 
 def invocations_fit_a_history(e: Experiment, architecture: Architecture) -> Iterator[str]:
-    """Yield a problem if the longest allowed run has more invocations, each lasting until shortly before its time limit, than one
-    execution's history holds.
+    """Yield an error message if the longest allowed run (`lifetime.maximum_run_hours`) has more invocations, each lasting 90 % of
+    `functions.timeout_s`, than the history of one execution of Step Functions holds.
 
     Only for architectures whose step is invoked again and again.
     """
@@ -127,8 +131,8 @@ def invocations_fit_a_history(e: Experiment, architecture: Architecture) -> Iter
 
 
 def loops_fit_a_history(e: Experiment, architecture: Architecture) -> Iterator[str]:
-    """Yield a problem if an execution starts more children (one for every epoch, or one for every round of an epoch) than its history
-    holds.
+    """Yield an error message if an execution of Step Functions starts more child executions (one for every epoch, or one for every round
+    of an epoch) than its history holds. Rounds are checked only for data sets whose size is known without loading them.
     """
     most = (HISTORY_LIMIT - _OTHER_EVENTS) // _EVENTS_OF_A_CHILD
     loops = {
@@ -164,7 +168,7 @@ WITHOUT_EBS_OPTIMIZATION = re.compile(
 
 
 def hosts_have_optimized_disks(e: Experiment, architecture: Architecture) -> Iterator[str]:
-    """Yield a problem if the experiment needs database hosts and their instance type has no EBS-optimized disks."""
+    """Yield an error message if the experiment needs database hosts and their instance type has no EBS-optimized disks."""
     kind = e.database.instance_type
     if database_hosts(e, architecture) and WITHOUT_EBS_OPTIMIZATION.fullmatch(kind):
         yield (
@@ -174,7 +178,8 @@ def hosts_have_optimized_disks(e: Experiment, architecture: Architecture) -> Ite
 
 
 def broker_type_has_the_version(e: Experiment, architecture: Architecture) -> Iterator[str]:
-    """Yield a problem if the experiment needs the broker and Amazon MQ does not offer the project's RabbitMQ version on its instance type.
+    """Yield an error message if the experiment needs the broker and Amazon MQ does not offer the project's RabbitMQ version on the broker's
+    instance type.
 
     Source: docs.aws.amazon.com/amazon-mq/latest/developer-guide/rabbitmq-4.html.
     """
@@ -191,7 +196,10 @@ def broker_type_has_the_version(e: Experiment, architecture: Architecture) -> It
 
 
 def list_missing_commands(e: Experiment) -> list[str]:
-    """Return the names of the optimizer, the aggregation rule and the settings for which the tensor database has no command."""
+    """Return the names of those among the optimizer, the aggregation rule, training.clip and training.no_decay for which the tensor
+    database has no command; empty if it can compute everything. If workers exchange models or deltas, the outer optimizer counts instead
+    of `training.optimizer`, because functions take the local steps.
+    """
     optimizer = e.training.optimizer if e.exchange.what == "gradients" else OUTER  # functions take local steps
     commands = {
         optimizer: OPTIMIZERS[optimizer].command,
@@ -206,7 +214,8 @@ def list_missing_commands(e: Experiment) -> list[str]:
 
 
 def choose_compute(e: Experiment) -> Experiment:
-    """Return the experiment, with `database.compute: fetch` if the tensor database lacks a command that the experiment needs.
+    """Return the experiment, with `database.compute: fetch` if the tensor database lacks a command that the experiment needs; otherwise
+    unchanged.
 
     Functions then fetch the vectors and compute themselves, which `plan` reports. All computations move together, because a run that
     computes in two places compares nothing.
@@ -233,7 +242,7 @@ KNOWN_METRICS = ("accuracy", "perplexity", "mean_absolute_error")
 
 
 def name_fits(e: Experiment) -> Iterator[str]:
-    """Yield a problem if the experiment's name cannot be part of AWS names, or is too long."""
+    """Yield an error message if the experiment's name cannot be part of AWS names, or is too long."""
     if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", e.name) or len(e.name) > NAME_LIMIT:
         yield (
             f"name: {e.name!r} is not allowed; expected lower-case letters, digits and single hyphens, a letter first, "
@@ -242,7 +251,9 @@ def name_fits(e: Experiment) -> Iterator[str]:
 
 
 def project_fits(e: Experiment) -> Iterator[str]:
-    """Yield a problem if the project's name cannot be part of AWS names, or if it is too long together with the experiment's name."""
+    """Yield an error message if the project's name cannot be part of AWS names, or if it is too long together with the experiment's
+    name.
+    """
     room = FUNCTION_NAME_LIMIT - LONGEST_STEP - 2
     if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", e.project):
         yield f"project: {e.project!r} is not allowed; expected lower-case letters, digits and single hyphens, a letter first"
@@ -254,13 +265,13 @@ def project_fits(e: Experiment) -> Iterator[str]:
 
 
 def owner_is_a_tag(e: Experiment) -> Iterator[str]:
-    """Yield a problem if `owner` has characters, or a length, that the value of an AWS tag cannot have."""
+    """Yield an error message if `owner` has characters, or a length, that the value of an AWS tag cannot have."""
     if not re.fullmatch(r"[\w +\-=.:/@]{1,256}", e.owner):
         yield f"owner: {e.owner!r} is not allowed; expected 1 to 256 letters, digits, blanks or + - = . _ : / @, as an AWS tag takes them"
 
 
 def topic_is_an_arn(e: Experiment) -> Iterator[str]:
-    """Yield a problem if `lifetime.notify` is not the ARN of an SNS topic."""
+    """Yield an error message if `lifetime.notify` is set and is not the ARN of an SNS topic."""
     if e.lifetime.notify and not re.fullmatch(r"arn:aws[a-z-]*:sns:[a-z0-9-]+:\d{12}:[\w-]{1,256}", e.lifetime.notify):
         yield (
             f"lifetime.notify: {e.lifetime.notify!r} is no SNS topic; expected its ARN, as aws sns create-topic --name NAME prints it "
@@ -269,20 +280,20 @@ def topic_is_an_arn(e: Experiment) -> Iterator[str]:
 
 
 def dataset_known(e: Experiment) -> Iterator[str]:
-    """Yield a problem if `data.dataset` is neither one of the project's data sets nor an import path (`package.module:name`)."""
+    """Yield an error message if `data.dataset` is neither one of the project's data sets nor an import path (`package.module:name`)."""
     if e.data.dataset not in KNOWN_DATASETS and not is_import(e.data.dataset):
         near = did_you_mean(e.data.dataset, list(KNOWN_DATASETS))
         yield f"data.dataset: {e.data.dataset!r} is unknown; one of {', '.join(KNOWN_DATASETS)}, or package.module:loader{near}"
 
 
 def digits_have_no_test_split(e: Experiment) -> Iterator[str]:
-    """Yield a problem if the data set digits is to be validated on its test split, which it does not have."""
+    """Yield an error message if the data set digits is to be validated on its test split, which it does not have."""
     if e.data.dataset == "digits" and e.data.validation == "test":
         yield "data.validation: digits comes without a test split; give a share of the training set, for example 0.2"
 
 
 def loss_known(e: Experiment) -> Iterator[str]:
-    """Yield a problem if `training.loss` is neither one of the project's losses nor an import path (`package.module:name`)."""
+    """Yield an error message if `training.loss` is neither one of the project's losses nor an import path (`package.module:name`)."""
     loss = e.training.loss
     if loss not in KNOWN_LOSSES and not is_import(loss):
         near = did_you_mean(loss, list(KNOWN_LOSSES))
@@ -290,13 +301,13 @@ def loss_known(e: Experiment) -> Iterator[str]:
 
 
 def smoothing_needs_classes(e: Experiment) -> Iterator[str]:
-    """Yield a problem if `training.label_smoothing` is set with another loss than cross_entropy."""
+    """Yield an error message if `training.label_smoothing` is set with another loss than cross_entropy."""
     if e.training.label_smoothing and e.training.loss != "cross_entropy":
         yield f"training.label_smoothing: belongs to cross_entropy, not to {e.training.loss}; leave it out"
 
 
 def labels_are_scaled_of_numbers(e: Experiment) -> Iterator[str]:
-    """Yield a problem if labels are always to be scaled, but the loss takes them as classes."""
+    """Yield an error message if labels are always to be scaled, but the loss takes them as classes."""
     if e.data.scale_labels == "always" and e.training.loss in ("cross_entropy", "bce_with_logits"):
         yield (
             f"data.scale_labels: always: labels of {e.training.loss} are no numbers to scale; expected auto, or training.loss: mse or one "
@@ -305,7 +316,7 @@ def labels_are_scaled_of_numbers(e: Experiment) -> Iterator[str]:
 
 
 def metric_known(e: Experiment) -> Iterator[str]:
-    """Yield a problem if the metric is neither one of the project's nor an import path (`package.module:name`)."""
+    """Yield an error message if the metric is neither one of the project's nor an import path (`package.module:name`)."""
     name = e.training.metric.name
     if name not in KNOWN_METRICS and not is_import(name):
         near = did_you_mean(name, list(KNOWN_METRICS))
@@ -313,7 +324,7 @@ def metric_known(e: Experiment) -> Iterator[str]:
 
 
 def metric_fits_the_loss(e: Experiment) -> Iterator[str]:
-    """Yield a problem if the metric cannot be computed from a model trained with the loss."""
+    """Yield an error message if one of the project's metrics cannot be computed from a model trained with one of the project's losses."""
     loss, metric = e.training.loss, e.training.metric.name
     if metric == "accuracy" and loss == "mse":
         yield (
@@ -327,7 +338,7 @@ def metric_fits_the_loss(e: Experiment) -> Iterator[str]:
 
 
 def metric_has_its_direction(e: Experiment) -> Iterator[str]:
-    """Yield a problem if `higher_is_better` is wrong for a known metric, or missing for an unknown one."""
+    """Yield an error message if `higher_is_better` is wrong for a known metric, or missing for an unknown one."""
     metric = e.training.metric
     rises = Metric(name=metric.name).higher_wins
     if metric.name in KNOWN_METRICS and metric.higher_is_better not in (None, rises):
@@ -338,15 +349,15 @@ def metric_has_its_direction(e: Experiment) -> Iterator[str]:
 
 
 def target_can_be_reached(e: Experiment) -> Iterator[str]:
-    """Yield a problem if `training.target` is a value that the metric can never reach."""
+    """Yield an error message if `training.target` is a value that the metric can never reach."""
     target = e.training.target
     if target is not None and (why := e.training.metric.explain_unreachable(target)):
         yield f"training.target: {why}"
 
 
 def images_grow(e: Experiment) -> Iterator[str]:
-    """Yield a problem if the settings of a growing image size (`training.image_size`) have no effect, or do not fit the data set, early
-    stopping or the schedule. A user's data set is checked when it is loaded.
+    """Yield an error message if the settings of a growing image size (`training.image_size`) have no effect, or do not fit the data set,
+    early stopping or the schedule. A user's data set is checked when it is loaded.
     """
     begin, known = e.training.image_size.begin, sizes.DATA.get(e.data.dataset)
     if begin is None:
@@ -365,7 +376,7 @@ def images_grow(e: Experiment) -> Iterator[str]:
 
 
 def nesterov_needs_momentum(e: Experiment) -> Iterator[str]:
-    """Yield a problem if `training.nesterov` is set without SGD or without momentum."""
+    """Yield an error message if `training.nesterov` is set without SGD or without momentum."""
     if e.training.nesterov and e.training.optimizer != "sgd":
         yield f"training.nesterov: belongs to sgd, not to {e.training.optimizer}; set training.optimizer: sgd, or nesterov: false"
     elif e.training.nesterov and e.training.momentum == 0:
@@ -373,20 +384,20 @@ def nesterov_needs_momentum(e: Experiment) -> Iterator[str]:
 
 
 def fp16_needs_a_gpu(e: Experiment, architecture: Architecture) -> Iterator[str]:
-    """Yield a problem if `training.precision` is fp16 and the architecture computes on CPUs."""
+    """Yield an error message if `training.precision` is fp16 and the architecture computes on CPUs."""
     program = architecture.program
     if e.training.precision == "fp16" and (program is None or not program.instances(e).gpu):
         yield f"training.precision: fp16 needs a GPU, and {e.architecture} computes on CPUs; expected fp32 or bf16"
 
 
 def one_cycle_rises(e: Experiment) -> Iterator[str]:
-    """Yield a problem if the schedule one_cycle is set without a warm-up (`training.warm_up` is 0)."""
+    """Yield an error message if the schedule one_cycle is set without a warm-up (`training.warm_up` is 0)."""
     if e.training.schedule == "one_cycle" and e.training.warm_up == 0:
         yield "training.warm_up: 0 leaves one_cycle no rise; expected more than 0 and less than 1, for example 0.2"
 
 
 def plateau_comes_before_stop(e: Experiment) -> Iterator[str]:
-    """Yield a problem if early stopping ends the run before the plateau schedule can lower the learning rate."""
+    """Yield an error message if early stopping ends the run before the plateau schedule can lower the learning rate."""
     patience, stop = e.training.plateau_patience, e.training.early_stopping
     if e.training.schedule == "plateau" and 0 < stop <= patience:
         yield (
@@ -396,7 +407,9 @@ def plateau_comes_before_stop(e: Experiment) -> Iterator[str]:
 
 
 def gpus_are_workers(e: Experiment) -> Iterator[str]:
-    """Yield a problem if the number of GPUs differs from the number of workers, for an experiment on GPUs or one with a GPU baseline."""
+    """Yield an error message if the number of GPUs differs from the number of workers, for an experiment on GPUs or one with a GPU
+    baseline.
+    """
     gpus = e.gpu.instances * e.gpu.gpus_per_instance
     if "gpu" in (e.module, *e.baselines) and gpus != e.workers:
         yield (
@@ -406,14 +419,14 @@ def gpus_are_workers(e: Experiment) -> Iterator[str]:
 
 
 def baseline_has_room_for_its_name(e: Experiment) -> Iterator[str]:
-    """Yield a problem if the name of a baseline's experiment, which is longer than the experiment's own, is not allowed."""
+    """Yield an error message if the name of a baseline's experiment, which is longer than the experiment's own, is not allowed."""
     for companion in baseline_experiments(e):
         for reason in [*name_fits(companion), *project_fits(companion)][:1]:
             yield f"baseline: {companion.module} deploys {companion.name!r} beside {e.name!r}, which does not fit; {reason}"
 
 
 def memory_names_steps(e: Experiment, architecture: Architecture) -> Iterator[str]:
-    """Yield a problem if `functions.memory_mb` names a step that the architecture does not have."""
+    """Yield an error message if `functions.memory_mb` names a step that the architecture does not have; only the first is named."""
     known = ["default", *(step.name for step in steps(architecture))]
     unknown = [name for name in e.functions.memory_mb if name not in known]
     if unknown:
@@ -422,8 +435,8 @@ def memory_names_steps(e: Experiment, architecture: Architecture) -> Iterator[st
 
 
 def workers_share_the_data(e: Experiment, architecture: Architecture) -> Iterator[str]:
-    """Yield a problem if the data set cannot be divided among the workers. Nothing is yielded if its size is known only after loading;
-    preparing the run then reports the problem.
+    """Yield an error message if the data set cannot be divided among the workers. Nothing is yielded if its size is known only after
+    loading; preparing the run then reports the problem.
     """
     try:
         if found := sizes.count_split(e):
@@ -433,7 +446,7 @@ def workers_share_the_data(e: Experiment, architecture: Architecture) -> Iterato
 
 
 def one_worker_is_alone(e: Experiment, architecture: Architecture) -> Iterator[str]:
-    """Yield a problem if the architecture has a single worker, but `workers` is more than 1."""
+    """Yield an error message if the architecture has a single worker, but `workers` is more than 1."""
     if not architecture.alone or e.workers == 1:
         return
     yield (
@@ -443,7 +456,7 @@ def one_worker_is_alone(e: Experiment, architecture: Architecture) -> Iterator[s
 
 
 def channel_is_a_choice(e: Experiment, architecture: Architecture) -> Iterator[str]:
-    """Yield a problem if `storage.channel` is s3, but the architecture cannot exchange through the bucket."""
+    """Yield an error message if `storage.channel` is s3, but the architecture cannot exchange through the bucket."""
     keeps = architecture.state == "database"  # which would not be there
     if e.storage.channel == "s3" and (architecture.tensor_hosts != "shared" or keeps or uses_bus(architecture)):
         yield (
@@ -453,7 +466,7 @@ def channel_is_a_choice(e: Experiment, architecture: Architecture) -> Iterator[s
 
 
 def exchange_can_be_had(e: Experiment, architecture: Architecture) -> Iterator[str]:
-    """Yield a problem if the architecture does not support `exchange.what`, or not `exchange.compression` with it; docs/exchange.md
+    """Yield an error message if the architecture does not support `exchange.what`, or not `exchange.compression` with it; docs/exchange.md
     explains why.
     """
     what, kind = e.exchange.what, e.exchange.compression
@@ -471,13 +484,13 @@ def exchange_can_be_had(e: Experiment, architecture: Architecture) -> Iterator[s
 
 
 def snap_start_needs_layers(e: Experiment) -> Iterator[str]:
-    """Yield a problem if SnapStart is set for functions that are packaged as container images."""
+    """Yield an error message if SnapStart is set for functions that are packaged as container images."""
     if e.functions.snap_start and e.functions.packaging == "image":
         yield "functions.snap_start: AWS offers it for zip packages only; set functions.packaging: layer, or snap_start: false"
 
 
 def run_ends_before_its_stack(e: Experiment) -> Iterator[str]:
-    """Yield a problem if a run may last longer than its stack exists (`lifetime.ttl_hours`)."""
+    """Yield an error message if a run may last longer than its stack exists (`lifetime.ttl_hours`)."""
     if e.lifetime.maximum_run_hours > e.lifetime.ttl_hours:
         yield (
             f"lifetime.maximum_run_hours: {e.lifetime.maximum_run_hours:g} is longer than the stack lives; "
@@ -486,7 +499,7 @@ def run_ends_before_its_stack(e: Experiment) -> Iterator[str]:
 
 
 def lambda_has_no_bf16(e: Experiment, architecture: Architecture) -> Iterator[str]:
-    """Yield a problem if Lambda functions would compute in bf16."""
+    """Yield an error message if Lambda functions would compute in bf16: Lambda's ARM processors do not support it natively."""
     if e.training.precision == "bf16" and any(step.torch for step in steps(architecture)):
         yield "training.precision: bf16 is not native to Lambda's arm64 processors (Graviton2) and would be slower; expected fp32 on AWS"
 
@@ -495,7 +508,7 @@ _WITHOUT_BF16 = re.compile(r"(g2|g3s?|g4dn|g5g|p2|p3(dn)?)\.")  # families whose
 
 
 def card_has_bf16(e: Experiment, architecture: Architecture) -> Iterator[str]:
-    """Yield a problem if the experiment computes in bf16 on instances whose GPU does not support it."""
+    """Yield an error message if the experiment computes in bf16 on instances whose GPU does not support it."""
     program = architecture.program
     if e.training.precision != "bf16" or program is None:
         return

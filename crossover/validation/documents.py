@@ -20,7 +20,9 @@ class _Loader(yaml.SafeLoader):
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012  one per class is how PyYAML is extended
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """Return the next node of the document. Raises MarkedYAMLError if it is an alias (`*name`): values must be written out."""
+        """Return the next node of the document, as PyYAML's method does. Raises MarkedYAMLError if it is an alias (`*name`): values must be
+        written out.
+        """
         if self.check_event(yaml.AliasEvent):
             event = self.peek_event()  # type: ignore[no-untyped-call]
             raise yaml.MarkedYAMLError(
@@ -55,13 +57,13 @@ for _tag, _pattern, _first in (
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Return the content of the YAML file `path` as a dictionary. Raises ConfigError if the file is missing, is no mapping, or has a syntax
-    error, with its line.
+    """Return the content of the YAML file `path` as a dictionary; its fields are not checked. Raises ConfigError if the file cannot be
+    read, is a Python file, is no mapping or is empty, or has a syntax error, with its line. The message for a missing file suggests others.
     """
     if path.suffix == ".py" and path.is_file():
         raise ConfigError(
             f"{path}: is a Python file; expected the YAML of an experiment. `crossover advise {path}:FACTORY --data FILE.csv` writes one, "
-            f"with {_any_of(find_factories(path))} for FACTORY"
+            f"with {_join_choices(find_factories(path))} for FACTORY"
         )
     try:
         text = path.read_text(encoding="utf-8")
@@ -84,7 +86,7 @@ def read(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: is no text in UTF-8: {error}") from None
     plain = parse(text, source=str(path))
     if not isinstance(plain, dict):
-        found = "nothing" if plain is None else f"a {_kind(plain)}"
+        found = "nothing" if plain is None else f"a {_describe_kind(plain)}"
         raise ConfigError(f"{path}: expected fields such as `name:` and `architecture:`, found {found}")
     return plain
 
@@ -117,33 +119,35 @@ def find_factories(path: Path) -> list[str]:
     except (OSError, SyntaxError, ValueError, RecursionError):
         return []
     functions = [each for each in body if isinstance(each, ast.FunctionDef) and not each.name.startswith("_")]
-    named = [each.name for each in functions if _parameters(each)[: len(FACTORY)] == FACTORY]
-    return named or [each.name for each in functions if len(_parameters(each)) == len(FACTORY)]
+    named = [each.name for each in functions if _list_parameters(each)[: len(FACTORY)] == FACTORY]
+    return named or [each.name for each in functions if len(_list_parameters(each)) == len(FACTORY)]
 
 
-def only_factory(path: Path) -> Path:
-    """Return `path` extended to `file.py:name` with the only function of the file that may build a model. Raises ConfigError if there is
-    none, or several.
+def find_only_factory(path: Path) -> Path:
+    """Return `path` extended to `file.py:name` with the only function of the file that may build a model (see `find_factories`). Raises
+    ConfigError if there is none, or several, or the file cannot be read.
     """
     found = find_factories(path)
     if len(found) == 1:
         return path.with_name(f"{path.name}:{found[0]}")
     several = f"{len(found)} functions may make the model" if found else "no function takes (classes, input_shape)"
-    raise ConfigError(f"{path}: {several}; expected {path}:FACTORY, with {_any_of(found)} for FACTORY")
+    raise ConfigError(f"{path}: {several}; expected {path}:FACTORY, with {_join_choices(found)} for FACTORY")
 
 
-def _any_of(names: list[str]) -> str:
-    """Return the first SHOWN names joined by "or", for a message; a general phrase if there are none."""
+def _join_choices(names: list[str]) -> str:
+    """Return the first eight `names` joined by "or", for a message; "the function that makes the model" if there are none."""
     return " or ".join(names[:SHOWN]) or "the function that makes the model"
 
 
-def _parameters(function: ast.FunctionDef) -> tuple[str, ...]:
+def _list_parameters(function: ast.FunctionDef) -> tuple[str, ...]:
     """Return the names of a function's positional parameters."""
     return tuple(each.arg for each in (*function.args.posonlyargs, *function.args.args))
 
 
 def parse(text: str, *, source: str) -> Any:
-    """Return the content of a YAML text as plain Python values. Raises ConfigError, naming `source`, line and column, on a syntax error."""
+    """Return the content of a YAML text as plain Python values, None for an empty text. Raises ConfigError, naming `source`, line and
+    column, on a syntax error, a key given twice, or an alias.
+    """
     try:
         return yaml.load(text, Loader=_Loader)  # noqa: S506  a SafeLoader
     except yaml.MarkedYAMLError as error:
@@ -158,7 +162,7 @@ def parse(text: str, *, source: str) -> Any:
         raise ConfigError(f"{source}: not YAML: {' '.join(str(error).split())}") from None
 
 
-def apply(plain: dict[str, Any], override: str) -> str:
+def apply_override(plain: dict[str, Any], override: str) -> str:
     """Set the field in `plain` that `override`, a text `section.field=value`, names; the value is read as YAML. Return the field's dotted
     name.
 
@@ -168,12 +172,13 @@ def apply(plain: dict[str, Any], override: str) -> str:
     names = path.strip().split(".")
     if not equals or not all(names):
         raise ConfigError(f"--set {override}: expected section.field=value, for example training.epochs=3")
-    put(plain, names, parse(text, source=f"--set {override}"), said=f"--set {override}")
+    set_field(plain, names, parse(text, source=f"--set {override}"), said=f"--set {override}")
     return ".".join(names)
 
 
-def put(plain: dict[str, Any], names: Sequence[str], value: Any, *, said: str) -> None:
-    """Set the field of `plain` at the path `names` (section, ..., field) to `value`. Missing sections are created.
+def set_field(plain: dict[str, Any], names: Sequence[str], value: Any, *, said: str) -> None:
+    """Set the field of `plain` at the path `names` (section, ..., field) to `value`, in place. Missing sections are created, and so are
+    those that are None.
 
     Raises ConfigError if a section on the way is not a mapping; `said`: beginning of that message.
     """
@@ -183,7 +188,7 @@ def put(plain: dict[str, Any], names: Sequence[str], value: Any, *, said: str) -
             target[name] = {}
         target = target[name]
         if not isinstance(target, dict):
-            raise ConfigError(f"{said}: {'.'.join(names[: depth + 1])} is a {_kind(target)} and has no fields")
+            raise ConfigError(f"{said}: {'.'.join(names[: depth + 1])} is a {_describe_kind(target)} and has no fields")
     target[names[-1]] = value
 
 
@@ -193,8 +198,8 @@ def did_you_mean(name: str, choices: list[str]) -> str:
     return f"; did you mean {near[0]}?" if near else ""
 
 
-def _kind(value: Any) -> str:
-    """Return "list", "mapping" or "single value", by the type of `value`, for a message."""
+def _describe_kind(value: Any) -> str:
+    """Return "list", "mapping" (for a dict) or "single value", by the type of `value`, for a message."""
     return "list" if isinstance(value, list) else "mapping" if isinstance(value, dict) else "single value"
 
 

@@ -15,7 +15,7 @@ OBJECTS = {"gradients": "gradients", "model": "models", "delta": "what models mo
 
 
 def trimmed_mean_leaves_some(e: Experiment) -> Iterator[str]:
-    """Yield a problem if `aggregation.trim` would make the trimmed mean leave out all workers."""
+    """Yield an error message if `aggregation.trim` would make the trimmed mean leave out all workers."""
     rule, workers = e.aggregation, e.workers
     if rule.rule == "trimmed_mean" and 2 * rule.trim >= workers:
         yield (
@@ -25,7 +25,7 @@ def trimmed_mean_leaves_some(e: Experiment) -> Iterator[str]:
 
 
 def krum_has_enough_workers(e: Experiment) -> Iterator[str]:
-    """Yield a problem if the rule krum is set and there are too few workers for it, given `aggregation.faulty`."""
+    """Yield an error message if the rule krum is set and there are too few workers for it, given `aggregation.faulty`."""
     rule, workers = e.aggregation, e.workers
     if rule.rule == "krum" and workers < 2 * rule.faulty + 3:
         most = (workers - 3) // 2
@@ -34,7 +34,7 @@ def krum_has_enough_workers(e: Experiment) -> Iterator[str]:
 
 
 def krum_selects_among_honest(e: Experiment) -> Iterator[str]:
-    """Yield a problem if `aggregation.select` is so large that krum could select a faulty worker."""
+    """Yield an error message if `aggregation.select` is so large that krum could select a faulty worker."""
     rule, workers = e.aggregation, e.workers
     most = workers - rule.faulty - 2
     if rule.rule == "krum" and rule.select > most:
@@ -45,8 +45,8 @@ def krum_selects_among_honest(e: Experiment) -> Iterator[str]:
 
 
 def dropping_is_borne(e: Experiment) -> Iterator[str]:
-    """Yield a problem if a worker with NaN or infinite values is to be left out (`aggregation.non_finite: drop`), but the aggregation rule
-    needs every worker.
+    """Yield an error message if a worker with NaN or infinite values is to be left out (`aggregation.non_finite: drop`), but the
+    aggregation rule, with this number of workers, needs every one.
     """
     rule = e.aggregation
     if rule.non_finite == "refuse":
@@ -64,7 +64,7 @@ def dropping_is_borne(e: Experiment) -> Iterator[str]:
 
 
 def models_average(e: Experiment) -> Iterator[str]:
-    """Yield a problem if workers exchange models or deltas, and the aggregation rule is not the mean."""
+    """Yield an error message if workers exchange models or deltas, and the aggregation rule is not the mean."""
     if e.exchange.what != "gradients" and e.aggregation.rule != "mean":
         yield (
             f"aggregation.rule: {e.aggregation.rule} combines gradients, and exchange.what: {e.exchange.what} averages "
@@ -74,7 +74,7 @@ def models_average(e: Experiment) -> Iterator[str]:
 
 
 def steps_are_exchanged(e: Experiment) -> Iterator[str]:
-    """Yield a problem if `training.steps` is set, but workers do not exchange gradients."""
+    """Yield an error message if `training.steps` is set, but workers do not exchange gradients."""
     if e.training.steps is not None and e.exchange.what != "gradients":
         yield (
             f"training.steps: counts updates of one model that all have, and with exchange.what: {e.exchange.what} each worker takes steps "
@@ -83,7 +83,7 @@ def steps_are_exchanged(e: Experiment) -> Iterator[str]:
 
 
 def outer_belongs_to_delta(e: Experiment) -> Iterator[str]:
-    """Yield a problem if a setting of the outer optimizer (`exchange.outer`) has no effect, or is nesterov without momentum."""
+    """Yield an error message if a setting of the outer optimizer (`exchange.outer`) has no effect, or is nesterov without momentum."""
     outer, usual = e.exchange.outer, Outer()
     told = [field.name for field in fields(Outer) if getattr(outer, field.name) != getattr(usual, field.name)]
     if told and e.exchange.what != "delta":
@@ -98,7 +98,7 @@ def outer_belongs_to_delta(e: Experiment) -> Iterator[str]:
 
 
 def compression_has_its_settings(e: Experiment) -> Iterator[str]:
-    """Yield a problem for each setting that belongs to another compression than the chosen one."""
+    """Yield an error message for each setting that belongs to another compression than the chosen one."""
     usual, asked, own = Exchange(), e.exchange, {each.name for each in fields(CODECS[e.exchange.compression])}
     for of, codec in CODECS.items():
         for name in (each.name for each in fields(codec) if each.name not in own):
@@ -110,7 +110,7 @@ def compression_has_its_settings(e: Experiment) -> Iterator[str]:
 
 
 def errors_are_fed_back(e: Experiment) -> Iterator[str]:
-    """Yield a problem if `exchange.error_feedback` is true for a compression that does not support it, or without compression."""
+    """Yield an error message if `exchange.error_feedback` is true for a compression that does not support it, or without compression."""
     kind, kept = e.exchange.compression, e.exchange.error_feedback
     if kept and kind == "none":
         yield "exchange.error_feedback: true, and without compression nothing is left out that could be fed back; leave it out"
@@ -119,7 +119,7 @@ def errors_are_fed_back(e: Experiment) -> Iterator[str]:
 
 
 def compressed_gradients_are_averaged(e: Experiment) -> Iterator[str]:
-    """Yield a problem if the chosen compression works only with the mean, but another aggregation rule is set."""
+    """Yield an error message if the chosen compression works only with the mean, but another aggregation rule is set."""
     kind, rule = e.exchange.compression, e.aggregation.rule
     if rule == "mean" or not (reason := CODECS[kind].only_mean):
         return
@@ -131,7 +131,7 @@ def compressed_gradients_are_averaged(e: Experiment) -> Iterator[str]:
 
 
 def compression_sees_what_is_dropped(e: Experiment) -> Iterator[str]:
-    """Yield a problem if contributions with NaN or infinite values are to be left out, but the compression hides such values."""
+    """Yield an error message if contributions with NaN or infinite values are to be left out, but the compression hides such values."""
     kind, fed_back = e.exchange.compression, e.exchange.error_feedback
     keeps = CODECS[kind].keeps_non_finite
     if e.aggregation.non_finite != "drop" or kind == "none" or (keeps and not fed_back):
@@ -144,8 +144,8 @@ def compression_sees_what_is_dropped(e: Experiment) -> Iterator[str]:
 
 
 def codec_takes_the_model(e: Experiment) -> Iterator[str]:
-    """Yield a problem if the compression cannot encode the model's parameters. Only for the project's own models: a user's model is checked
-    when a run is prepared.
+    """Yield an error message if the compression cannot encode the model's parameters. Only for the project's own models on its own data
+    sets: a user's are checked when a run is prepared. Builds the model, and imports torch for it, if the compression depends on shapes.
     """
     size = sizes.DATA.get(e.data.dataset)
     codec = codecs.build_codec(e.exchange)
@@ -161,7 +161,7 @@ def codec_takes_the_model(e: Experiment) -> Iterator[str]:
 
 
 def attack_has_attackers(e: Experiment) -> Iterator[str]:
-    """Yield a problem if `faults.attack` is set, but no worker carries it out (`faults.workers` is empty)."""
+    """Yield an error message if `faults.attack` is set, but no worker carries it out (`faults.workers` is empty)."""
     if e.faults.attack != "none" and not e.faults.workers:
         yield (
             f"faults.workers: empty, so no worker would carry out {e.faults.attack}; "
@@ -170,7 +170,7 @@ def attack_has_attackers(e: Experiment) -> Iterator[str]:
 
 
 def attackers_exist(e: Experiment) -> Iterator[str]:
-    """Yield a problem if `faults.workers` names a rank that does not exist, or one twice."""
+    """Yield an error message if `faults.workers` names a rank that does not exist, or one twice."""
     outside = [rank for rank in e.faults.workers if not 0 <= rank < e.workers]
     if outside:
         yield f"faults.workers: {outside[0]} is not a rank of this run; expected ranks from 0 to {e.workers - 1}"

@@ -40,20 +40,20 @@ FORMER = {
 }
 
 
-def experiment(plain: Mapping[str, Any]) -> Experiment:
-    """Return the Experiment that `plain`, a YAML's content, describes, after checking each field by itself. Raises ConfigError with every
-    problem, one a line.
+def build_experiment(plain: Mapping[str, Any]) -> Experiment:
+    """Return the Experiment that `plain`, a YAML's content, describes, after checking each field by itself; missing fields get their
+    defaults. Combinations of fields are not checked. Raises ConfigError with every problem, one a line.
     """
     problems: list[str] = []
-    own = sections(asked := plain.get("architecture"), _unreadable)
+    own = sections(asked := plain.get("architecture"), _explain_unreadable)
     known, found = read_fields(with_sections(tuple(own.items())), plain, problems)
     for (section, name), choices in NAMED.items():
-        named = _value_at((section, name), known)
+        named = _find_value((section, name), known)
         if isinstance(named, str) and named not in choices:
             near = did_you_mean(named, list(choices))
             problems.append(f"{section}.{name}: {named!r} is not allowed; expected one of {', '.join(choices)}{near}")
     if problems:
-        raise ConfigError("\n".join([*_unknown_architecture(asked), *problems]))
+        raise ConfigError("\n".join([*_explain_unknown_architecture(asked), *problems]))
     common = {name: getattr(found, name) for name in _hints(Experiment) if name != "sections"}
     return Experiment(**common).with_settings(*(getattr(found, name) for name in own if name in known))
 
@@ -61,20 +61,20 @@ def experiment(plain: Mapping[str, Any]) -> Experiment:
 def read_fields(whole: type, plain: Mapping[str, Any], problems: list[str]) -> tuple[dict[str, Any], Any]:
     """Build an instance of the dataclass `whole` from `plain`, a YAML's content.
 
-    Return (`plain` without unknown names, the instance, or None if any value is invalid). Each problem is appended to `problems` as one
-    line.
+    Return (`plain` without unknown names, the instance, or None if any value is invalid). Each problem, an unknown name too, is appended to
+    `problems` as one line.
     """
     known = _drop_unknown(whole, plain, (), problems)
     try:
         # From JSON, strictly: no "3" for 3, no 1 for true, but a list for a tuple.
-        return known, adapter(whole).validate_json(json.dumps(known, default=str), strict=True)
+        return known, get_type_adapter(whole).validate_json(json.dumps(known, default=str), strict=True)
     except ValidationError as error:
         by_path = {_field_path(whole, detail["loc"]): detail for detail in error.errors()}
-        problems += [_problem(whole, path, known) for path in by_path]
+        problems += [_describe_problem(whole, path, known) for path in by_path]
     return known, None
 
 
-def _unknown_architecture(asked: object) -> Iterator[str]:
+def _explain_unknown_architecture(asked: object) -> Iterator[str]:
     """Yield the error message if the architecture that the YAML names cannot be loaded; nothing otherwise.
 
     It comes first, because sections may be unknown only for that reason.
@@ -86,7 +86,7 @@ def _unknown_architecture(asked: object) -> Iterator[str]:
         yield str(problem)
 
 
-def _unreadable(settings: type) -> str | None:
+def _explain_unreadable(settings: type) -> str | None:
     """Return an error message if the dataclass `settings` of an architecture has a field that YAML cannot describe, otherwise None."""
     field = ""
     try:
@@ -121,16 +121,16 @@ def with_sections(own: tuple[tuple[str, type], ...]) -> type:
 
 
 @cache
-def adapter(whole: type) -> TypeAdapter[Any]:
-    """Return pydantic's TypeAdapter for the dataclass `whole`; it is built once."""
+def get_type_adapter(whole: type) -> TypeAdapter[Any]:
+    """Return pydantic's TypeAdapter for the dataclass `whole`, which checks and builds instances; it is built once and kept."""
     return TypeAdapter(whole)
 
 
 def _drop_unknown(cls: type, plain: Mapping[str, Any], path: FieldPath, problems: list[str]) -> dict[str, Any]:
-    """Return `plain` without the names that are no field of `cls`; a problem is appended to `problems` for each of those. `path`: of the
-    section `plain`.
+    """Return a copy of `plain` without the names that are no field of the dataclass `cls`, in inner sections too; an error message is
+    appended to `problems` for each of them. `path`: path of the section `plain`, () for the whole.
 
-    An empty section is left out, so that it gets its defaults.
+    An empty section is left out, so that it gets its defaults. Infinite and NaN numbers become texts, which the next check refuses.
     """
     hints = _hints(cls)
     known: dict[str, Any] = {}
@@ -163,12 +163,12 @@ def _replace_non_finite(value: Any) -> Any:
     return value
 
 
-def _problem(whole: type, path: FieldPath, known: Mapping[str, Any]) -> str:
+def _describe_problem(whole: type, path: FieldPath, known: Mapping[str, Any]) -> str:
     """Return the error message for the invalid or missing value at `path` of the YAML's content `known`."""
-    annotation, value = _annotation_at(whole, path), _value_at(path, known)
+    annotation, value = _find_annotation(whole, path), _find_value(path, known)
     if value is MISSING:
         return f"{_join_path(path)}: is missing; expected {describe(annotation)}"
-    near = did_you_mean(value, _choices(annotation)) if isinstance(value, str) else ""
+    near = did_you_mean(value, _list_choices(annotation)) if isinstance(value, str) else ""
     by_name = isinstance(origin := get_origin(annotation), type) and issubclass(origin, Mapping)
     example = f", such as {_join_path(path)}.default=1769" if by_name and not isinstance(value, Mapping) else ""
     return f"{_join_path(path)}: {_format_value(value)} is not allowed; expected {describe(annotation)}{example}{near}"
@@ -181,14 +181,14 @@ def _field_path(whole: type, location: FieldPath) -> FieldPath:
     path: FieldPath = ()
     for part in location:
         try:
-            _annotation_at(whole, (*path, part))
+            _find_annotation(whole, (*path, part))
         except KeyError:
             break
         path = (*path, part)
     return path
 
 
-def _annotation_at(whole: type, path: FieldPath) -> Any:
+def _find_annotation(whole: type, path: FieldPath) -> Any:
     """Return the type annotation of the field at `path`, starting from the dataclass `whole`. Raises KeyError if there is no such field."""
     annotation: Any = whole
     for part in path:
@@ -204,7 +204,7 @@ def _annotation_at(whole: type, path: FieldPath) -> Any:
     return annotation
 
 
-def _value_at(path: FieldPath, known: Any) -> Any:
+def _find_value(path: FieldPath, known: Any) -> Any:
     """Return the value at `path` in the nested content `known`, or MISSING if there is none."""
     for part in path:
         try:
@@ -222,10 +222,12 @@ def _hints(cls: type) -> dict[str, Any]:
 
 
 def describe(annotation: Any) -> str:
-    """Return a phrase that describes which values an annotation allows, such as `an integer >= 1, or epoch`."""
+    """Return a phrase that describes which values an annotation allows, such as `an integer >= 1, or epoch`. Raises KeyError or TypeError
+    for one that no field of a YAML may have.
+    """
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        bounds = " and ".join(_bound(mark) for mark in arguments[1:])
+        bounds = " and ".join(_describe_bound(mark) for mark in arguments[1:])
         return f"{describe(arguments[0])} {bounds}"
     if origin in (Union, UnionType):
         return ", or ".join(describe(argument) for argument in arguments)
@@ -241,7 +243,7 @@ def describe(annotation: Any) -> str:
     return words[annotation]
 
 
-def _bound(mark: Any) -> str:
+def _describe_bound(mark: Any) -> str:
     """Return a bound (Ge, Gt, Le or Lt) as text, such as `>= 1`."""
     match mark:
         case Ge(ge=bound):
@@ -255,18 +257,18 @@ def _bound(mark: Any) -> str:
     raise TypeError(f"no words for {mark!r}")
 
 
-def _choices(annotation: Any) -> list[str]:
-    """Return the values that the Literals in an annotation allow, as a list."""
-    return list(_literals(annotation))
+def _list_choices(annotation: Any) -> list[str]:
+    """Return the values that the Literals in an annotation allow, at any depth, as a list; empty if it has no Literal."""
+    return list(_list_literals(annotation))
 
 
-def _literals(annotation: Any) -> Iterator[str]:
+def _list_literals(annotation: Any) -> Iterator[str]:
     """Yield the allowed values of each Literal in an annotation, at any depth."""
     if get_origin(annotation) is Literal:
         yield from get_args(annotation)
     for argument in get_args(annotation):
         if get_origin(argument) is not None:
-            yield from _literals(argument)
+            yield from _list_literals(argument)
 
 
 def _join_path(path: FieldPath) -> str:
@@ -290,11 +292,11 @@ def _format_value(value: Any) -> str:
 # The JSON Schema of experiment files, for editors; committed as config/experiment.schema.json.
 
 
-def schema_text() -> str:
-    """Return the JSON Schema of experiment files as text, as it is committed. `architecture` is any text in it, because architectures are
-    found by name when a file is read.
+def render_schema() -> str:
+    """Return the JSON Schema of experiment files as text, as it is committed in config/experiment.schema.json. In it the field
+    `architecture` may be any text, because architectures are found by name when a file is read.
     """
-    schema = adapter(with_sections(tuple(sections(None).items()))).json_schema()
+    schema = get_type_adapter(with_sections(tuple(sections(None).items()))).json_schema()
     for section in (schema, *schema["$defs"].values()):
         section["additionalProperties"] = False
     for (section, name), choices in NAMED.items():
@@ -315,12 +317,14 @@ def _normalize_schema(value: Any) -> Any:
     match value:
         case dict():
             kept = {key: item for key, item in value.items() if not (key == "title" and isinstance(item, str))}
-            return {key: _plain(item) if key in _BOUNDS else _normalize_schema(item) for key, item in kept.items()}
+            return {
+                key: _normalize_bound(item) if key in _BOUNDS else _normalize_schema(item) for key, item in kept.items()
+            }
         case list():
             return [_normalize_schema(item) for item in value]
     return value
 
 
-def _plain(bound: Any) -> Any:
+def _normalize_bound(bound: Any) -> Any:
     """Return a bound for the schema: an int if it is a whole number."""
     return int(bound) if isinstance(bound, float) and bound.is_integer() else _normalize_schema(bound)

@@ -34,8 +34,9 @@ FILE_MAY_DIFFER = frozenset({"training.precision"})
 Values = dict[str, Any]  # by dotted field
 
 
-def paper(*, dataset: str) -> Values:
-    """Return the training settings of the papers, by dotted field name.
+def build_paper_values(*, dataset: str) -> Values:
+    """Return the training settings of the papers, {dotted field name: value}. `dataset`: value of `data.dataset`; cifar10 and mnist also
+    get the papers' batch size.
 
     They are SGD at 0.001 with ReduceLROnPlateau and early stopping, "approximately 128 epochs" (2023, sections III-B7 and V-D); batches of
     512 (2025, section 4.1), except for data sets that are too small. The 2025 paper prints no rate; neither prints momentum, weight decay
@@ -62,9 +63,9 @@ def paper(*, dataset: str) -> Values:
     }
 
 
-def fast(*, dataset: str, samples: int) -> Values:
-    """Return the training settings that train fastest, by dotted field name. `samples`: images per update over all workers; the peak
-    learning rate is proportional to them.
+def build_fast_values(*, dataset: str, samples: int) -> Values:
+    """Return the training settings that train fastest, {dotted field name: value}. `dataset`: value of `data.dataset`; images of cifar10
+    are also cropped and flipped. `samples`: images per update over all workers; the peak learning rate is proportional to them.
 
     Every architecture updates after each minibatch, because a single update per epoch is too slow in so few epochs.
     """
@@ -95,7 +96,7 @@ def apply_recipe(plain: Mapping[str, Any], *, commanded: Collection[str] = ()) -
     name = plain.get("recipe") or "none"
     if name not in RECIPES or name == "none":
         return dict(plain)
-    values = _values(name, plain)
+    values = _build_values(name, plain)
     if not all(isinstance(plain.get(section) or {}, Mapping) for section in ("training", "data", "exchange")):
         return dict(plain)
     result, differing = dict(plain), []
@@ -119,18 +120,18 @@ def apply_recipe(plain: Mapping[str, Any], *, commanded: Collection[str] = ()) -
     return result
 
 
-def _values(name: str, plain: Mapping[str, Any]) -> Values:
+def _build_values(name: str, plain: Mapping[str, Any]) -> Values:
     """Return the values of the recipe `name`, by dotted field name, for the data set, batch size and number of workers that the YAML
     content `plain` states.
     """
     training, data = plain.get("training") or {}, plain.get("data") or {}
     dataset = str(data.get("dataset", "digits")) if isinstance(data, Mapping) else ""
     if name == "paper":
-        return paper(dataset=dataset)
+        return build_paper_values(dataset=dataset)
     batch = training.get("batch_size", DEFAULT_BATCH) if isinstance(training, Mapping) else DEFAULT_BATCH
     workers = plain.get("workers", DEFAULT_WORKERS)
     countable = isinstance(batch, int) and isinstance(workers, int)  # else the check of all fields will say so
-    return fast(dataset=dataset, samples=batch * workers if countable else FAST_BATCH)
+    return build_fast_values(dataset=dataset, samples=batch * workers if countable else FAST_BATCH)
 
 
 def _format_value(value: Any) -> str:

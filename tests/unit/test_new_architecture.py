@@ -126,7 +126,7 @@ def test_its_settings_are_a_section_of_the_yaml(eighth: Callable[..., Experiment
     assert found.settings(settings) == settings(rate=2.0, order=(1, 2))
     assert found.to_plain()["eighth"] == {"rate": 2.0, "order": [1, 2]}
     assert from_plain(json.loads(json.dumps(found.to_plain()))) == found
-    assert "exclusiveMinimum" in str(json.loads(fields.schema_text())["$defs"]["Settings"])
+    assert "exclusiveMinimum" in str(json.loads(fields.render_schema())["$defs"]["Settings"])
 
 
 @pytest.mark.parametrize(

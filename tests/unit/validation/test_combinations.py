@@ -26,7 +26,7 @@ WITHOUT_STEPS = Architecture("program", tensor_hosts="none")
 
 
 def experiment(plain: dict[str, Any]) -> Experiment:
-    return fields.experiment({"name": "x", "architecture": "spirt", **plain})
+    return fields.build_experiment({"name": "x", "architecture": "spirt", **plain})
 
 
 def told_by(check: Any, *asked: Any) -> str | None:

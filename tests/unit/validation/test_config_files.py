@@ -32,11 +32,11 @@ def test_it_is_accepted_here_and_on_aws(path: Path) -> None:
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
 def test_it_names_the_schema_and_keeps_it(path: Path) -> None:
     assert path.read_text().startswith("# yaml-language-server: $schema=experiment.schema.json\n")
-    jsonschema.validate(documents.read(path), yaml.safe_load(fields.schema_text()))
+    jsonschema.validate(documents.read(path), yaml.safe_load(fields.render_schema()))
 
 
 def test_the_committed_schema_is_current() -> None:
-    assert (CONFIG / "experiment.schema.json").read_text() == fields.schema_text(), (
+    assert (CONFIG / "experiment.schema.json").read_text() == fields.render_schema(), (
         "crossover schema > config/experiment.schema.json"
     )
 
@@ -45,14 +45,14 @@ def test_the_schema_is_the_same_whoever_has_named_a_type_before() -> None:
     before = (
         "import pydantic.types; pydantic.types.NonNegativeFloat"  # Annotated[float, Ge(0)]: equal to ours with Ge(0.0)
     )
-    source = f"{before}; from crossover.validation import fields; print(fields.schema_text(), end='')"
+    source = f"{before}; from crossover.validation import fields; print(fields.render_schema(), end='')"
     said = subprocess.run([sys.executable, "-c", source], check=True, capture_output=True, text=True).stdout
 
     assert said == (CONFIG / "experiment.schema.json").read_text()
 
 
 def test_the_schema_refuses_what_validation_refuses() -> None:
-    text = yaml.safe_load(fields.schema_text())
+    text = yaml.safe_load(fields.render_schema())
     for wrong in ({"training": {"epochs": 0}}, {"trainig": {}}, {"training": {"epoch": 1}}, {"workers": "4"}):
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate({"name": "a", "architecture": "spirt", **wrong}, text)

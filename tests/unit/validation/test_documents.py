@@ -80,10 +80,10 @@ def test_what_is_no_file_with_fields_is_refused(tmp_path: Path, name: str, conte
 
 def test_an_override_sets_one_field_and_keeps_the_others() -> None:
     plain = {"training": {"epochs": 20, "momentum": 0.9}, "data": None}
-    documents.apply(plain, "training.epochs=3")
-    documents.apply(plain, "functions.memory_mb.default=512")
-    documents.apply(plain, "data.directory=/tmp/a=b")
-    documents.apply(plain, "seed=")
+    documents.apply_override(plain, "training.epochs=3")
+    documents.apply_override(plain, "functions.memory_mb.default=512")
+    documents.apply_override(plain, "data.directory=/tmp/a=b")
+    documents.apply_override(plain, "seed=")
     assert plain == {
         "training": {"epochs": 3, "momentum": 0.9},
         "data": {"directory": "/tmp/a=b"},
@@ -95,7 +95,7 @@ def test_an_override_sets_one_field_and_keeps_the_others() -> None:
 @pytest.mark.parametrize("override", ["training.epochs", "=3", "training.=3", ".epochs=3", "name.x=3", "workers.a.b=1"])
 def test_an_override_that_names_no_field_is_refused(override: str) -> None:
     with pytest.raises(ConfigError, match=r"^--set "):
-        documents.apply({"name": "spirt", "workers": 4}, override)
+        documents.apply_override({"name": "spirt", "workers": 4}, override)
 
 
 def test_nesting_of_thousands_of_levels_is_refused() -> None:

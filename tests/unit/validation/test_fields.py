@@ -17,7 +17,7 @@ LEAST = {"name": "spirt", "architecture": "spirt"}
 
 def problems(**changes: Any) -> list[str]:
     with pytest.raises(ConfigError) as caught:
-        fields.experiment({**LEAST, **changes})
+        fields.build_experiment({**LEAST, **changes})
     return str(caught.value).splitlines()
 
 
@@ -63,7 +63,7 @@ def test_a_wrong_value_is_named_with_what_was_expected(changes: dict[str, Any], 
 
 def test_what_is_required_is_asked_for() -> None:
     with pytest.raises(ConfigError) as caught:
-        fields.experiment({})
+        fields.build_experiment({})
     assert str(caught.value).splitlines() == [
         "name: is missing; expected text",
         "architecture: is missing; expected text",
@@ -84,11 +84,11 @@ def test_all_problems_are_reported_at_once() -> None:
 
 
 def test_a_section_left_empty_is_its_defaults() -> None:
-    assert fields.experiment({**LEAST, "training": None}) == fields.experiment(LEAST) == Experiment(**LEAST)
+    assert fields.build_experiment({**LEAST, "training": None}) == fields.build_experiment(LEAST) == Experiment(**LEAST)
 
 
 def test_an_integer_does_for_a_number() -> None:
-    found = fields.experiment({**LEAST, "training": {"learning_rate": 1}})
+    found = fields.build_experiment({**LEAST, "training": {"learning_rate": 1}})
     assert found.training.learning_rate == 1.0
     assert isinstance(found.training.learning_rate, float)
 
@@ -112,8 +112,8 @@ def test_what_is_resolved_is_read_back(
         "faults": {"workers": attackers},
         "functions": {"memory_mb": memory},
     }
-    once = fields.experiment(plain)
-    assert fields.experiment(json.loads(json.dumps(once.to_plain()))) == once
+    once = fields.build_experiment(plain)
+    assert fields.build_experiment(json.loads(json.dumps(once.to_plain()))) == once
 
 
 def test_every_annotation_has_words() -> None:

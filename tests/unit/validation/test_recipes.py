@@ -24,7 +24,11 @@ def written(tmp_path: Path, text: str) -> Path:
 
 def settled(recipe: str) -> dict[str, Any]:
     """Return the settings that the recipe itself gives at the papers' size."""
-    return recipes.paper(dataset="cifar10") if recipe == "paper" else recipes.fast(dataset="cifar10", samples=2_048)
+    return (
+        recipes.build_paper_values(dataset="cifar10")
+        if recipe == "paper"
+        else recipes.build_fast_values(dataset="cifar10", samples=2_048)
+    )
 
 
 def test_the_defaults_that_recipes_count_with_are_the_experiments() -> None:
