@@ -432,8 +432,8 @@ def _find_data_file(path: Any, flags: Any) -> Path | None:
     return None if any(found.is_relative_to(each) for each in elsewhere) else found
 
 
-# --- bordering --------------------------------------------------------------------------------------------------------
-# The border around the user's own code, wherever it runs: while it is imported, builds a network, computes, or is a step.
+# --- isolation --------------------------------------------------------------------------------------------------------
+# The isolation of the user's own code, wherever it runs: while it is imported, builds a network, computes, or is a step.
 #
 # What it prints goes to standard error. What it changes of the process is put back behind it: the current folder, `sys.stdout`, warning
 # filters, and torch's default dtype and device, grad mode and number of threads. `torch.compile` gives back what it was given: functions
@@ -447,7 +447,7 @@ _is_own = threading.local()  # `depth`: how often this thread is within
 
 
 @contextmanager
-def border() -> Iterator[None]:
+def isolate() -> Iterator[None]:
     """Within the `with` block, run user code on this thread such that its changes to the process are undone at the end: current folder,
     sys.stdout, warning filters, torch's default dtype and device, grad mode and number of threads. What it prints goes to standard
     error, and torch.compile returns its argument. Blocks may be nested, and several threads may be in one at a time.
@@ -468,8 +468,8 @@ def border() -> Iterator[None]:
 
 
 @contextmanager
-def blame(field: str, name: str, *, what: Any = None) -> Iterator[None]:
-    """Within the `with` block, run the user code `name` as in `border`, and turn any exception, and SystemExit, into an OwnCodeError
+def attribute_errors(field: str, name: str, *, what: Any = None) -> Iterator[None]:
+    """Within the `with` block, run the user code `name` as in `isolate`, and turn any exception, and SystemExit, into an OwnCodeError
     that names `field`, file and line.
 
     For a `name` without a colon, which belongs to the project, the block does nothing. Crossover's own errors, out-of-memory errors and
@@ -477,7 +477,7 @@ def blame(field: str, name: str, *, what: Any = None) -> Iterator[None]:
     the traceback.
     """
     try:
-        with border() if ":" in name else nullcontext():
+        with isolate() if ":" in name else nullcontext():
             yield
     except (CrossoverError, MemoryError):
         raise
@@ -724,15 +724,15 @@ _NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 
 def load(name: str, *, field: str, kind: Any = Callable) -> Any:
     """Import the user's module and return the object `name` (`package.module:name`), which the YAML field `field` names. `kind`: type
-    that it must have; by default anything callable. The module's code runs as in `border`; for a callable, torch is imported first.
+    that it must have; by default anything callable. The module's code runs as in `isolate`; for a callable, torch is imported first.
 
     Raises OwnCodeError with field, file and line if it does not exist, cannot be imported or is of another type; ConfigError if the
     name is malformed, or its module's name is reserved for Python or this project.
     """
     if kind is Callable:
         with suppress(ImportError):
-            import torch  # noqa: F401  # what names a function brings it; within the border nobody knew its settings from before
-    with lock, border():
+            import torch  # noqa: F401  # what names a function brings it; within `isolate` nobody knew its settings from before
+    with lock, isolate():
         return _load(name, field, kind)
 
 

@@ -126,7 +126,7 @@ def _training_settings(dataset: str, table: Table) -> dict[str, object]:
     from crossover.learning.samples import Samples
 
     loader = user_code.load(dataset, field="data.dataset")
-    with user_code.blame("data.dataset", dataset, what=loader):
+    with user_code.attribute_errors("data.dataset", dataset, what=loader):
         samples = loader(Experiment(name="data", architecture="single", data=Data(dataset=dataset, table=table)))
     if not isinstance(samples, Samples):
         raise ConfigError(

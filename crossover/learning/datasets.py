@@ -340,7 +340,7 @@ def load_samples(experiment: Experiment) -> tuple[Samples, Callable[..., object]
             f"data.dataset: {name!r} is unknown; one of digits, mnist, cifar10, {', '.join(sizes.GENERATED)}, or package.module:loader"
         )
     loader = user_code.load(name, field="data.dataset")
-    with user_code.blame("data.dataset", name, what=loader):
+    with user_code.attribute_errors("data.dataset", name, what=loader):
         samples: Samples = loader(experiment)
     if isinstance(samples, Samples):
         samples = replace(pad_sequences(samples), classes=to_whole_number(samples.classes))

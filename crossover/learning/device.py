@@ -241,7 +241,7 @@ class DeviceLearner:
         OwnCodeError, a lack of memory ConfigError.
         """
         with (
-            user_code.blame("training.model", self._experiment.training.model),
+            user_code.attribute_errors("training.model", self._experiment.training.model),
             self._explain_memory_errors(),
             self._autocast(),
         ):

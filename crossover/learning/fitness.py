@@ -341,7 +341,7 @@ def _report_misfit(training: Training, classes: int | None, shape: tuple[int, ..
     """
     name = training.model
     try:
-        with user_code.blame("training.model", name, what=zoo.find_factory(name)):
+        with user_code.attribute_errors("training.model", name, what=zoo.find_factory(name)):
             yield
     except OwnCodeError as error:
         labels = "labels that are numbers" if classes is None else f"{classes} classes"
@@ -389,9 +389,9 @@ def _repeat_sample(sample: Tensor, count: int) -> Tensor:
 
 def _run_forward(module: nn.Module, inputs: Tensor, *, training: bool) -> Any:
     """Switch the module to training or evaluation mode and return its outputs for `inputs`, with errors of user code marked as such."""
-    with user_code.border():
+    with user_code.isolate():
         module.train() if training else module.eval()  # one that overrides it may return nothing
-    with user_code.border():
+    with user_code.isolate():
         return module(inputs)
 
 

@@ -104,7 +104,7 @@ class FlatModel:
     def evaluate(self) -> None:
         """Switch the module to evaluation mode: BatchNorm layers read the statistics at the end of `model`."""
         self._point_statistics(self.model)
-        with user_code.border():
+        with user_code.isolate():
             self.module.eval()
 
     def frozen(self) -> dict[str, Tensor]:
@@ -165,7 +165,7 @@ def list_moving_norms(module: nn.Module) -> dict[str, _BatchNorm]:
     """Return by name the BatchNorm layers whose statistics change in a forward pass in training mode. Switches `module` to training
     mode and leaves it there.
     """
-    with user_code.border():
+    with user_code.isolate():
         module.train()  # one that overrides it may return nothing
     return {
         name: layer

@@ -223,7 +223,7 @@ class Objective:
         samples, or a pair (sum, count). `field`, `name`: setting and its value, for errors. Raises OwnCodeError for any other
         result.
         """
-        with user_code.blame(field, name, what=own):
+        with user_code.attribute_errors(field, name, what=own):
             value = own(outputs, labels.clone())  # a copy: this memory is read-only
         if isinstance(value, tuple) and len(value) == 2 and all(map(_is_single_number, value)):
             count = int(value[1])
@@ -288,7 +288,7 @@ def find_trial_problem(
     for name, layer in flat.module.named_modules():
         if getattr(layer, "max_norm", None) is not None:
             return f"has {name}.max_norm, by which a forward pass changes weights, in one process alone; scale what it returns instead"
-    with user_code.border():
+    with user_code.isolate():
         saved = flat.module.state_dict()
     if unsaved := batches.find_tensors_problem(saved | flat.constants()):
         return f"returned a module whose {unsaved}"
@@ -525,7 +525,7 @@ class Learner:
                     raise Refused(
                         f"{where}: the loss is {value}; a lower training.learning_rate or a warm-up may keep it finite"
                     )
-                with user_code.blame("training.model", training.model, what=self._factory):
+                with user_code.attribute_errors("training.model", training.model, what=self._factory):
                     loss.backward()  # type: ignore[no-untyped-call]
             self._raise_problem(self._flat.problem())
             if self._refuses and not is_finite(self._flat.gradient):
@@ -681,7 +681,7 @@ class Learner:
         minibatch in errors.
         """
         training = self._experiment.training
-        with user_code.blame("training.model", training.model, what=self._factory):
+        with user_code.attribute_errors("training.model", training.model, what=self._factory):
             return self._call_module(inputs, where=where)
 
     def _call_module(self, inputs: Tensor, *, where: str) -> Tensor:
@@ -835,7 +835,7 @@ def encode_model(
     about = {"model": experiment.training.model, "classes": str(classes)}
     if scale := scaling.from_manifest(manifest.get("affine", {})):  # its outputs are (label - mean) / deviation
         about |= {scaling.MEAN: json.dumps(scale.mean), scaling.DEVIATION: json.dumps(scale.deviation)}
-    with user_code.blame("training.model", experiment.training.model):
+    with user_code.attribute_errors("training.model", experiment.training.model):
         state = _select_tensors(experiment.training, flat)
     return batches.encode_tensors(state, about)
 

@@ -431,7 +431,7 @@ def wrap_factory(name: str, factory: Callable[..., Any], fit: Callable[[nn.Modul
         """Return the user's module without wrappers, changed by `fit` and checked. `arguments`: passed to the factory. Raises
         OwnCodeError.
         """
-        with user_code.blame(FIELD, name, what=factory), user_code.forbid_data_files(FIELD, name):
+        with user_code.attribute_errors(FIELD, name, what=factory), user_code.forbid_data_files(FIELD, name):
             module = _unwrap(factory(*arguments), user_code.find_definition_line(factory))
         if not (problem := _find_structure_problem(module, known=(factory, *arguments))):
             fit(module)

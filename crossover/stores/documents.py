@@ -33,7 +33,7 @@ def check_length(out: memoryview, bytes_: int, *, key: str) -> memoryview:
     return out.cast("B") if out.ndim != 1 or out.format != "B" else out
 
 
-def deliver(vector: Vector, *, key: str, kind: VectorKind | None, out: memoryview | None) -> Vector:
+def finish_read(vector: Vector, *, key: str, kind: VectorKind | None, out: memoryview | None) -> Vector:
     """Return `vector` as the result of a read: read-only, or copied into `out` if given. Raises Corrupt, naming `key`, if it is not
     of the required `kind` (None: any) or `out` has another length.
     """

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from crossover import runtime
 from crossover.errors import Missing, Refused
-from crossover.stores.documents import deliver, join_buffers
+from crossover.stores.documents import finish_read, join_buffers
 from crossover.stores.encoding import Vector, VectorKind
 from crossover.stores.protocols import Buffer, ObjectStore, Traffic, build_arrival, check_body
 
@@ -118,7 +118,7 @@ class MemoryTensorStore:
         self._traffic.count("get", bytes_in=vector.data.nbytes if vector else 0)
         if vector is None:
             raise Missing(key)
-        return deliver(vector, key=key, kind=kind, out=out)
+        return finish_read(vector, key=key, kind=kind, out=out)
 
     def exists(self, key: str) -> bool:
         """Return whether the key exists."""

@@ -8,7 +8,7 @@ from crossover.algorithms.optimizers import OPTIMIZERS, Update
 from crossover.algorithms.rules import RULES, Agree, select_participants
 from crossover.errors import Corrupt, Missing, Refused
 from crossover.experiment import Aggregation
-from crossover.stores.documents import check_length, deliver
+from crossover.stores.documents import check_length, finish_read
 from crossover.stores.encoding import DType, Vector, VectorKind, build_header, check_kind, decode
 from crossover.stores.protocols import ObjectStore, StateKeys, Traffic, check_optimizer_keys
 from crossover.stores.redis_client import Argument, RedisClient, allocate_memory
@@ -284,7 +284,7 @@ class ObjectTensorStore:
             body = self._objects.get(self._prefix + key)
         except Missing:
             raise Missing(key) from None  # by the name that the caller knows
-        return deliver(decode(body, key=key, kind=kind), key=key, kind=kind, out=out)
+        return finish_read(decode(body, key=key, kind=kind), key=key, kind=kind, out=out)
 
     def exists(self, key: str) -> bool:
         """Return whether the key exists."""

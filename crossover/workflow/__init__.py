@@ -108,7 +108,11 @@ class Step:
         """
         ctx.keys = Keys(ctx.run, event["attempt"])
         theirs = f"{self.module}:{self.name}" if user_code.is_own_module(self.module) else ""
-        with ctx.invocation(self.uses), Meter(self.name, ctx, event), user_code.blame("architecture", theirs):
+        with (
+            ctx.invocation(self.uses),
+            Meter(self.name, ctx, event),
+            user_code.attribute_errors("architecture", theirs),
+        ):
             try:
                 changes = self.body(ctx, event)
             except Missing:

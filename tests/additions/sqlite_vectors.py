@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 
 from crossover.errors import Missing
-from crossover.stores.documents import deliver
+from crossover.stores.documents import finish_read
 from crossover.stores.encoding import Vector, VectorKind, build_header, decode
 from crossover.stores.protocols import Traffic
 
@@ -58,7 +58,7 @@ class SqliteTensorStore:
             raise Missing(key)
         vector = decode(found[0], key=key, kind=kind)
         self._traffic.count("get", bytes_in=vector.data.nbytes)
-        return deliver(vector, key=key, kind=kind, out=out)
+        return finish_read(vector, key=key, kind=kind, out=out)
 
     def exists(self, key: str) -> bool:
         self._traffic.count("exists")

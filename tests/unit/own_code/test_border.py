@@ -138,7 +138,7 @@ def test_several_threads_are_within_at_once(folders: Folders, capsys: pytest.Cap
     before, inside, go_on = process(), threading.Event(), threading.Event()
 
     def theirs() -> None:
-        with user_code.border():
+        with user_code.isolate():
             user_code.load("dirty:soil", field="training.model")("a thread")
             inside.set()
             go_on.wait()
@@ -147,7 +147,7 @@ def test_several_threads_are_within_at_once(folders: Folders, capsys: pytest.Cap
     thread = threading.Thread(target=theirs)
     thread.start()
     inside.wait()
-    with user_code.border():
+    with user_code.isolate():
         print("ours behind the border")
     assert os.getcwd() == before[0]
     print("ours")
@@ -172,7 +172,7 @@ def test_torch_that_comes_by_the_users_import_is_clean_too(tmp_path: Path) -> No
         "import sys, crossover.user_code as own\n"
         f"own.set_folders({str(tmp_path)!r})\n"
         "assert 'torch' not in sys.modules\n"
-        "with own.border():\n    import dirty\n"
+        "with own.isolate():\n    import dirty\n"
         "import torch\n"
         "print(torch.get_default_dtype(), torch.is_grad_enabled(), torch.empty(0).device, torch.compile.__name__)"
     )

@@ -61,7 +61,7 @@ def test_a_current_folder_within_the_experiments_is_searched_too(
     assert set(user_code.find_dependencies("task:who", field="training.model").files) == {Path("task.py")}
     who = user_code.load("task:who", field="training.model")
     with pytest.raises(OwnCodeError, match=r"your code, task.py, line 1, in who: ZeroDivisionError"):
-        with user_code.blame("training.model", "task:who", what=who):
+        with user_code.attribute_errors("training.model", "task:who", what=who):
             who()
 
 
@@ -149,12 +149,12 @@ def test_a_failure_names_the_innermost_own_line(
     folders.experiment(task=task, helper="def half(x):\n    return 1 / x")
     factory = user_code.load("task:factory", field="training.model")
     with pytest.raises(OwnCodeError, match=rf"your code, experiment/{said}"):
-        with user_code.blame("training.model", "task:factory", what=factory):
+        with user_code.attribute_errors("training.model", "task:factory", what=factory):
             fails(factory)
 
 
 def test_failures_of_our_own_models_pass(folders: Folders) -> None:
-    with pytest.raises(ZeroDivisionError), user_code.blame("training.model", "small_cnn"):
+    with pytest.raises(ZeroDivisionError), user_code.attribute_errors("training.model", "small_cnn"):
         raise ZeroDivisionError
     assert "task" not in sys.modules
 
