@@ -511,8 +511,9 @@ def _get_default_device(torch: Any) -> Any:
 
 
 def _restore_thread_settings(torch: Any, before: tuple[bool, int, Any] | None) -> None:
-    """Set torch's settings for the calling thread back to `before`, a result of `_read_thread_settings`; to gradients on and no
-    default device if it is None.
+    """Set torch's settings for the calling thread back to `before`, a result of `_read_thread_settings`; if it is None, switch
+    gradients on and leave the number of threads. A default device is removed if there was none before; if there was one, the present
+    one is left.
     """
     grad, threads, device = before or (True, torch.get_num_threads(), None)
     if torch.is_grad_enabled() != grad:

@@ -500,14 +500,14 @@ class LocalCloud:
             cores=self.cores,
             concurrency=self._concurrency,
             variables=self._build_variables,
-            sink=self._log,
+            sink=self._append_log,
             runtime=self._runtime,
         )
         self._end.callback(self.lambdas.close)
         self.fleets = Fleets(
             self.workspace / "logs" / "fleets",
-            unpacked=self._program_code,
-            environment=self._program_environment,
+            unpacked=self._fetch_program_code,
+            environment=self._build_program_environment,
             left=moto_patches.instances.decrement_capacity,
         )
         self._end.callback(self.fleets.stop)
@@ -674,7 +674,7 @@ class LocalCloud:
         cloud = self.endpoint.environment(permissions.make_access_key(str(_find_function(function.arn).role)))
         return {**own, **cloud, "CROSSOVER_SLOTS": str(self.workspace / "slots")}
 
-    def _program_code(self, url: str, role: str) -> Path:
+    def _fetch_program_code(self, url: str, role: str) -> Path:
         """Return the folder with the unpacked code of a fleet's program. `url`: its zip in S3, fetched with the permissions of the IAM role
         `role`. Raises RunFailed if that fails.
         """
@@ -687,7 +687,7 @@ class LocalCloud:
         except ClientError as error:
             raise RunFailed(f"{url}: the fleet's instances cannot fetch their code: {error}") from error
 
-    def _program_environment(self, given: Mapping[str, str], role: str) -> dict[str, str]:
+    def _build_program_environment(self, given: Mapping[str, str], role: str) -> dict[str, str]:
         """Return the environment variables with which a fleet's program runs here: `given` with local addresses, shorter timeouts than on
         AWS, and the cloud's address with an access key of the IAM role `role`.
         """
@@ -698,7 +698,7 @@ class LocalCloud:
         cloud = self.endpoint.environment(permissions.make_access_key(role))
         return {**own, **soon, **alone, **cloud, "CROSSOVER_SLOTS": str(self.workspace / "slots")}
 
-    def _log(self, function: Function, stream: str, printed: list[str]) -> None:
+    def _append_log(self, function: Function, stream: str, printed: list[str]) -> None:
         """Append the lines `printed` by a function to the log stream `stream` of its log group, all with the present time; a missing stream
         is created. If the group was deleted, the lines are dropped.
         """

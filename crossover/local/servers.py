@@ -183,7 +183,9 @@ class _Guard:
 
 
 def _ensure_guard() -> _Guard:
-    """Return the guard of this process; create it at the first call or after a fork, and replace a killed watchdog."""
+    """Return the guard of this process; create it, with its watchdog, at the first call or after a fork, and replace a killed watchdog. A
+    new guard's `end` is registered to run at this process's regular end.
+    """
     global _guard
     with _lock:
         if _guard is None or _guard.pid != os.getpid():
@@ -297,8 +299,8 @@ def remove_at_end(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def exit_on_signals() -> Iterator[None]:
-    """Return a context manager within which SIGTERM and SIGHUP end this process as `sys.exit` does, so that every `with` block is left
-    properly.
+    """Return a context manager within which SIGTERM and SIGHUP end this process as `sys.exit(128 + number)` does, so that every `with`
+    block is left properly. At its end the signals have their default action again.
 
     It has an effect only in the main thread and on signals without a handler; SIGINT raises KeyboardInterrupt anyway.
     """
@@ -384,7 +386,8 @@ class RedisServer(AbstractContextManager[Any]):
         return self._process.poll()
 
     def start(self) -> None:
-        """Start the server and wait until it answers, with the data in its folder loaded. Raises RunFailed.
+        """Start the server and wait until it answers, with the data in its folder loaded. Raises RunFailed if it ends or does not answer
+        within 30 s.
 
         It keeps its port, unless another program has taken it: then `port` changes.
         """
@@ -392,7 +395,7 @@ class RedisServer(AbstractContextManager[Any]):
             self.port = self.port or find_free_port()
             with open(self._folder / "redis.log", "ab") as log:
                 self._process = start_process(
-                    [self._program, self._configuration()],
+                    [self._program, self._write_configuration()],
                     environment={  # no credentials
                         "LANG": "C.UTF-8",
                         "PATH": os.environ.get("PATH", os.defpath),
@@ -403,7 +406,7 @@ class RedisServer(AbstractContextManager[Any]):
                 )
             if self._wait_until_ready():
                 return
-            words, ended = self._last_words(), describe_exit(self.status)
+            words, ended = self._read_log_end(), describe_exit(self.status)
             self.stop()
             if "Address already in use" not in words:
                 raise RunFailed(f"redis-server did not start ({ended}); its last words:\n{words}")
@@ -433,7 +436,7 @@ class RedisServer(AbstractContextManager[Any]):
             return Path(f"/tmp/crossover-redis-{self.port}.sock")
         return path
 
-    def _configuration(self) -> Path:
+    def _write_configuration(self) -> Path:
         """Write redis.conf into the server's folder, readable by its owner alone, and return its path."""
         lines = {
             "bind": "127.0.0.1",
@@ -487,7 +490,7 @@ class RedisServer(AbstractContextManager[Any]):
                 reply += received
         return reply.removesuffix(b"+OK\r\n")
 
-    def _last_words(self) -> str:
+    def _read_log_end(self) -> str:
         """Return the last 2,000 characters of the server's log."""
         return (self._folder / "redis.log").read_text(errors="replace", encoding="utf-8")[-2000:]
 
@@ -555,14 +558,14 @@ class RabbitServer(AbstractContextManager[Any]):
         return self._process.poll() if self._process else None
 
     def start(self) -> None:
-        """Start the broker and wait until it speaks AMQP. Raises RunFailed.
+        """Start the broker and wait until it speaks AMQP. Raises RunFailed if it ends or does not answer within 120 s.
 
         It keeps its port, unless another program has taken it: then `port` changes.
         """
         for _ in range(_RABBITMQ_ATTEMPTS):
             port, mapper_port, node_port = find_free_ports(3)
             self.port = self.port or port
-            environment, said = self._environment(mapper_port, node_port), self._log_sizes()
+            environment, said = self._prepare_environment(mapper_port, node_port), self._measure_logs()
             self._mapper = start_process(
                 ["epmd", "-port", str(mapper_port), "-address", "127.0.0.1"], environment=environment
             )
@@ -593,7 +596,7 @@ class RabbitServer(AbstractContextManager[Any]):
         """Stop the broker."""
         self.stop()
 
-    def _environment(self, mapper_port: int, node_port: int) -> dict[str, str]:
+    def _prepare_environment(self, mapper_port: int, node_port: int) -> dict[str, str]:
         """Return the environment variables of the broker and its port mapper, after creating the files that they name: home folder, cookie,
         configuration. `mapper_port`, `node_port`: ports of the port mapper and of the Erlang node.
         """
@@ -618,7 +621,7 @@ class RabbitServer(AbstractContextManager[Any]):
             "RABBITMQ_DIST_PORT": str(node_port),
             "RABBITMQ_MNESIA_BASE": str(self._folder / "data"),
             "RABBITMQ_LOG_BASE": str(self._folder / "log"),
-            "RABBITMQ_CONFIG_FILE": str(self._configuration()),
+            "RABBITMQ_CONFIG_FILE": str(self._write_configuration()),
             "RABBITMQ_ENABLED_PLUGINS_FILE": str(self._folder / "enabled_plugins"),
             "RABBITMQ_CONF_ENV_FILE": str(self._folder / "no-such-file"),
             "RABBITMQ_PID_FILE": str(self._folder / "pid"),
@@ -626,7 +629,7 @@ class RabbitServer(AbstractContextManager[Any]):
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": _ERLANG,
         }
 
-    def _configuration(self) -> Path:
+    def _write_configuration(self) -> Path:
         """Write the broker's configuration and the definitions of its user and virtual host to files, and return the path of the
         configuration.
         """
@@ -660,7 +663,7 @@ class RabbitServer(AbstractContextManager[Any]):
                 process.wait(0.05)
         return False
 
-    def _log_sizes(self) -> dict[Path, int]:
+    def _measure_logs(self) -> dict[Path, int]:
         """Return the size in bytes of each of the broker's logs; 0 if a log does not exist."""
         return {log: log.stat().st_size if log.exists() else 0 for log in self.logs}
 

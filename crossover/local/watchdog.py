@@ -18,7 +18,8 @@ _SCANS = 200  # at 50 ms: ten seconds for killed processes to leave /proc
 
 
 def find_marked(mark: bytes, *, group: int = 0) -> list[int]:
-    """Return the ids of all other processes that were started with `mark` in their environment, except zombies.
+    """Return the ids of all other processes that were started with `mark` in their environment, except zombies and processes whose
+    environment this user may not read.
 
     `mark`: b"NAME=value"; `group`: only processes of this process group, 0 for all.
     """

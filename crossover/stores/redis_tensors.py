@@ -75,7 +75,7 @@ class RedisTensorStore:
 
     def get(self, key: str, *, kind: VectorKind | None = None, out: memoryview | None = None) -> Vector:
         """Return the vector under `key`, received into `out` if given, otherwise into new memory. `kind`: required kind, None for
-        any. Raises Missing, or Corrupt if kind or length differ.
+        any. Raises Missing, or Corrupt if the kind is another, `out` has another length, or the tensor is no vector of this project.
         """
 
         def place(bytes_: int) -> memoryview:
@@ -277,8 +277,8 @@ class ObjectTensorStore:
         return self.create(*vectors[0])
 
     def get(self, key: str, *, kind: VectorKind | None = None, out: memoryview | None = None) -> Vector:
-        """Return the vector under `key`, copied into `out` if given. `kind`: required kind, None for any. Raises Missing, or
-        Corrupt if kind or length differ.
+        """Return the vector under `key`, copied into `out` if given, otherwise read-only. `kind`: required kind, None for any. Raises
+        Missing, or Corrupt if kind, length or checksum is wrong.
         """
         try:
             body = self._objects.get(self._prefix + key)

@@ -81,8 +81,9 @@ class SessionAgent:
 
 @dataclass(frozen=True, kw_only=True)
 class AccountFile:
-    """The content of config/account.yaml. `kms_key`: encrypts what the stacks store; `permissions_boundary`: set on every role; `tags`: set
-    on every resource, in addition to the project's.
+    """The content of config/account.yaml, an organisation's settings for its AWS account. `kms_key`: ARN of the key that encrypts what the
+    stacks store; `permissions_boundary`: ARN of the policy that is set on every role; `tags`: set on every resource, in addition to the
+    project's. A field that is None is not used.
     """
 
     network: OwnNetwork = field(default_factory=OwnNetwork)

@@ -111,8 +111,8 @@ FACTORY = ("classes", "input_shape")  # the parameters of a model's factory
 def find_factories(path: Path) -> list[str]:
     """Return the names of the functions in a Python file that may build a model; nothing of the file is executed.
 
-    They are the public functions whose first parameters are those in FACTORY. If there are none, all public functions of two positional
-    parameters. Empty for a file that cannot be read.
+    They are the public top-level functions whose first parameters are `classes` and `input_shape`. If there are none, all public top-level
+    functions of two positional parameters. Empty for a file that cannot be read or is not valid Python.
     """
     try:
         body = ast.parse(path.read_text(encoding="utf-8")).body
