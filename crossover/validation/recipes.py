@@ -88,7 +88,7 @@ def build_fast_values(*, dataset: str, samples: int) -> Values:
 
 def apply_recipe(plain: Mapping[str, Any], *, commanded: Collection[str] = ()) -> dict[str, Any]:
     """Return a copy of `plain`, an experiment's YAML content, with the values of its `recipe` filled in; unchanged without a recipe. Raises
-    ConfigError, one field a line, if the recipe and the file's own values differ, except in training.precision, where the file wins.
+    ConfigError, one field a line, if the recipe and the file's own values differ; only the file's training.precision wins over a recipe.
 
     `commanded`: dotted names of the fields that the command line has set, which win over the recipe; if it has set `recipe` itself, that
     wins over the file's values. Unknown recipes, and sections that are no mapping, are left to the later check of all fields.

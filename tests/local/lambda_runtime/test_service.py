@@ -376,7 +376,7 @@ def test_a_start_that_the_close_overtakes_ends(
 ) -> None:
     owner, name = {
         "its port": (RuntimeApi, "open"),
-        "its fork server": (Lambdas, "_zygote"),
+        "its fork server": (Lambdas, "_get_zygote"),
         "its process": (Zygote, "fork"),
     }[step]
     old = getattr(owner, name)
