@@ -82,11 +82,11 @@ class ExpectedExperiments:
         plain = deepcopy(dict(self._study.base))
         try:
             for name, value in varied.items():
-                documents.put(plain, name.split("."), value, said=name)
+                documents.set_field(plain, name.split("."), value, said=name)
             plain["name"] = "any"
             if "." in str(plain.get("architecture", "")):
                 return [(name, value) for name, value in flatten_fields(plain) if not isinstance(value, list)]
-            experiment = choose_compute(fields.experiment(recipes.apply_recipe(plain, commanded=list(varied))))
+            experiment = choose_compute(fields.build_experiment(recipes.apply_recipe(plain, commanded=list(varied))))
             resolved = architecture_of(experiment).resolve(experiment)
         except ConfigError as error:
             raise DataError(f"the study's base is not an experiment: {error}") from None
