@@ -91,7 +91,7 @@ class ExperimentStack(Stack):
         minibatches. Nothing is added to the stack.
         """
         architecture, minibatches = architecture_of(self._experiment), most_minibatches(self._experiment)
-        return state_machines.machines(architecture, self._experiment, minibatches=minibatches)
+        return state_machines.build_machines(architecture, self._experiment, minibatches=minibatches)
 
     def publish(self, facts: Mapping[str, str]) -> None:
         """Add an SSM parameter for each of `facts`, values by name, under `/crossover/<project>/<experiment>/`, where the runner reads

@@ -340,7 +340,7 @@ def build_question(
         calibration = replace(calibration, level_sigma=RATIO_SIGMA)
     price_list, notes = prices.load(), [note]
     if gpu_row is not None:
-        steps = measured_steps.read_row(gpu_row, workload, experiment.training.precision)
+        steps = measured_steps.read_measured_steps(gpu_row, workload, experiment.training.precision)
         _check_card(steps, gpu_row, price_list)
         said = measured_steps.describe(steps, workload)
         calibration = calibration.with_facts(*said, gpu_measured=steps, name=f"{calibration.name}, {steps.source}")

@@ -62,8 +62,8 @@ class Finalist:
         the same position can be compared.
         """
         if figure == "ready":
-            return [seconds + self.before_s for seconds in repetitions.figures(self.outcomes, "seconds")]
-        return repetitions.figures(self.outcomes, figure)
+            return [seconds + self.before_s for seconds in repetitions.list_values(self.outcomes, "seconds")]
+        return repetitions.list_values(self.outcomes, figure)
 
     @property
     def _ran(self) -> Sequence[Outcome]:

@@ -20,7 +20,7 @@ from crossover.reports import display, tables
 from crossover.reports import tables as terminal
 from crossover.reports.tables import TextTable
 from crossover.running import account, running_costs
-from crossover.running.account import aws_errors_explained
+from crossover.running.account import explain_aws_errors
 from crossover.stores.deployed_clients import is_aws
 from crossover.validation import documents
 from crossover.validation import load as load_experiment
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from crossover.advice.advice import Advice
     from crossover.advice.question import Constraints
     from crossover.advice.recurrence import HourlyCost
-    from crossover.running.measuring import Measured, Unmeasured
+    from crossover.running.measuring import MeasuredSize, UnmeasuredSize
 
 
 # --- memory tuning ----------------------------------------------------------------------------------------------------
@@ -94,10 +94,10 @@ def print_measured_sizes(experiment: Experiment, budget_usd: float | None, *, as
     question, sizes, _ = question_.build_question(experiment)
     step, chosen, seconds = tuning.choose_sizes_to_measure(question, sizes)
     budget = measuring.BudgetTracker(budget_usd, question.prices)
-    found, label, as_it_was = list[measuring.Measured | measuring.Unmeasured](), "", True
+    found, label, as_it_was = list[measuring.MeasuredSize | measuring.UnmeasuredSize](), "", True
     limit_s = max(MIN_TIME_LIMIT_S, ceil(TIME_LIMIT_FACTOR * seconds))
     try:
-        with aws_errors_explained(), stop_on_signals():
+        with explain_aws_errors(), stop_on_signals():
             session, _ = renewing_session()
             if asks:
                 name = f"{experiment.project}-{experiment.name}"
@@ -119,13 +119,13 @@ def print_measured_sizes(experiment: Experiment, budget_usd: float | None, *, as
         tables.show(f"note: {left}spent at most ${budget.spent_usd:.4f} of ${budget_usd:g}")
 
 
-def _print_sizes(found: "Sequence[Measured | Unmeasured]", step: str, label: str) -> None:
+def _print_sizes(found: "Sequence[MeasuredSize | UnmeasuredSize]", step: str, label: str) -> None:
     """Print a table of the measured memory sizes of one function, and the cheapest. `found`: results; `step`: the function's step; `label`:
     origin of the figures, measured-aws or measured-local.
     """
-    from crossover.running.measuring import Measured, Unmeasured
+    from crossover.running.measuring import MeasuredSize, UnmeasuredSize
 
-    sizes = [each for each in found if isinstance(each, Measured)]
+    sizes = [each for each in found if isinstance(each, MeasuredSize)]
     rows = [
         [
             f"{each.memory_mb:,}",
@@ -139,7 +139,7 @@ def _print_sizes(found: "Sequence[Measured | Unmeasured]", step: str, label: str
     head = ["MB", "invocations", "billed time", "cost of one", "peak MB"]
     tables.show(TextTable(f"[{label}] {step}, one round", head, rows))
     for each in found:
-        if isinstance(each, Unmeasured):
+        if isinstance(each, UnmeasuredSize):
             tables.show(f"note: no measurement at {each.memory_mb:,} MB: {each.reason}")
     if sizes:
         cheapest = min(sizes, key=lambda each: each.usd)

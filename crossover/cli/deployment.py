@@ -39,8 +39,8 @@ from crossover.running.account import (
     FoundResource,
     Owner,
     Ownership,
-    aws_errors_explained,
     check_credentials,
+    explain_aws_errors,
     print_line,
 )
 from crossover.running.deploying import ROOT, cdk_command, check_before_deploying, deploy_previewed, hosts_processor
@@ -148,7 +148,7 @@ def check_account(experiment: Experiment) -> Iterator[Finding]:
     yield Finding("CDK", True, cdk_command()[-1])
     yield from _check_packaging(experiment)
     yield from check_hosts_module(experiment)
-    with aws_errors_explained():
+    with explain_aws_errors():
         yield from preflight.examine(boto3.Session(), experiment, account_file.load())
 
 
@@ -222,7 +222,7 @@ def status(config: Config, override: Override = None, as_json: AsJson = False, d
 
     names = [f"{experiment.project}-{part}" for part in (*shared_stacks(experiment), experiment.name)]
     session, now = boto3.Session(), datetime.now(UTC)
-    with aws_errors_explained():
+    with explain_aws_errors():
         for name in names:
             account.check_ours(session, name, project=experiment.project)
         stood = list(list_stack_rows(session, names, now=now))
@@ -347,7 +347,7 @@ def destroy(
     import boto3
 
     session = boto3.Session()
-    with aws_errors_explained():
+    with explain_aws_errors():
         for name in () if take_over else list_experiment_names(experiment):
             command = f"crossover destroy {command_words(config, override)}"
             account.check_owner(session, f"{experiment.project}-{name}", owner=experiment.owner, command=command)
@@ -359,7 +359,7 @@ def destroy(
     if shared:
         delete_shared(session, experiment)
     if verify:
-        with aws_errors_explained():
+        with explain_aws_errors():
             for each in [None] if shared else list_experiment_names(experiment):
                 print_line(verify_removed(session, experiment.project, each))
 
@@ -380,7 +380,7 @@ def deploy(
     check_credentials()
     if not yes and not sys.stdin.isatty():
         raise UserError("deploy: cannot ask for confirmation, because standard input is not a terminal; add --yes")
-    with aws_errors_explained():
+    with explain_aws_errors():
         for each in (experiment, *baseline_experiments(experiment)):  # baselines are deployed by the same command
             check_before_deploying(each, config=named, tell=print_line, take_over=take_over)
     if wasted := describe_idle_vcpus(experiment):

@@ -26,7 +26,7 @@ from crossover.validation import check_deployment
 from crossover.validation.combinations import list_missing_commands
 from crossover.workflow.architecture import Architecture, architecture_of, steps
 from crossover.workflow.infrastructure import NETWORK, database_hosts, shared_stacks
-from crossover.workflow.state_machines import definitions
+from crossover.workflow.state_machines import build_definitions
 
 if TYPE_CHECKING:
     from crossover.running.preparing import TriedCode
@@ -292,7 +292,7 @@ def plan_as_json(
         "data": data,
         "base": base_weights_cost(experiment, architecture),
         "functions": list_functions(experiment, architecture),
-        "state_machines": list(definitions(architecture, experiment)),
+        "state_machines": list(build_definitions(architecture, experiment)),
         "database_hosts": database_hosts(experiment, architecture),
         "instances": asdict(program.instances(experiment)) if program else None,
         "ttl_hours": experiment.lifetime.ttl_hours,
@@ -475,7 +475,7 @@ def list_functions(experiment: Experiment, architecture: Architecture) -> list[d
 def describe_hosts(experiment: Experiment, architecture: Architecture) -> list[str]:
     """Return lines about the deployment's state machines, database hosts, instances and time to live."""
     lines = []
-    if machines := definitions(architecture, experiment):
+    if machines := build_definitions(architecture, experiment):
         lines.append(f"state machines: {', '.join(machines)}")
     if hosts := database_hosts(experiment, architecture):
         lines.append(f"database hosts: {hosts} x {experiment.database.instance_type}")

@@ -9,7 +9,7 @@ import typer
 from crossover.cli.arguments import Debug, require_checkout
 from crossover.errors import CrossoverError
 from crossover.reports import prices
-from crossover.running.account import aws_errors_explained
+from crossover.running.account import explain_aws_errors
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False)
 
@@ -27,7 +27,7 @@ def refresh(
 
     path, listed_now = prices.PRICING, prices.load()
     region = region or listed_now.region
-    with aws_errors_explained():
+    with explain_aws_errors():
         text, changes, kept = refresh_prices(
             path.read_text("utf-8"), boto3.Session(), region=region, now=datetime.now(UTC)
         )

@@ -32,7 +32,7 @@ from crossover.errors import ConfigError, Corrupt, DataError, UserError
 from crossover.experiment import Experiment
 from crossover.reports.folder import PROJECTION, RunFolder, is_ours, write_atomically
 from crossover.running import account, deploying, running_costs
-from crossover.running.account import aws_errors_explained
+from crossover.running.account import explain_aws_errors
 from crossover.simulation import processors
 from crossover.simulation.processors import describe_idle_vcpus
 from crossover.validation import check_deployment
@@ -158,7 +158,7 @@ def _start(experiment: Experiment, on: Where, out: Path, on_progress: "OnProgres
         case "local":
             return running.run_local(experiment, out, on_progress, resume=bool(resume))
         case "aws":
-            with aws_errors_explained():  # a missing permission is noticed only at the first call that needs it
+            with explain_aws_errors():  # a missing permission is noticed only at the first call that needs it
                 return running.run_aws(experiment, out, on_progress, resume=resume)
 
 
@@ -210,7 +210,7 @@ def _check_deployed(experiment: Experiment, config: str, *, take_over: bool) -> 
     from crossover import running
 
     now, session = datetime.now(UTC), boto3.Session()
-    with aws_errors_explained():
+    with explain_aws_errors():
         stack = account.check_runnable(
             session, f"{experiment.project}-{experiment.name}", project=experiment.project, config=config, now=now
         )

@@ -32,7 +32,7 @@ def print_line(line: str) -> None:
 
 
 @contextmanager
-def aws_errors_explained() -> Iterator[None]:
+def explain_aws_errors() -> Iterator[None]:
     """Context manager that turns botocore's errors in its block into messages for the user. Raises UserError for missing, expired or
     insufficient credentials, a missing region, a region that is not enabled, and an endpoint that does not answer; CrossoverError for all
     other errors of AWS.
@@ -72,7 +72,8 @@ ALWAYS_ENABLED = "us-east-1"  # in every account
 
 def _explain_refused_credentials(code: str) -> str:
     """Return the error message for credentials that AWS refused with the error code `code`. A region that is not enabled for the account
-    refuses valid credentials too: if us-east-1 accepts them, the message blames the region, otherwise the credentials.
+    refuses valid credentials too: STS in us-east-1 is asked, and if it accepts them, the message blames the region, otherwise the
+    credentials.
     """
     import boto3
     from botocore.exceptions import BotoCoreError, ClientError
@@ -129,12 +130,12 @@ def _list_other_regions() -> dict[str, str]:
 
 
 def check_credentials() -> None:
-    """Raise UserError if AWS does not accept the credentials of the environment, or if the region is outside the partition `aws`. Calls
-    STS, or the endpoint that AWS_ENDPOINT_URL names.
+    """Raise UserError if AWS does not accept the credentials of the environment, if there are none, or if the region is outside the
+    partition `aws`; CrossoverError for other errors of AWS. Calls STS, or the endpoint that AWS_ENDPOINT_URL names.
     """
     import boto3
 
-    with aws_errors_explained():
+    with explain_aws_errors():
         check_partition(boto3.Session().region_name)
         boto3.client("sts").get_caller_identity()
 
@@ -282,7 +283,7 @@ def describe_place(session: Any) -> str:
 
 def check_deployable(session: Any, name: str, *, config: Path | str) -> None:
     """Raise UserError if the stack `name`, in the account of `session`, is in a state that a deployment cannot continue from: an operation
-    is in progress, a change set was never executed, or a rollback or deletion failed.
+    is in progress, a change set was never executed, or a rollback or deletion failed. Nothing is raised if there is no such stack.
 
     `config`: the configuration's path, shown in the message.
     """
@@ -460,9 +461,10 @@ def find_holding_stack(session: Any, id: str) -> str:
 
 def load_owner(session: Any, project: str, experiment: str | None = None) -> Owner:
     """Return the owner with the ids of all resources in its stacks, read from the account of `session`: one `experiment`, or the whole
-    project if that is None.
+    project if that is None. Deleted stacks are found for 90 days.
 
-    For a whole project, stacks that still exist and depend on no shared stack are left out of the owner's and listed in `others`.
+    For a whole project, stacks that still exist and depend on no shared stack are left out of the owner's and listed in `others`; for one
+    experiment, `others` are all other existing stacks of the project.
     """
     mine = f"{project}-{experiment}"
     ours = [each for each in _list_project_stacks(session, project) if is_ours(each, project)]
@@ -853,7 +855,8 @@ class FoundResource:
 
 
 def find_resources(session: Any, owner: Owner, kinds: Iterable[str] = ()) -> list[FoundResource]:
-    """Return all resources in the account of `session` that are the owner's or look like it, sorted by kind, then name.
+    """Return all resources in the account of `session` that are the owner's or look like it, sorted by kind in the order of `kinds`, then
+    by name.
 
     `kinds`: keys of KINDS to search, by default all. Errors of AWS are raised, so that an API that does not answer is not mistaken for an
     empty one.

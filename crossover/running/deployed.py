@@ -71,13 +71,13 @@ def run_fleet(
     retry: RetryPolicy = no_retry,
     check: RunCheck = skip_check,
 ) -> RunFolder:
-    """Run the experiment's programs on the instances of the Auto Scaling group `fleet`, write the results folder `out`, and scale the group
-    to zero at the end, even after an error.
+    """Run the experiment's programs on the instances of the Auto Scaling group `fleet`, write the results folder `out`, and return it. At
+    the end, even after an error, scale the group to zero and delete the announcement of the run from the bucket.
 
     `prepared`: the run; `on_progress`: called after each epoch; `session`: makes the AWS clients; `where`: aws or local; `announced`:
     whether the fleet already has this run, which is then only followed. `complete`: adds to the records what only the platform knows, after
     the run; `retry`: retry policy for calls to AWS; `check`: called at every poll, raises if something other than the run prevents it from
-    continuing.
+    continuing. Raises the errors of `finish`.
     """
     groups, members = session.client("autoscaling"), prepared.experiment.workers
     count = count_instances(prepared.experiment, prepared.architecture)
@@ -236,9 +236,9 @@ def run_deployed(
 
 
 def fetch_lambda_reports(prepared: PreparedRun, *, session: Any, where: str) -> None:
-    """Read Lambda's own reports on the run `prepared` from its logs. They add billed time, INIT time and peak memory to the run's records,
-    and the number and GB-seconds of invocations that were killed before they wrote a record. Does nothing if the experiment has no
-    functions.
+    """Read Lambda's own reports on the run `prepared` from its logs, and wait until they have appeared, up to a time limit. They add billed
+    time, INIT time and peak memory to the run's records, and to `prepared.unrecorded` the number and GB-seconds of invocations that were
+    killed before they wrote a record. Does nothing if the experiment has no functions.
 
     `session`: makes the AWS clients; `where`: aws or local. On the local cloud only the killed invocations are added: its times contain
     waits for a CPU core, which the records leave out.
@@ -289,7 +289,8 @@ class StateMachineExecution:
 
 
 def start_execution(prepared: PreparedRun, states: Any, machine: str, *, again: bool) -> str:
-    """Start an execution of the state machine `machine` for the run `prepared` and return the execution's ARN.
+    """Start an execution of the state machine `machine` for the run `prepared` and return the execution's ARN, also if an execution of that
+    name exists already.
 
     The execution's name contains run id and attempt number, since AWS reserves names for 90 days. `states`: a Step Functions client;
     `machine`: ARN of the state machine; `again`: whether the run is resumed. At Ctrl-C the execution is stopped.

@@ -21,7 +21,7 @@ from crossover.errors import CrossoverError, MissingTool, UserError
 from crossover.experiment import Experiment
 from crossover.reports import bill
 from crossover.running import account, organisation, preflight, removal, running_costs
-from crossover.running.account import FUNCTION, Owner, aws_errors_explained, list_instances
+from crossover.running.account import FUNCTION, Owner, explain_aws_errors, list_instances
 from crossover.running.preflight import expected_minutes
 from crossover.stores import deployed_clients
 from crossover.validation import account_file
@@ -390,7 +390,7 @@ def deploy_previewed(
     """
     import boto3
 
-    with _open_cdk_folder() as folder, aws_errors_explained():
+    with _open_cdk_folder() as folder, explain_aws_errors():
         assembly = folder / "assembly"
         zone = choose_zone_arguments(experiment, tell=tell)
         build_assets(experiment)

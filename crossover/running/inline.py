@@ -75,7 +75,7 @@ def run_with_baselines(
     cores: int | None = None,
 ) -> RunFolder:
     """Run the experiment into the folder `out`, then its baselines into folders inside `out`, one after another, and return the
-    experiment's folder.
+    experiment's folder. Inline and local, files of an earlier run in such a folder are moved aside first, except those of a resumed run.
 
     `run`: runs one experiment into a folder, resuming the unfinished run if it gets one. `where`: inline, local or aws. `resume` (inline or
     local): start with the first experiment whose folder holds an unfinished run, and continue with those after it. `cores`: CPU cores of

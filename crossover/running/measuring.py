@@ -77,7 +77,7 @@ class BudgetTracker:
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredSize:
     """The measured cost of one function at one memory size. `seconds`, `usd`: means over the invocations of the billed duration and the
     cost; `peak_mb`: highest memory use of all invocations.
     """
@@ -90,7 +90,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Unmeasured:
+class UnmeasuredSize:
     """A memory size that could not be measured, because a step failed or AWS does not allow the size. `reason`: the error message."""
 
     memory_mb: int
@@ -106,9 +106,10 @@ def measure_sizes(
     budget: BudgetTracker,
     timeout_s: int,
     wait_s: float = usage.WAIT_S,
-) -> Iterator[Measured | Unmeasured]:
+) -> Iterator[MeasuredSize | UnmeasuredSize]:
     """Run one round of training on AWS for each memory size, with the function of the step `step` set to this size, and yield what an
-    invocation of it takes. The function is restored after each size.
+    invocation of it takes, or why the size could not be measured. After each size the function is restored and the round's objects are
+    deleted.
 
     `sizes`: memory in MB; `session`: makes the AWS clients; `budget`: shared by all sizes; `timeout_s`: time limit of an invocation;
     `wait_s`: longest wait for Lambda's reports. Raises ConfigError if the experiment is not deployed, has no functions to invoke, or has a
@@ -144,7 +145,7 @@ def measure_sizes(
         finally:
             objects.delete_prefix(prepared.keys.prefix)
         reports = calls.collect_reports(wait_s=wait_s)
-        yield Unmeasured(memory_mb, reason) if reason else calls.summarize(step, memory_mb, reports)
+        yield UnmeasuredSize(memory_mb, reason) if reason else calls.summarize(step, memory_mb, reports)
 
 
 def reduce_to_one_round(experiment: Experiment) -> Experiment:
@@ -248,7 +249,7 @@ class StepInvoker:
             self.budget.release(paid - self.budget.invocation_usd(each.billed_ms / 1_000, each.memory_mb))
         return mine
 
-    def summarize(self, step: str, memory_mb: int, reports: Sequence[Report]) -> Measured:
+    def summarize(self, step: str, memory_mb: int, reports: Sequence[Report]) -> MeasuredSize:
         """Return what an invocation of the step's function took at `memory_mb` MB, as the mean over those of `reports` that are about this
         function.
 
@@ -262,7 +263,7 @@ class StepInvoker:
         billed_s = [each.billed_ms / 1_000 for each in mine]
         usd = sum(self.budget.invocation_usd(each, memory_mb) for each in billed_s)
         peak_mb = max(each.max_memory_mb for each in mine)
-        return Measured(memory_mb, len(mine), sum(billed_s) / len(mine), usd / len(mine), peak_mb)
+        return MeasuredSize(memory_mb, len(mine), sum(billed_s) / len(mine), usd / len(mine), peak_mb)
 
     @contextmanager
     def resize(self, step: str, *, memory_mb: int, timeout_s: int) -> Iterator[None]:

@@ -178,7 +178,8 @@ def renewing_session() -> tuple[Any, Callable[[], None]]:
 class DeployedParameters:
     """What an experiment's deployed stack has published as SSM parameters. `bucket`, `data_buckets`: names of the bucket for the run and of
     those for the data, if they are separate; `run_machine`: ARN of the state machine that carries out runs, "" if programs on instances do;
-    `fleet`: then the name of their Auto Scaling group, else ""; `shape`: settings that the deployment fixed.
+    `fleet`: then the name of their Auto Scaling group, else ""; `shape`: settings that the deployment fixed: architecture, compute,
+    channel, and the most workers and parallel minibatches.
     """
 
     bucket: str
@@ -239,8 +240,9 @@ DEADLINE_EVERY_S = 60.0  # between two writes of the deadline
 
 @dataclass(frozen=True)
 class Progress:
-    """The state of a run after an epoch. `epoch`, `epochs`: number of the epoch and of all epochs; `seconds`: time since this command began
-    to follow the run; `usd`: cost so far at AWS's prices, None if it is unknown.
+    """The state of a run after an epoch. `epoch`, `epochs`: number of the epoch and of all epochs; `train_loss`: mean loss of the epoch's
+    training, None if none is known; `val_loss`, `val_metric`: loss and `metric` on the validation set; `seconds`: time since this command
+    began to follow the run; `usd`: cost so far at AWS's prices, None if it is unknown.
     """
 
     epoch: int

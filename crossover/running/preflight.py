@@ -177,7 +177,7 @@ def build_definitions(experiment: Experiment) -> dict[str, state_machines.StateD
     architecture = architecture_of(experiment)
     alone = not shared_stacks(experiment, architecture)
     only = f"{experiment.project}-{experiment.name}" if alone else ""
-    own = state_machines.definitions(architecture, experiment, minibatches=most_minibatches(experiment))
+    own = state_machines.build_definitions(architecture, experiment, minibatches=most_minibatches(experiment))
     return {**own, "expiry": expiry_machine.definition(experiment.project, only=only)}
 
 

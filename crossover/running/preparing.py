@@ -197,7 +197,9 @@ class PreparedRun:
     """A run whose data and configuration have been written to its object store, and what this process has read of its progress since then.
 
     `run`: its id; `objects`: its store; `facts`: its configuration, the content of experiment.json; `records`: by key, one for each
-    finished invocation or interval of a program; `decisions`: one for each evaluation, whether training continues.
+    finished invocation or interval of a program; `under_way`: latest usage snapshots of invocations that have no record yet; `decisions`:
+    one for each evaluation, whether training continues; `unrecorded`: killed invocations that left no record, None if the platform was not
+    asked; `damaged`: a sentence for each piece of damaged data that the run does without.
     """
 
     run: str

@@ -148,7 +148,6 @@ def fetch_price(session: Any, item: str, *, region: str, now: datetime | None = 
 
 
 def _list_products(session: Any, product: Product, *, region: str) -> Iterator[Mapping[str, Any]]:
-    # Data transfer is listed under the region that it leaves.
     """Yield the entries of AWS's price list for the product in `region`. For data transfer, `region` is the one that the data leaves."""
     where = "fromRegionCode" if product.service == "AWSDataTransfer" else "regionCode"
     wanted = {where: region, **product.attributes}

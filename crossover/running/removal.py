@@ -18,7 +18,7 @@ from crossover.running.account import (
     Owner,
     Ownership,
     ReportLine,
-    aws_errors_explained,
+    explain_aws_errors,
     print_line,
 )
 from crossover.runtime import Pauses
@@ -399,7 +399,7 @@ def _delete_stacks(session: Any, project: str, experiment: str | None) -> None:
 
     gone, wanted = list[str](), list[str]()
     try:
-        with aws_errors_explained():
+        with explain_aws_errors():
             _wait_until_idle(session, project, [experiment] if experiment else list(account.SHARED_KINDS))
             owner = account.load_owner(session, project, experiment)
             standing = sorted(

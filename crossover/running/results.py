@@ -19,10 +19,11 @@ from crossover.workflow.context import RunConfiguration
 
 
 def write_folder(prepared: PreparedRun, out: Path, *, where: str, failure: str | None = None) -> RunFolder:
-    """Write the results folder `out` of the run `prepared`, with its report, from the records read so far, and return the folder. The
+    """Write the results folder `out` of the run `prepared`, with its report page, from the records read so far, and return the folder. The
     trained model is included if the run finished.
 
-    `where`: inline, local or aws; `failure`: error message of a failed run, None if it did not fail.
+    `where`: inline, local or aws; `failure`: error message of a failed run, None if it did not fail. Raises CrossoverError if the run's
+    outcome cannot be read; with a `failure`, the folder is then written without it.
     """
     from crossover.reports.report_pages import write_report  # with matplotlib
 
@@ -58,8 +59,8 @@ def _load_model(prepared: PreparedRun, final: Mapping[str, Any]) -> bytes:
 def _build_result(
     prepared: PreparedRun, *, where: str, final: dict[str, Any] | None = None, failure: str | None = None
 ) -> dict[str, Any]:
-    """Return the content of result.json. `where`: inline, local or aws; `final`: the run's outcome, None if it did not finish; `failure`:
-    error message of a failed run.
+    """Return the content of result.json, from the records and decisions read so far. `where`: inline, local or aws; `final`: the run's
+    outcome, None if it did not finish; `failure`: error message of a failed run.
     """
     facts, records = prepared.facts, list(prepared.records.values())
     workers, decided = prepared.experiment.workers, len(prepared.decisions)

@@ -27,10 +27,10 @@ from crossover.simulation.repetitions import (
     Draw,
     Outcome,
     RepeatedRun,
-    figures,
+    find_problems,
     keep_feasible,
     list_draws,
-    problems,
+    list_values,
     run_repetitions,
     simulate_draw,
 )
@@ -72,7 +72,7 @@ class Point:
     @cached_property
     def problems(self) -> tuple[str, ...]:
         """Reasons why AWS would not run this point at all, or not in every repetition."""
-        return problems(self.outcomes)
+        return find_problems(self.outcomes)
 
     @property
     def would_run(self) -> bool:
@@ -83,7 +83,7 @@ class Point:
         """Return the values of one figure, one per draw in draw order; infinite for draws in which AWS would not run the point. `figure`: a
         key of FIGURES, such as "dollars" or "time" (seconds).
         """
-        return figures(self.outcomes, FIGURES[figure])
+        return list_values(self.outcomes, FIGURES[figure])
 
     def band(self, figure: str) -> Band:
         """Return the p5, p50 and p95 of one figure over the draws in which AWS would run the point; NaN if there are none. `figure`: a key
@@ -113,7 +113,7 @@ class Crossing:
 class Breakeven:
     """Result of comparing experiments along several axes. `here`: points with the settings of the experiments' own files; `points`: points
     at all other values of all axes; `crossings`: changes of the leader; `left_out`: one sentence for each experiment or value that could
-    not be simulated; `rests`: sentence on the assumptions that the cheapest run depends on.
+    not be simulated; `rests`: sentence on the assumptions that the cheapest run depends on, "" if no run is significantly cheapest.
     """
 
     experiments: tuple[Experiment, ...]
@@ -215,6 +215,7 @@ def prepare_entrants(
 ) -> tuple[tuple[Experiment, ...], list[str], Calibration]:
     """Add the missing rivals to the experiments: one function, one machine and one GPU alone, and a GPU fleet. Return three values: all of
     them that can be simulated, one reason for each that cannot, and the calibration with the uncertainty of its speed for their model.
+    Raises as `add_rivals` and `keep_projectable` do.
     """
     entrants, left_out = keep_projectable(add_rivals(experiments))
     return entrants, left_out, calibration.with_uncertainty_of(entrants[0].training.model)
@@ -309,9 +310,9 @@ class PlannedPoint(NamedTuple):
 
 
 def _list_axis_points(entrants: Sequence[Experiment], base: Workload) -> Iterator[tuple[str, int, Change]]:
-    """Yield (axis, value, change) for each value of each axis, after ("here", 0, no change). `change` takes an experiment and its workload
-    and returns both at that value; all other settings stay as in the files. `base`: workload of the first of `entrants`, which limits the
-    batch sizes.
+    """Yield (axis, value, change) for each value of each axis, after ("here", 0, no change). A change is a function that takes an
+    experiment and its workload and returns both at that value; all other settings stay as in the files. `base`: workload of the first of
+    `entrants`; a batch size above its number of samples is left out.
     """
     first, every = entrants[0], entrants[0].exchange.every
     together = [each.workers for each in entrants if not architecture_of(each).alone]
@@ -382,7 +383,7 @@ def _choose_workers(experiment: Experiment, own: Workload, *, calibration: Calib
 
 def find_crossings(points: Sequence[Point]) -> Iterator[Crossing]:
     """Yield every change of the leader between an architecture and its best rival, on every axis and in every one of FIGURES, by the
-    medians. The best rival is the cheapest or the fastest one at each value.
+    medians. The best rival is the cheapest or the fastest one at each value. Points that AWS would not run are left out.
     """
     for axis in dict.fromkeys(point.axis for point in points):
         ours = [point for point in points if point.axis == axis and point.would_run]

@@ -64,10 +64,10 @@ PAGE, CSV = "breakeven.html", "breakeven.csv"
 
 
 def write_page(found: Breakeven, out: Path, command: str = "") -> Path:
-    """Write the page of a break-even (breakeven.html), its table (breakeven.csv) and one SVG file per plot into the folder `out`. Return
-    the path of the page.
+    """Write the page of a break-even (breakeven.html), its table (breakeven.csv) and one SVG file per plot into the folder `out`, which is
+    created if necessary. Return the path of the page.
 
-    `found`: the break-even; `command`: command that the page suggests next.
+    `found`: the break-even; `command`: command that the page suggests next, "" for none.
     """
     out.mkdir(parents=True, exist_ok=True)
     page = replace(_build_page(found, command), links=links_of(out, CSV, SLIDERS_PAGE))
@@ -80,8 +80,8 @@ def write_page(found: Breakeven, out: Path, command: str = "") -> Path:
 
 
 def links_of(out: Path, *names: str) -> list[tuple[str, str]]:
-    """Return links from a page to other files in the folder `out`, as (file name, link text). The CSV file is always included, other files
-    of `names` only if they exist.
+    """Return links from a page to other files in the folder `out`, as (file name, link text). Of `names` (PAGE, SLIDERS_PAGE, CSV) those
+    that exist; CSV even if it does not exist yet.
     """
     words = {PAGE: "the curves", SLIDERS_PAGE: "sliders", CSV: CSV}
     return [(name, words[name]) for name in names if name == CSV or (out / name).is_file()]
@@ -467,8 +467,10 @@ def simulate_grid(
     )
 
 
-def find_surely_behind(points: Sequence[Point], figure: str) -> list[list[str]]:
-    """Return one list per point: the names of the points that it is significantly better than in `figure` ("dollars" or "time")."""
+def find_surely_beaten(points: Sequence[Point], figure: str) -> list[list[str]]:
+    """Return one list per point, in the order of `points`: the names of the points that it is significantly better than (lower) in
+    `figure`, "dollars" or "time".
+    """
     found: dict[str, list[str]] = {point.name: [] for point in points}
     for one, other in combinations(points, 2):
         led = lead({one.name: one.by_draw(figure), other.name: other.by_draw(figure)})
@@ -494,7 +496,8 @@ WITHOUT = (
 
 
 def write_sliders(found: PlayGrid, out: Path, uplot: Path = UPLOT) -> Path:
-    """Write the page with sliders (play.html) over the grid `found` into the folder `out` and return the page's path.
+    """Write the page with sliders (play.html) over the grid `found` into the folder `out`, which is created if necessary, and return the
+    page's path.
 
     `uplot`: folder with uPlot's files; if they do not match UPLOT_SHA256, the page has words and figures but no curves.
     """
@@ -570,7 +573,7 @@ def grid_as_json(found: PlayGrid) -> Mapping[str, Any]:
                 [numbers[name] for name in sooner],
             ]
             for point, cheaper, sooner in zip(
-                points, find_surely_behind(points, "dollars"), find_surely_behind(points, "time"), strict=True
+                points, find_surely_beaten(points, "dollars"), find_surely_beaten(points, "time"), strict=True
             )
         ]
         for points in found.cells.values()

@@ -41,7 +41,9 @@ class TokenBucket:
     by_memory: Sequence[tuple[float, float]] = ()
 
     def floor_at(self, memory_mb: float) -> float:
-        """Return the bytes per second that a function of `memory_mb` MB can sustain after the burst."""
+        """Return the bytes per second that a function of `memory_mb` MB can sustain after the burst: `floor_bytes_s`, or by the rule
+        `by_memory` if there is one, which stays constant outside its pairs.
+        """
         if not self.by_memory:
             return self.floor_bytes_s
         below, *above = self.by_memory
@@ -55,8 +57,8 @@ class TokenBucket:
 
 @dataclass(frozen=True, slots=True)
 class Direction:
-    """Speed of reads or of writes to a service as one client sees it. The first `burst_bytes` bytes move at `bytes_s` bytes per second, the
-    rest at no more than `floor_bytes_s`.
+    """Speed of reads or of writes to a service as one client sees it. A request takes `latency_s`; the first `burst_bytes` bytes move at
+    `bytes_s` bytes per second (the slowest of connection, processor and host), the rest at no more than `floor_bytes_s`.
     """
 
     latency_s: float
@@ -85,9 +87,11 @@ class ServiceClient:
 @dataclass(frozen=True, kw_only=True)
 class Service:
     """Speed of a store or of the bus. A request takes `latency_s`, and the time for its bytes at the slowest of three: the client's
-    connection, the client's processor, the host's link.
+    connection (`client_bytes_s`), the client's processor (`cpu_s_byte` seconds of a whole vCPU per byte), the host's link (`host_bytes_s`
+    in each direction, shared by its clients).
 
-    The figures of reads also hold for writes, unless a `write_` field is set.
+    The figures of reads also hold for writes, unless a `write_` field is set. `latency_sigma`: spread of a request's logarithm; `slowdown`:
+    factor on transfer times that measured readers needed beyond connection and network.
     """
 
     latency_s: float  # mean of a request without a body
@@ -184,6 +188,13 @@ INIT_LIMIT_S = 10.0
 class Calibration:
     """All speeds, delays and random spreads that a simulation needs and that do not follow from the experiment's sizes. A default without a
     source is an assumption.
+
+    Units are in the names: `_s` seconds, `_bytes_s` bytes per second, `_s_byte` seconds per byte, `_sigma` the spread of a factor's
+    logarithm. `sample_s`: seconds of one sample's gradient on the reference vCPU, by model; `mac_s`: the same per multiply-accumulate, for
+    other models; `function_speed`, `instance_speed`: speed of a vCPU relative to the reference; `*_batch_s`: constant seconds per
+    minibatch; `objects`, `tensors`, `bus`: services as functions see them, `instance_objects`, `instance_bus` as instances do;
+    `concurrency`: the account's quota of functions at once, None for no limit; `measured`: (least, most) that measurements cover, by
+    quantity; `elsewhere`: caveats by subject; `basis`: sentences on where the figures come from.
     """
 
     name: str
@@ -270,7 +281,7 @@ class Calibration:
 
     def with_uncertainty_of(self, model: str) -> "Calibration":
         """Return this calibration with `level_sigma`, the uncertainty of the computing speed on processors, set for the model named
-        `model`: 0 if the model was measured, otherwise UNMEASURED_SIGMA.
+        `model`: 0 if `sample_s` has a measured time of the model, otherwise UNMEASURED_SIGMA.
         """
         return replace(self, level_sigma=0.0 if model in self.sample_s else UNMEASURED_SIGMA)
 
@@ -288,10 +299,10 @@ class Calibration:
         )
 
     def gradient_s(self, workload: Workload, samples: int, *, threads: float, speed: float, batch_s: float) -> float:
-        """Return the seconds in which a processor computes the gradient of one minibatch of `samples` samples of `workload`.
+        """Return the seconds in which a processor computes the gradient of one minibatch of `samples` samples of `workload`; 0 if there are
+        no samples.
 
-        `threads`: number of vCPUs, or a part of one; `speed`: speed of each, in reference vCPUs; `batch_s`: constant
-        seconds per minibatch.
+        `threads`: number of vCPUs, or a part of one; `speed`: speed of each, in reference vCPUs; `batch_s`: constant seconds per minibatch.
         """
         if not samples:
             return 0.0
@@ -308,7 +319,9 @@ class Calibration:
         return two * _speed_up_by_amdahl(share, threads) / _speed_up_by_amdahl(share, MEASURED_THREADS)
 
     def sample_gradient_s(self, workload: Workload) -> float:
-        """Return the seconds of one sample's gradient of the workload's model on the reference vCPU."""
+        """Return the seconds of one sample's gradient of the workload's model on the reference vCPU: from the model's measured time if
+        there is one, otherwise from its multiply-accumulates. Smaller images (`training_share`) take less.
+        """
         known = self.sample_s.get(workload.scaled_from or workload.model)
         whole = (1 + BACKWARD) * workload.macs * self.mac_s if known is None else known * workload.times
         return workload.training_share * whole
@@ -337,8 +350,8 @@ class Calibration:
     def gpu_gradient_s(
         self, workload: Workload, samples: int, *, instance_type: str, precision: Precision = "fp32"
     ) -> float:
-        """Return the seconds of a training step of `samples` samples on the GPU of an EC2 instance (`instance_type`). Uses the user's own
-        measurement of that card (`gpu_measured`) if there is one.
+        """Return the seconds of a training step of `samples` samples on the GPU of an EC2 instance (`instance_type`); 0 if there are no
+        samples. Uses the user's own measurement of that card (`gpu_measured`) if there is one, whatever `precision` is.
 
         Raises NoProjection if the card is not known or lacks the precision.
         """
@@ -354,8 +367,8 @@ class Calibration:
         return self.gpu_batch_s + self.gpu_pace * unsure * seconds / share
 
     def cold_start_parts_s(self, *, torch: bool, factor: float) -> tuple[float, float]:
-        """Return the seconds of a cold start as (not billed, before the handler; billed INIT). `torch`: whether the function imports torch;
-        `factor`: random factor of this start.
+        """Return the seconds of a cold start as (not billed, before the handler; billed INIT). An INIT longer than INIT_LIMIT_S begins
+        anew; only the second one is billed. `torch`: whether the function imports torch; `factor`: random factor of this start.
         """
         init_s = factor * (self.cold_torch_s if torch else self.cold_s)
         return factor * self.sandbox_s + cold_start_s(init_s) - init_s, init_s
@@ -405,8 +418,8 @@ class Calibration:
         )
 
     def list_extrapolations(self, **figures: float) -> tuple[str, ...]:
-        """Return one sentence for each of `figures` that lies outside the range covered by measurements. The keywords are those of
-        `measured`: memory_mb, object_bytes, functions, branches.
+        """Return one sentence for each of `figures` that lies outside the range covered by measurements; a figure whose name has no range
+        is never outside. The keywords are those of `measured`: memory_mb, object_bytes, functions, branches.
         """
         found = []
         for name, value in figures.items():
@@ -563,8 +576,8 @@ AnswerOf = Callable[[Calibration], str]
 
 
 class Turn(NamedTuple):
-    """A change of the answer. The answer is still the original one if computing takes `before` times as long as assumed, but it is `other`
-    if computing takes `after` times as long.
+    """A change of the answer to a question, such as which option is cheapest. The answer is still the original one if computing takes
+    `before` times as long as assumed, but it is `other` if computing takes `after` times as long.
     """
 
     before: float
@@ -573,8 +586,8 @@ class Turn(NamedTuple):
 
 
 def find_turns(answer: AnswerOf, paced: Callable[[float], Calibration]) -> list[Turn]:
-    """Return the nearest change of the answer if computing is faster than assumed, and the nearest if it is slower. A direction in which
-    none of FACTORS changes the answer is left out.
+    """Return the nearest change of the answer if computing is faster than assumed, and then the nearest if it is slower. A direction in
+    which none of FACTORS changes the answer is left out, so the list has 0 to 2 items.
 
     `answer`: function that returns the answer for a calibration; `paced`: function that returns the calibration in which computing takes
     the given factor as long.

@@ -37,8 +37,8 @@ UNKNOWN_INSTANCE = InstanceType(vcpus=2)
 
 @cache
 def _read_figures(path: Path) -> dict[str, Any]:
-    """Return the content of a calibration file. Raises ConfigError if the file is not a calibration, or if a figure has no number or no
-    source.
+    """Return the content of a calibration file; cached, so that a later change of the file is not seen. Raises ConfigError if the file is
+    not a calibration, or if a figure has no number or no source.
     """
     plain = dict(_read_yaml(path))
     try:
@@ -137,8 +137,8 @@ def load_measured_ranges() -> Mapping[str, tuple[float, float]]:
 
 @cache
 def find_equivalent_type(instance: str) -> str:
-    """Return the first known instance type with as many vCPUs and the same network bandwidth as `instance`; `instance` itself if it is not
-    known. The simulator cannot tell the two apart, so their simulations can be shared.
+    """Return the first known instance type with as many vCPUs and the same network bandwidth as `instance`, which may be `instance` itself;
+    also `instance` if it is not known. The simulator cannot tell the two apart, so their simulations can be shared.
 
     `instance`: name of a type without a GPU.
     """
@@ -163,7 +163,7 @@ def load_models() -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
 
 
 def _read_yaml(path: Path) -> Mapping[str, Any]:
-    """Return the content of a YAML file. Raises ConfigError if the file cannot be read or has another format."""
+    """Return the content of a YAML file. Raises ConfigError if the file cannot be read, is not YAML, or its `format` is not FORMAT."""
     try:
         loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
         plain: Mapping[str, Any] = yaml.load(path.read_text(encoding="utf-8"), Loader=loader)  # noqa: S506 - both are safe

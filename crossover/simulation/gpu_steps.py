@@ -91,7 +91,7 @@ def _share_of_convolutions(counts: StepCounts) -> float:
 
 @cache
 def cards() -> Mapping[str, GpuCard]:
-    """Return the GPU cards whose speed is known, by name."""
+    """Return the GPU cards whose speed is known, by name. Cached."""
     return {name: _build_card(name, plain) for name, plain in figures.load_gpus().items()}
 
 
@@ -119,8 +119,8 @@ def card_of(instance_type: str) -> GpuCard:
 
 
 def card_of_device(name: str) -> GpuCard | None:
-    """Return the card for the device name that its driver reports, such as `Tesla T4` or `NVIDIA A100-SXM4-40GB`; None if the card is not
-    known.
+    """Return the known card whose name is one of the words in the device name that its driver reports, such as `Tesla T4` or `NVIDIA
+    A100-SXM4-40GB`; None if there is none.
     """
     words = re.split(r"[^A-Za-z0-9]+", name)
     return next((card for known, card in cards().items() if known in words), None)

@@ -35,7 +35,8 @@ def draw_losses(
     rng: random.Random,
 ) -> Losses:
     """Draw the interruptions of one run that needs `work_s` seconds on `instances` spot instances, and return their number and what time
-    they cost. After each, work since the last checkpoint is lost.
+    they cost. After each, work since the last checkpoint is lost, and a new instance boots. After MAX_LOSSES interruptions the run is given
+    up (`ended` is False).
 
     `market`: how often instances are lost and how long the next one takes; `boot_s`: seconds until a new instance works; `interval_s`:
     seconds between two checkpoints; `rng`: random generator.

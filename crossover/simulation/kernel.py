@@ -16,14 +16,16 @@ SimProcess = Generator[simpy.Event, Any, None]
 
 
 class Clock(simpy.Environment):
-    """Simulated time, and the events to come. A process whose wait ends before anything else happens goes on at once: `skip` saves the
-    event, and the order of all others stays as it is.
+    """A simpy environment that holds the simulated time and its events. A process may call `skip` instead of yielding a timeout; this saves
+    an event and does not change the order of the others.
     """
 
     _resumes_one = False  # whether the event that happens now resumes a single process
 
     def run_until(self, end: simpy.Event) -> None:
-        """Let events happen in the order of time until `end` has happened. Raises the error of a process that failed."""
+        """Let events happen in the order of time until `end` has happened. Raises the error of a process that failed, and RuntimeError if
+        no event is left before `end` has happened.
+        """
         queue = self._queue
         while end.callbacks is not None and queue:
             self._now, _, _, event = heappop(queue)
@@ -37,8 +39,8 @@ class Clock(simpy.Environment):
             raise RuntimeError("a simulated run waits for an event that nothing brings about")
 
     def skip(self, seconds: float) -> bool:
-        """Move the time on by `seconds` and return True, if nothing else happens until then; otherwise return False, and the caller must
-        yield a timeout.
+        """Move the time on by `seconds` and return True, if no other event is due until then and the present event resumes only one
+        process. Otherwise return False without moving the time, and the caller must yield a timeout.
         """
         until = self._now + seconds
         if not self._resumes_one or (self._queue and self._queue[0][0] <= until):
@@ -48,8 +50,8 @@ class Clock(simpy.Environment):
 
 
 class Link:
-    """One direction of a host's network link in a simulation. All clients share its bandwidth `bytes_s` and are served in the order of
-    their requests; the two directions of a host are independent.
+    """One direction of a host's network link in a simulation. It carries one transfer at a time, in the order of requests, with all its
+    bandwidth `bytes_s`; `free_s`: simulated time from which it is free. The two directions of a host are independent.
     """
 
     __slots__ = ("bytes_s", "free_s")
@@ -59,8 +61,8 @@ class Link:
         self.bytes_s, self.free_s = bytes_s, 0.0
 
     def reserve(self, at: float, bytes_: float) -> float:
-        """Return the time at which a transfer of `bytes_` bytes, requested at the time `at`, begins, and reserve the link until it ends.
-        Calls must come in the order of time.
+        """Return the time at which a transfer of `bytes_` bytes, requested at the time `at`, begins (`at`, or later if the link is busy),
+        and reserve the link until the transfer ends. Calls must come in the order of time.
         """
         start = at if at > self.free_s else self.free_s
         self.free_s = start + bytes_ / self.bytes_s
@@ -89,7 +91,10 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A part of a simulated step: requests and their transfers, or computing. `stage`: name of the stage to which its seconds count."""
+    """A part of a simulated step: requests and their transfers, or computing. `stage`: name of the stage to which its seconds count;
+    `request_s`: seconds of latencies and transfers as if there were no other clients; `compute_s`: seconds of computing; `link`: the host's
+    link that it uses, "egress", "ingress" or "tour", "" for none; `bytes_`: bytes with which it occupies that link.
+    """
 
     stage: str
     request_s: float = 0.0  # latencies and transfers, without other clients
@@ -99,7 +104,8 @@ class Phase:
 
     def end(self, at: float, host: Host | None, request: float, compute: float) -> float:
         """Return the simulated time at which this phase ends if it begins at the time `at`. If it uses a link of `host`, reserve the link
-        and include the wait for it. `request`, `compute`: random factors on the seconds of requests and of computing.
+        and include the wait for it; without a host there is no such wait. `request`, `compute`: random factors on the seconds of requests
+        and of computing.
         """
         if self.link and host is not None:
             at = host.link(self.link).reserve(at, self.bytes_)
@@ -107,8 +113,8 @@ class Phase:
 
 
 class Gate:
-    """A barrier in simulated time, which opens when `needed` members have arrived. `opened_s`: time at which it opened, -1 before; `last`:
-    number of the member that arrived last.
+    """A barrier in simulated time, which opens when `needed` members have arrived, and stays open. `arrived`: arrivals so far; `event`:
+    happens when it opens; `opened_s`: time at which it opened, -1 before; `last`: number of the member that arrived last, -1 before any.
     """
 
     __slots__ = ("arrived", "event", "last", "needed", "opened_s")
@@ -124,7 +130,9 @@ class Gate:
         return self.opened_s >= 0.0
 
     def arrive(self, env: simpy.Environment, member: int = -1) -> None:
-        """Count one arrival, and open this gate if all needed members have arrived. `member`: number of the worker that arrived."""
+        """Count one arrival, and open this gate if it is the last needed one. A member that arrives twice counts twice. `member`: number of
+        the worker that arrived.
+        """
         self.arrived += 1
         self.last = member
         if self.arrived == self.needed:
@@ -132,15 +140,15 @@ class Gate:
             self.event.succeed()
 
     def wait(self) -> SimProcess:
-        """Wait in simulated time until this gate is open."""
+        """Wait, as a simpy process, until this gate is open; return at once if it is."""
         if not self.is_open:
             yield self.event
 
 
 class Slots:
     """The account's quota of concurrent function executions, given out in order of request. On AWS the state machine would retry a
-    throttled invocation; here the invocation waits. `most`: highest number in use so far; `throttled`: number of invocations that had to
-    wait.
+    throttled invocation; here the invocation waits. `busy`: executions in use; `most`: highest number in use so far; `throttled`: number of
+    invocations that had to wait; `longest_wait_s`: seconds of the longest wait.
     """
 
     def __init__(self, env: simpy.Environment, limit: int | None) -> None:
@@ -176,8 +184,9 @@ class Slots:
 
 
 class Environments:
-    """The warm execution environments of one Lambda function. `keep_s`: seconds for which an idle environment stays warm; `at_once`,
-    `per_s`: limit of new environments: so many at once, then so many more per second.
+    """The warm execution environments of one Lambda function. `keep_s`: seconds for which idle environments stay warm; `at_once`, `per_s`:
+    limit of new environments, as a token bucket: `at_once` immediately, then `per_s` more each second; `longest_wait_s`: longest wait for a
+    new one.
     """
 
     __slots__ = ("_due_s", "_idle", "_since_s", "at_once", "keep_s", "longest_wait_s", "per_s")
@@ -190,7 +199,7 @@ class Environments:
 
     def enter(self, now: float, count: int = 1) -> int:
         """Take environments for `count` invocations that start at the simulated time `now`: idle warm ones first. Return how many of the
-        invocations start cold.
+        invocations start cold. All idle ones are gone if none was given back in the last `keep_s` seconds.
         """
         if now - self._since_s > self.keep_s:
             self._idle = 0
@@ -198,7 +207,7 @@ class Environments:
         self._idle -= warm
         return count - warm
 
-    def wait_s(self, now: float) -> float:
+    def reserve_new(self, now: float) -> float:
         """Count one new environment, requested at the time `now`, against the limit of new environments (a token bucket). Return the
         seconds until it may start, 0 without a limit, and keep the longest in `longest_wait_s`.
         """
@@ -242,8 +251,8 @@ class RandomFactors:
         self._hosts: dict[str, list[float]] = {}
 
     def task(self) -> float:
-        """Draw a random factor on the time from the end of one state machine task to the start of the next. The branches of a Map share one
-        factor.
+        """Draw a random factor on the time from the end of one state machine task to the start of the next. The caller uses one factor for
+        all branches of a Map.
         """
         return exp(self._clock(0.0, self._task)) if self._task else 1.0
 
@@ -252,8 +261,8 @@ class RandomFactors:
         return exp(self._clock(0.0, self._cold)) if self._cold else 1.0
 
     def hosts(self, step: str, count: int = 1) -> list[float]:
-        """Return at least `count` random factors on the computing time of this worker's environments of the step named `step`, one per
-        environment. They stay the same through the run.
+        """Return a list of at least `count` random factors on the computing time of this worker's environments of the step named `step`,
+        one per environment. It is one list per step, to which later calls append; drawn factors stay the same through the run.
         """
         drawn, sigma = self._hosts.setdefault(step, []), self._host
         while len(drawn) < count:
@@ -370,8 +379,10 @@ Stages = Sequence[tuple[str, float, int]]  # name, seconds, how often
 
 @dataclass(slots=True)
 class StepUse:
-    """Usage of one step, summed over its invocations. `cold`: number of cold starts; `longest_s`: seconds of the longest invocation;
-    `memory_mb`: 0 for a program on an instance; `base_bytes`: bytes of base weights that a cold invocation reads.
+    """Usage of one step, summed over its invocations. `cold`: number of cold starts; `wall_s`, `init_s`: seconds of handlers and of INIT;
+    `billed_ms`: milliseconds that Lambda bills; `longest_s`, `longest_compute_s`: seconds of the longest invocation, and of gradients in
+    it; `memory_mb`: 0 for a program on an instance; `base_bytes`: bytes of base weights that a cold invocation reads; `stages`: [seconds,
+    count] by name.
     """
 
     step: str
@@ -392,14 +403,14 @@ class StepUse:
         return self.wall_s / self.invocations if self.invocations else 0.0
 
     def stage_mean_s(self, stage: str) -> float:
-        """Return the seconds that this step spends in the stage named `stage`, per invocation."""
+        """Return the seconds that this step spends in the stage named `stage`, per invocation; 0 if it has no such stage."""
         return self.stages.get(stage, [0.0, 0])[0] / max(1, self.invocations)
 
 
 @dataclass
 class Usage:
     """Usage of all invocations of a simulated run. `steps`: sums by name of the step; `records`: one record per invocation as a real step
-    writes it, only if `keep_records` is set.
+    writes it, only if `keep_records` is set; `facts_bytes`: size of the run configuration, which each fresh environment reads once.
     """
 
     architecture: str
@@ -410,8 +421,9 @@ class Usage:
     _tallies: dict[int, tuple[Tally, list[int]]] = field(default_factory=dict)
 
     def for_step(self, step: str, *, memory_mb: int, base_bytes: int = 0) -> StepUse:
-        """Return the usage of the step with that name; create an empty one at the first call. `memory_mb`: memory of its function, 0 for a
-        program; `base_bytes`: bytes of base weights that a cold invocation reads.
+        """Return the usage of the step with that name, to which invocations are added; create an empty one at the first call, which alone
+        uses the other arguments. `memory_mb`: memory of its function, 0 for a program; `base_bytes`: bytes of base weights that a cold
+        invocation reads.
         """
         found = self.steps.get(step)
         if found is None:
@@ -435,10 +447,10 @@ class Usage:
     ) -> None:
         """Add one invocation of a step, or `times` equal ones, to the usage of the run.
 
-        `use`: usage of the step; `place`: position in the run; `started_at`: its start in simulated seconds; `wall_s`, `init_s`: seconds of
-        the handler and of INIT; `cold`: whether it started cold; `tally`: its requests; `stages`: its stages; `minibatch`: number to record
-        instead of the place's; `notes`: further fields of the record. With `times` above 1, at most one of them starts cold, and no records
-        may be kept.
+        `use`: usage of the step, which is changed; `place`: position in the run; `started_at`: its start in simulated seconds; `wall_s`,
+        `init_s`: seconds of the handler and of INIT; `cold`: whether it started cold; `tally`: its requests, kept by reference and summed
+        only by `total`; `stages`: (name, seconds, count) of its stages; `minibatch`: number to record instead of the place's; `notes`:
+        further fields of the record. With `times` above 1, at most one of them starts cold, and no records may be kept.
         """
         use.invocations += times
         wall_s = round(wall_s, 6)
@@ -479,7 +491,9 @@ class Usage:
         stages: Stages,
         notes: Mapping[str, Any],
     ) -> None:
-        """Append the record of one invocation, with the fields that a real step writes."""
+        """Append the record of one invocation, with the fields that a real step writes. If it starts cold, its traffic includes the reads
+        of the run configuration and of base weights, which `tally` does not hold.
+        """
         traffic = tally.as_traffic()
         if cold and use.memory_mb:
             for bytes_ in filter(None, (self.facts_bytes, use.base_bytes)):
@@ -524,7 +538,7 @@ class Usage:
 
 
 def _count_read(traffic: dict[str, dict[str, Any]], bytes_: int) -> None:
-    """Add one read of an object of `bytes_` bytes to `traffic`, the traffic of one record."""
+    """Add one read of an object of `bytes_` bytes to the object store's part of `traffic`, the traffic of one record."""
     objects = traffic["object_store"]
     objects["bytes_in"] += bytes_
     objects["requests"] += 1

@@ -79,8 +79,9 @@ def _learn_from_run(run: RunFolder, base: Calibration) -> Calibration:
 def _iter_computations(
     records: Iterable[Mapping[str, Any]], batch_size: int, *, processor: bool
 ) -> Iterable[tuple[float, int]]:
-    """Yield (seconds, samples) of each minibatch that warm invocations computed; of a long invocation, the mean. `batch_size`: samples per
-    minibatch if a record does not say; `processor`: use processor time instead of wall time, which other processes disturb.
+    """Yield (seconds, samples) of each minibatch that warm invocations computed; for an invocation that computed several, one pair with
+    their mean. `batch_size`: samples per minibatch if a record does not say; `processor`: use processor time instead of wall time, which
+    other processes disturb.
     """
     figure = "cpu_s" if processor else "wall_s"
     for record in records:
@@ -111,7 +112,7 @@ def _computing_sigma(timed: Sequence[tuple[float, int]]) -> float | None:
 
 def _init_seconds(records: Iterable[Mapping[str, Any]]) -> dict[str, float]:
     """Return the measured seconds of INIT as fields of a calibration: the smallest of the steps' medians as `cold_s` (without torch), the
-    largest as `cold_torch_s`. {} if there were no cold starts.
+    largest as `cold_torch_s`, equal if only one step started cold. {} if there were no cold starts.
     """
     by_step: dict[str, list[float]] = defaultdict(list)
     for record in records:
@@ -124,8 +125,8 @@ def _init_seconds(records: Iterable[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def _significant_share(records: Iterable[Mapping[str, Any]], parameters: int, buffers: int) -> float | None:
-    """Return the share of a gradient's coordinates that MLLess's filter let through, computed from the bytes that workers stored per
-    update. None if no update was stored. `parameters`, `buffers`: number of values in the model.
+    """Return the share (0 to 1) of a gradient's coordinates that MLLess's filter let through, computed from the bytes that workers stored
+    per update. None if no update was stored. `parameters`, `buffers`: number of values in the model.
     """
     stored = rounds = 0
     for record in records:

@@ -42,11 +42,13 @@ class MeasuredSteps:
     source: str
 
     def step_s(self, samples: float, *, share: float) -> float:
-        """Return the seconds of one step of `samples` samples. `share`: work per sample relative to that of a full-size image."""
+        """Return the seconds of one step of `samples` samples, by the line through the measurements. `share`: work per sample relative to
+        that of a full-size image.
+        """
         return self.constant_s + share * self.sample_s * samples
 
 
-def read_row(path: Path, workload: Workload, precision: Precision) -> MeasuredSteps:
+def read_measured_steps(path: Path, workload: Workload, precision: Precision) -> MeasuredSteps:
     """Return the measured steps in the file that `crossover probe` wrote to `path`.
 
     Raises ConfigError if the file is not from `crossover probe`, or if it was measured on a card that no known instance type has, with

@@ -31,7 +31,7 @@ def count_paid_vcpus(experiment: Experiment) -> float:
 
 def count_threads(experiment: Experiment, *, cores: int | None = None) -> int:
     """Return the number of threads that `training.threads` means. `auto` means all vCPUs that a worker pays for, rounded up, but not more
-    than `cores`: cores of the machine if the run is not on AWS.
+    than `cores`: cores of the machine if the run is not on AWS, None on AWS.
     """
     given = experiment.training.threads
     if given != "auto":
@@ -52,8 +52,9 @@ WORTH_SAYING = 0.01  # of an epoch's dollars
 
 
 def describe_idle_vcpus(experiment: Experiment) -> str:
-    """Return a sentence if `training.threads` leaves vCPUs idle that are paid for, with the dollars they cost, or if there are more threads
-    than vCPUs. Return "" otherwise, or if the waste is below WORTH_SAYING.
+    """Return a sentence if `training.threads` leaves vCPUs idle that are paid for, with the projected dollars that they cost, or if there
+    are more threads than vCPUs. Return "" otherwise, or if the waste is below WORTH_SAYING. If dollars cannot be projected, the sentence
+    comes without them.
     """
     count, whole = count_threads(experiment), count_paid_vcpus(experiment)
     if whole <= count <= ceil(whole):

@@ -95,7 +95,7 @@ Outcomes = Sequence[Outcome]
 
 
 def list_draws(seed: int, count: int = REPETITIONS) -> tuple[Draw, ...]:
-    """Return `count` draws for the repetitions of a simulation. The same seed gives the same draws.
+    """Return `count` draws for the repetitions of a simulation. The same seed and count give the same draws.
 
     Their sessions are the middles of `count` equally likely parts of the normal distribution, in an order that the seed decides: if they
     were drawn freely, the p5 and p95 of thirty would be off by 0.4 sigma. Their levels cycle through LEVELS.
@@ -133,7 +133,7 @@ def run_repetitions(
     interruptions of spot instances.
 
     `processes`: number of processes (by default one per core), which affects the time only; they are started only if more than `min_work_s`
-    seconds of work are left after the first job. `executor`: pool to use instead of new processes.
+    seconds of work are left after the first job. `executor`: pool that does all the work instead of new processes; it is left running.
     """
     starts, processes = range(0, len(drawn), DRAWS_PER_JOB), processes or os.cpu_count() or 1
     groups = _group_alike(tasks)
@@ -186,8 +186,8 @@ def _run_job(job: tuple[Sequence[RepeatedRun], Sequence[Draw]]) -> list[list[Out
 
 
 def apply_draw(calibration: Calibration, draw: Draw) -> Calibration:
-    """Return the calibration as one repetition uses it: requests slowed down by the draw's session, computing by its level, and a random
-    speed-up of threads beyond the second.
+    """Return the calibration as one repetition uses it: requests slowed down by the draw's session, computing on processors and GPUs by its
+    level, and a random speed-up of threads beyond the second, which the draw's seed decides.
     """
     least, most = calibration.parallel_least, calibration.parallel_most
     if sure := calibration.level_sigma:
@@ -268,9 +268,9 @@ def _lengthen(run: Simulated, first: Simulated, epochs: float, price_list: Price
 
 
 def apply_interruptions(task: RepeatedRun, draw: Draw, found: Outcome) -> Outcome:
-    """Return the outcome of `task` with random interruptions of its spot instances: seconds waited, dollars of repeated work, and a problem
-    if the run never ends. The draw chooses the spot market. A run without spot instances is returned unchanged. `found`: outcome without
-    interruptions.
+    """Return the outcome of `task` with random interruptions of its spot instances: seconds waited, dollars of repeated work, their number,
+    and a problem if the run never ends. The draw chooses the spot market. A run without spot instances is returned unchanged. `found`:
+    outcome without interruptions.
     """
     fleets = [fleet for fleet in bill.infrastructure_of(task.experiment).fleets if fleet.spot]
     if not fleets:
@@ -302,7 +302,7 @@ def apply_interruptions(task: RepeatedRun, draw: Draw, found: Outcome) -> Outcom
 # --- what repetitions say ---------------------------------------------------------------------------------------------
 
 
-def figures(outcomes: Outcomes, name: str) -> list[float]:
+def list_values(outcomes: Outcomes, name: str) -> list[float]:
     """Return one figure of each outcome, in draw order; infinite if AWS would not have run the repetition, so that such a run never wins a
     comparison. `name`: field of Outcome.
     """
@@ -314,7 +314,7 @@ def keep_feasible(outcomes: Outcomes) -> list[Outcome]:
     return [each for each in outcomes if not each.problems]
 
 
-def problems(outcomes: Outcomes) -> tuple[str, ...]:
+def find_problems(outcomes: Outcomes) -> tuple[str, ...]:
     """Return the reasons why AWS would not run a run: those of the failed repetition of median duration, each preceded by "in N of M
     repetitions" if not all failed. Empty if none failed.
     """
@@ -349,7 +349,7 @@ class Projection:
     @property
     def problems(self) -> tuple[str, ...]:
         """Reasons why AWS would not run this run: those of `run`, else those of the failed repetitions; empty if there are none."""
-        return self.run.problems or problems(self.outcomes)
+        return self.run.problems or find_problems(self.outcomes)
 
     @property
     def would_run(self) -> bool:
@@ -410,8 +410,8 @@ def project_results(
     repetitions: int = REPETITIONS,
     tell: Callable[[str], object] = lambda reason: None,
 ) -> list[OnAws | None]:
-    """Return what each finished run would take on AWS, in the order of `results`, all with the same draws; None for a run that cannot be
-    simulated.
+    """Return what each finished run would take on AWS, in the order of `results`, all with the same draws, by the seed of the first; None
+    for a run that cannot be simulated.
 
     `results`: contents of the runs' result.json; `repetitions`: number of draws; `tell`: called with the reason if a run cannot be
     simulated.
@@ -425,10 +425,10 @@ def project_results(
         outcomes = () if task is None else next(done)
         found.append(
             OnAws(
-                seconds=tuple(figures(outcomes, "seconds")),
-                usd=tuple(figures(outcomes, "usd")),
+                seconds=tuple(list_values(outcomes, "seconds")),
+                usd=tuple(list_values(outcomes, "usd")),
                 words=words,
-                problems=problems(outcomes),
+                problems=find_problems(outcomes),
                 outside=outcomes[0].outside,
             )
             if outcomes

@@ -27,9 +27,13 @@ RETRIES_S = 45.0  # how long a throttled invocation is asked for again at least 
 
 @dataclass(frozen=True, kw_only=True)
 class Simulated:
-    """A projected run: its seconds, dollars, traffic and steps. `label` is always "projected", because nothing was measured. `used`,
-    `lines`: usage and the lines of its bill; `paper_method_usd`: dollars as the papers count them; `steps`: usage by name of the step;
-    `epochs_end_s`: time of each epoch's decision.
+    """A projected run: its time, dollars, traffic and steps. `label` is always "projected", because nothing was measured.
+
+    `seconds`: time of the whole run; `usd`: total AWS bill; `used`, `lines`: usage and the lines of the bill; `paper_method_usd`: dollars
+    as the papers count them; `traffic`: bytes and requests by channel, as in result.json; `steps`: usage by name of the step;
+    `epochs_end_s`: simulated time of each epoch's decision; `concurrency`: most functions at once; `problems`: why AWS would not run it;
+    `outside`: warnings that sizes lie beyond the measured range; `finished`: False if AWS would end it early, where the figures then end;
+    `records`: one per invocation, if they were asked for.
     """
 
     experiment: Experiment
@@ -82,7 +86,7 @@ class Simulated:
     @property
     def epoch_s(self) -> float:
         """Mean seconds of an epoch after the first decision, so that cold starts are left out. If there is only one decision, the mean of
-        the epochs until it.
+        the epochs until it; if there is none, the seconds of the whole run.
         """
         ends = self.epochs_end_s
         if not ends:
@@ -101,11 +105,12 @@ def simulate(
     architecture: Architecture | None = None,
 ) -> Simulated:
     """Simulate the run of `experiment`, with all its epochs and without early stopping, and return its time, cost and usage. The same seed
-    gives the same result.
+    gives the same result. A run that AWS would end is returned too, with `problems`.
 
     `calibration`: speeds of AWS; `workload`: sizes of model and data, by default the experiment's own; `keep_records`: keep one record per
     invocation, only for small runs; `price_list`: by default the project's; `architecture`: by default the one that the experiment names.
-    Raises NoProjection if the simulator has no models for the architecture's steps, or if a size is not known.
+    Raises NoProjection if the simulator has no models for the architecture's steps, or if a size is not known, and ConfigError as
+    `calendar` does.
     """
     architecture = architecture or architecture_of(experiment)
     workload = workload or Workload.from_experiment(experiment)

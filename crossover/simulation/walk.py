@@ -106,8 +106,9 @@ class Walk:
         yield self._env.all_of([self._env.process(branch) for branch in running])
 
     def _run_map(self, node: ForEach, place: WhereInRun) -> SimProcess:
-        """Simulate a Map state. Its minibatches are simulated as one group if the body is a step with a script and the account's
-        concurrency cannot limit them; otherwise each branch is a process of its own.
+        """Simulate a Map state over the workers or over the round's minibatches until all branches have ended. Minibatches are simulated as
+        one group if the body is a step with a script and the account's concurrency cannot limit them; otherwise each branch is a process of
+        its own.
         """
         self._world.transitions += 2
         count = self._world.workers if node.count == "workers" else place.minibatches
@@ -122,8 +123,8 @@ class Walk:
             yield self._env.timeout(self._calibration.distributed_s)
 
     def _run_loop(self, node: Repeat, place: WhereInRun, *, last: bool) -> SimProcess:
-        """Simulate a loop until its condition holds. A loop that only polls is computed at once instead of poll by poll. `last`: whether
-        the loop is the last node of its state machine.
+        """Simulate a loop until its condition holds, a flag of `place` that its steps set. A loop that only polls is computed at once
+        instead of poll by poll. `last`: whether the loop is the last node of its state machine.
         """
         self._world.transitions += 1
         place.synchronised = place.epoch_finished = place.finished = False
@@ -143,8 +144,8 @@ class Walk:
     # --- steps --------------------------------------------------------------------------------------------------------
 
     def _run_step(self, step: Step, place: WhereInRun) -> SimProcess:
-        """Simulate one invocation of a step, including the waits for an execution slot and for an environment, then apply the step's
-        changes to `place`.
+        """Simulate one invocation of a step, including the waits for an execution slot and for an environment, add it to the run's usage,
+        then apply the step's changes to `place`.
         """
         world, model = self._world, self._models[step.name]
         world.transitions += 1
@@ -165,13 +166,15 @@ class Walk:
             model.changes(world, place)
 
     def _start_cold(self, step: Step, place: WhereInRun, at: float) -> InvocationStart:
-        """Reserve a new environment for an invocation of `step` requested at the simulated time `at`, and return how its
-        cold start goes.
+        """Count a new environment for an invocation of `step` requested at the simulated time `at` against the limit of new environments,
+        and return the waiting and INIT seconds of its cold start.
         """
         world = self._world
         torch, factor = step.needs_torch(world.experiment), world.factors[place.worker].cold()
         wait_s, init_s = self._calibration.cold_start_parts_s(torch=torch, factor=factor)
-        return InvocationStart(True, world.environments(step.name).wait_s(at) + wait_s, init_s + world.base_s(step))
+        return InvocationStart(
+            True, world.environments(step.name).reserve_new(at) + wait_s, init_s + world.base_s(step)
+        )
 
     def _overhead_s(self, step: Step) -> float:
         """Return the seconds that an invocation of the step takes besides its stages."""
@@ -232,7 +235,7 @@ class Walk:
 
     def _run_group(self, step: Step, model: Model, place: WhereInRun, count: int) -> SimProcess:
         """Simulate the step for `count` minibatches of one worker concurrently, without a simpy process for each, and add the invocations
-        to the run's usage.
+        to the run's usage. Ends when the last of them ends.
         """
         world, env = self._world, self._env
         self._world.transitions += 2 * count  # each: the step, and the state that drops its result
@@ -283,8 +286,8 @@ class Walk:
         world.slots.give_back(count)
 
     def _poll(self, step: Step, node: Repeat, place: WhereInRun) -> SimProcess:
-        """Simulate a loop that polls until its gate opens, and count its polls. They are computed after the gate has opened, because
-        nothing happens between two of them.
+        """Simulate a loop that polls until its gate opens, count its polls, and set `place.synchronised`. They are computed after the gate
+        has opened, because nothing happens between two of them.
         """
         world, env, model = self._world, self._env, self._models[step.name]
         assert model.polls is not None

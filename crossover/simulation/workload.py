@@ -82,8 +82,9 @@ class Workload:
 
     @classmethod
     def from_experiment(cls, experiment: Experiment, *, parameters: int | None = None) -> "Workload":
-        """Return the workload of an experiment. `parameters`: number of parameters of a model to assume instead of the experiment's own.
-        Raises NoProjection if the size of the model or data set is not known, ConfigError if the data cannot be divided among the workers.
+        """Return the workload of an experiment, without base weights (`base_bytes` is 0). `parameters`: number of parameters of a model to
+        assume instead of the experiment's own. Raises NoProjection if the size of the model or data set is not known, ConfigError if the
+        data cannot be divided among the workers.
         """
         model, dataset, found = experiment.training.model, experiment.data.dataset, count_split(experiment)
         if found is None:
@@ -155,7 +156,7 @@ class Workload:
         return len(self.samples)
 
     def batch_bytes(self, samples: int) -> int:
-        """Return the bytes that a stored minibatch of `samples` samples has."""
+        """Return the bytes of a stored minibatch of `samples` samples, its header included."""
         return BATCH_HEADER_BYTES + samples * (SAMPLE_FACTS_BYTES + self.image_bytes)
 
     @property
@@ -170,7 +171,7 @@ class Workload:
 
     @property
     def validation_bytes(self) -> int:
-        """Bytes of the stored validation set."""
+        """Bytes of the whole stored validation set, headers included."""
         return self.validation_chunks * BATCH_HEADER_BYTES + self.validation_samples * (
             SAMPLE_FACTS_BYTES + self.image_bytes
         )

@@ -95,8 +95,8 @@ class World:
     """State of one simulated run, shared by the interpreter (`Walk`) and the models of the steps.
 
     `days`: calendar of the run; `usage`: usage so far; `env`: simulated clock; `epochs_end_s`: time of each epoch's decision;
-    `transitions`: state transitions so far; `state`: state of the architecture's protocol, by keys of its own; `scripts`: scripts made so
-    far.
+    `transitions`: state transitions so far; `branches`: largest number of branches of one Map so far; `state`: state of the architecture's
+    protocol, by keys of its own; `scripts`: scripts made so far.
     """
 
     experiment: Experiment
@@ -150,7 +150,7 @@ class World:
 
     @property
     def through_objects(self) -> bool:
-        """True if long workers exchange their vectors through S3 instead of a shared database."""
+        """True if the architecture has one shared store for vectors and the experiment chooses S3 for it instead of a database."""
         return self.architecture.tensor_hosts == "shared" and self.experiment.storage.channel == "s3"
 
     @property
@@ -159,7 +159,7 @@ class World:
         return max((each.longest_wait_s for each in self._environments.values()), default=0.0)
 
     def environments(self, step: str) -> Environments:
-        """Return the execution environments of the function for the step named `step`; create them at the first call."""
+        """Return the execution environments of the function for the step named `step`; create them, all cold, at the first call."""
         found = self._environments.get(step)
         if found is None:
             found = self._environments[step] = Environments(
@@ -169,7 +169,7 @@ class World:
 
     def gate(self, *key: Any, needed: int | None = None) -> Gate:
         """Return the gate identified by `key`; create it at the first call. `needed`: number of arrivals that open it, by default one per
-        worker.
+        worker; used by the first call only.
         """
         found = self._gates.get(key)
         if found is None:
@@ -189,15 +189,19 @@ class World:
         return self._memories[step]
 
     def objects(self, step: str) -> ServiceClient:
-        """Return the speed of the object store as functions of the step named `step` see it."""
+        """Return latency and bandwidth of the object store as functions of the step named `step` see them."""
         return self._client("objects", step)
 
     def tensors(self, step: str) -> ServiceClient:
-        """Return the speed of the tensor database (the worker's own or the shared one) as functions of the step named `step` see it."""
+        """Return latency and bandwidth of the tensor database (the worker's own or the shared one) as functions of the step named `step`
+        see them.
+        """
         return self._client("tensors", step)
 
     def _client(self, service: str, step: str) -> ServiceClient:
-        """Return the speed of a service as functions of the step named `step` see it. Cached. `service`: "objects" or "tensors"."""
+        """Return latency and bandwidth of a service as functions of the step named `step` see them. Cached. `service`: "objects" or
+        "tensors".
+        """
         found = self._clients.get((service, step))
         if found is None:
             memory_mb = self._memories[step]
@@ -213,7 +217,7 @@ class World:
 
     def base_s(self, step: Step) -> float:
         """Return the seconds in which a fresh environment of the step reads the base weights and checks their digest; 0 if there are no
-        base weights.
+        base weights, or if the step does not always use PyTorch.
         """
         if not self.workload.base_bytes or step.torch is not True:
             return 0.0
@@ -237,8 +241,8 @@ class World:
         return self.calibration.evaluate_share * whole
 
     def end_simulation(self, why: str) -> None:
-        """End the simulation early, because AWS would end an invocation whose work no other could continue. `why`: sentence for the result;
-        only that of the first call counts.
+        """Let the simulation end now, unfinished, because AWS would end an invocation whose work no other could continue. `why`: sentence
+        for the result; only that of the first call counts.
         """
         if not self.ended_early.triggered:
             self.ended_early.succeed(why)

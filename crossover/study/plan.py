@@ -17,7 +17,7 @@ from crossover.reports import folder
 from crossover.reports.folder import RunFolder
 from crossover.reports.pages import Plot
 from crossover.running import account, running_costs
-from crossover.running.account import DeployedStack, aws_errors_explained, check_credentials
+from crossover.running.account import DeployedStack, check_credentials, explain_aws_errors
 from crossover.running.deploying import check_before_deploying, deploy_previewed
 from crossover.running.monitor import OnProgress, renewing_session
 from crossover.running.removal import delete_experiment, delete_shared
@@ -94,7 +94,7 @@ class AwsTrials(InlineTrials):
         """
         if experiment.name not in self._ready:
             self._deploy(experiment)
-        with aws_errors_explained():
+        with explain_aws_errors():
             try:
                 return running.run_aws(experiment, out, watch)
             finally:
@@ -113,7 +113,7 @@ class AwsTrials(InlineTrials):
         fields = {**experiment.to_plain(), "recipe": "none", "lifetime": lifetime}
         folder.write_atomically(config, yaml.safe_dump(fields, sort_keys=False).encode())
         deployed = validate(fields)
-        with aws_errors_explained():
+        with explain_aws_errors():
             self._refuse_foreign_stack(experiment)
             check_before_deploying(deployed, config=config, tell=self._tell)
             shared = [f"{experiment.project}-{part}" for part in shared_stacks(deployed)]

@@ -19,7 +19,7 @@ from crossover.algorithms.rules import RULES
 from crossover.errors import ConfigError
 from crossover.experiment import MOVED, Experiment
 from crossover.validation.documents import did_you_mean
-from crossover.workflow.architecture import load, sections
+from crossover.workflow.architecture import find_settings_classes, load
 
 # --- fields -----------------------------------------------------------------------------------------------------------
 
@@ -45,7 +45,7 @@ def build_experiment(plain: Mapping[str, Any]) -> Experiment:
     defaults. Combinations of fields are not checked. Raises ConfigError with every problem, one a line.
     """
     problems: list[str] = []
-    own = sections(asked := plain.get("architecture"), _explain_unreadable)
+    own = find_settings_classes(asked := plain.get("architecture"), _explain_unreadable)
     known, found = read_fields(with_sections(tuple(own.items())), plain, problems)
     for (section, name), choices in NAMED.items():
         named = _find_value((section, name), known)
@@ -296,7 +296,7 @@ def render_schema() -> str:
     """Return the JSON Schema of experiment files as text, as it is committed in config/experiment.schema.json. In it the field
     `architecture` may be any text, because architectures are found by name when a file is read.
     """
-    schema = get_type_adapter(with_sections(tuple(sections(None).items()))).json_schema()
+    schema = get_type_adapter(with_sections(tuple(find_settings_classes(None).items()))).json_schema()
     for section in (schema, *schema["$defs"].values()):
         section["additionalProperties"] = False
     for (section, name), choices in NAMED.items():

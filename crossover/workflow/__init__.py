@@ -101,10 +101,10 @@ class Step:
         return self.torch
 
     def run(self, ctx: Context, event: Event) -> Event:
-        """Run the body, write the invocation's record, and return the event with the body's changes.
+        """Run the body, write the invocation's record, also if the body fails, and return the event with the body's changes.
 
         If the body raises Missing, another attempt may have finished the step, so the body runs once more. Raises StaleAttempt if it raises
-        Missing again.
+        Missing again, and AssertionError if the changed event is not valid.
         """
         ctx.keys = Keys(ctx.run, event["attempt"])
         theirs = f"{self.module}:{self.name}" if user_code.is_own_module(self.module) else ""
@@ -261,10 +261,11 @@ def map_steps(node: Node, change: Callable[[Step], Step]) -> Node:
 
 
 def execute(node: Node, ctx: Context, event: Event) -> Event:
-    """Run the tree `node` in this process and return the event that its last step returned.
+    """Run the tree `node` in this process and return the event that its last step returned; events of branches and iterations are dropped.
 
-    `state_machines.py` writes the same tree for Step Functions. `ctx`: the run's context; each step gets a child of it. `event`: the event
-    that the first step receives.
+    `state_machines.py` writes the same tree for Step Functions. As there, steps are repeated if a service is unavailable, but no pause
+    lasts more than 1 ms. At most 8 iterations of a ForEach run at once, unless they wait for one another. `ctx`: the run's context; each
+    step gets a child of it. `event`: the event that the first step receives. Raises the error of a step that failed.
     """
     match node:
         case Step():

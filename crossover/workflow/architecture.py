@@ -165,10 +165,13 @@ class Architecture:
     """One of the compared architectures: either `run`, the tree of steps of a run, or `program`, what runs on instances; and `machines`,
     further trees that steps or programs start by name.
 
-    `settings`: a frozen dataclass, the section of the YAML that is named after its module; two architectures may share one. `exchanges`: by
-    `exchange.what`, the compressions that it supports; `why_not`: the reason why the others are missing. `checks`: yields one problem for
-    each setting of an experiment that it does not support. `claims`: the CLAIMS that it promises; tests verify them. `alone`: whether it
-    has a single worker. `form`: returns the architecture for an experiment, if tree or program depend on its settings.
+    `tensor_hosts`: database hosts for vectors: one per worker, one shared, or none. `state`: where a failed run finds the state to resume
+    from. `sync_every`: value of `exchange.every` if the YAML gives none. `simulation`: module of crossover/simulation/mirror that simulates
+    its steps, "" for the one with its own name. `settings`: a frozen dataclass, the section of the YAML that is named after its module; two
+    architectures may share one. `exchanges`: by `exchange.what`, the compressions that it supports; `why_not`: the reason why the others
+    are missing. `checks`: yields one problem for each setting of an experiment that it does not support. `claims`: the CLAIMS that it
+    promises; tests verify them. `alone`: whether it has a single worker. `form`: returns the architecture for an experiment, if tree or
+    program depend on its settings.
     """
 
     name: str
@@ -222,7 +225,7 @@ T = TypeVar("T")
 
 def load_without_torch(load: Callable[[], T], module: str, *, root: Path, packages: Collection[str]) -> T:
     """Call `load`, which imports `module`, and return its result. Raises ConfigError if this imports torch, because functions that do not
-    compute have no torch.
+    compute have no torch; the message names file and line. Not checked if this process has imported torch before.
 
     `packages`: names of the packages that hold architectures; `root`: folder to which paths in the message are relative.
     """
@@ -232,7 +235,7 @@ def load_without_torch(load: Callable[[], T], module: str, *, root: Path, packag
         return found
     del sys.modules[module]
     ours = {*packages, module.split(".")[0]}
-    file, line, name = _torch_comes_by(module, ours, set()) or (Path(module), 1, "torch")
+    file, line, name = _find_torch_import(module, ours, set()) or (Path(module), 1, "torch")
     where = file.relative_to(root) if file.is_relative_to(root) else user_code.display_path(file)
     brings = "imports torch" if name.split(".")[0] == "torch" else f"imports {name}, which imports torch,"
     raise ConfigError(
@@ -241,7 +244,7 @@ def load_without_torch(load: Callable[[], T], module: str, *, root: Path, packag
     )
 
 
-def _torch_comes_by(module: str, ours: set[str], seen: set[str]) -> tuple[Path, int, str] | None:
+def _find_torch_import(module: str, ours: set[str], seen: set[str]) -> tuple[Path, int, str] | None:
     """Return (file, line, imported name) of the import statement through which importing `module` imports torch, or None if there is none.
 
     `ours`: packages whose files are searched; `seen`: modules searched already, extended by this call.
@@ -256,7 +259,7 @@ def _torch_comes_by(module: str, ours: set[str], seen: set[str]) -> tuple[Path, 
         top = name.split(".")[0]
         if top == "torch":
             return file, line, name
-        if top in {"crossover", *ours} and (deeper := _torch_comes_by(name, ours, seen)):
+        if top in {"crossover", *ours} and (deeper := _find_torch_import(name, ours, seen)):
             return deeper if top in ours else (file, line, name)
     return None
 
@@ -276,20 +279,23 @@ def architectures() -> list[str]:
     return sorted(
         name
         for name in names
-        if any(DEFINED.search((ROOT / file).read_text("utf-8", "replace")) for file in _files(name))
+        if any(DEFINED.search((ROOT / file).read_text("utf-8", "replace")) for file in _find_files(name))
     )
 
 
-def sections(name: object, problem_of: Callable[[type], str | None] = lambda settings: None) -> dict[str, type]:
+def find_settings_classes(
+    name: object, problem_of: Callable[[type], str | None] = lambda settings: None
+) -> dict[str, type]:
     """Return the settings class of every architecture that has one, by the name of its section in a YAML.
 
-    `name`: the architecture that the YAML names; raises ConfigError if that one is faulty. Other faulty architectures are skipped.
-    `problem_of`: returns why a class cannot be read from YAML, or None.
+    `name`: the architecture that the YAML names; raises ConfigError if that one is faulty, if its class cannot be read from YAML, or if
+    another architecture has a different class for its section. Other faulty architectures are skipped. `problem_of`: returns why a class
+    cannot be read from YAML, or None.
     """
     found: dict[str, type] = {}
     whose: dict[str, str] = {}
     asked = name.replace("-", "_") if isinstance(name, str) else ""
-    for each in dict.fromkeys([*architectures(), *([asked] if "." in asked or _files(asked) else [])]):
+    for each in dict.fromkeys([*architectures(), *([asked] if "." in asked or _find_files(asked) else [])]):
         try:
             settings = load(each).settings
         except ConfigError:
@@ -313,7 +319,7 @@ def sections(name: object, problem_of: Callable[[type], str | None] = lambda set
     return found
 
 
-def _files(name: str) -> list[str]:
+def _find_files(name: str) -> list[str]:
     """Return the paths, relative to the project, of the files in functions/ and peers/ that may define the architecture `name`: `<name>.py`
     or `<name>/__init__.py`. Empty files are left out.
     """
@@ -336,13 +342,13 @@ def load(name: str) -> Architecture:
     if "." in name:
         return _load_user_architecture(name)
     module_name = name.replace("-", "_")
-    if not (files := _files(module_name)):
+    if not (files := _find_files(module_name)):
         known = architectures()
         near = difflib.get_close_matches(module_name, known, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
         raise ConfigError(f"architecture: {name!r} is unknown; one of {', '.join(known)}, or package.module{hint}")
     modules = {
-        file: load_without_torch(partial(import_file, file), _module(file), root=ROOT, packages=PACKAGES)
+        file: load_without_torch(partial(import_file, file), _module_name(file), root=ROOT, packages=PACKAGES)
         for file in files
     }
     defined = [file for file in files if isinstance(getattr(modules[file], "ARCHITECTURE", None), Architecture)]
@@ -355,7 +361,7 @@ def load(name: str) -> Architecture:
     found: Architecture = modules[defined[0]].ARCHITECTURE
     checked = runtime.get_or_make("architectures that were checked", dict[str, Architecture])
     if checked.get(name) is not found:  # a projection asks thousands of times
-        _check(found, name, ROOT / defined[0], shown=defined[0])
+        _check_description(found, name, ROOT / defined[0], shown=defined[0])
         checked[name] = found
     return found
 
@@ -388,7 +394,7 @@ def _load_user_architecture(name: str) -> Architecture:
         packages=PACKAGES,
     )
     file = user_code.find_file(where)
-    _check(found, name, file, shown=user_code.display_path(file))
+    _check_description(found, name, file, shown=user_code.display_path(file))
     if found.program is not None:
         raise ConfigError(
             f"architecture: {name!r} is a program for EC2; one outside this project is a tree of steps, run=..."
@@ -396,17 +402,17 @@ def _load_user_architecture(name: str) -> Architecture:
     return found
 
 
-def _check(architecture: Architecture, name: str, file: Path, *, shown: str) -> None:
+def _check_description(architecture: Architecture, name: str, file: Path, *, shown: str) -> None:
     """Raise ConfigError if the architecture's description contradicts itself or its file. The message names the line of ARCHITECTURE in
     `file`. `name`: as the experiment writes it; `shown`: the file's name in the message.
     """
-    if problem := next(_problems(architecture, name.rpartition(".")[2].replace("-", "_")), None):
+    if problem := next(_list_problems(architecture, name.rpartition(".")[2].replace("-", "_")), None):
         lines = file.read_text("utf-8").splitlines()
         line = next((number for number, text in enumerate(lines, 1) if text.startswith("ARCHITECTURE")), 1)
         raise ConfigError(f"architecture: {name!r}: {shown}, line {line}: {problem}")
 
 
-def _problems(architecture: Architecture, name: str) -> Iterator[str]:
+def _list_problems(architecture: Architecture, name: str) -> Iterator[str]:
     """Yield an error message for each fault in an architecture's description. `name`: the name that it should have, by its file."""
     if architecture.name != name:
         yield f"is named {architecture.name!r}; expected {name!r}, as its file is"
@@ -443,7 +449,7 @@ def _problems(architecture: Architecture, name: str) -> Iterator[str]:
         )
 
 
-def _module(file: str) -> str:
+def _module_name(file: str) -> str:
     """Return the dotted module name for `file`, the path of a Python file relative to the project."""
     return file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
@@ -453,7 +459,7 @@ def import_file(file: str) -> ModuleType:
     the line on which the import fails.
     """
     try:
-        return importlib.import_module(_module(file))
+        return importlib.import_module(_module_name(file))
     except CrossoverError:
         raise
     except Exception as error:

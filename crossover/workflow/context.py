@@ -38,7 +38,13 @@ FACTS = {
 
 @dataclass(frozen=True)
 class RunConfiguration:
-    """The configuration of one run (`ctx.facts`): the content of `runs/<id>/experiment.json`, read once per process and run."""
+    """The configuration of one run (`ctx.facts`): the content of `runs/<id>/experiment.json`, read once per process and run.
+
+    `data`: fingerprint of the staged data; `manifest`: description of the staged data, such as numbers of minibatches; `parameters`,
+    `buffers`: numbers of values in the model; `created_at`: unix seconds; `constants`: whether the store also has constants of the model
+    that no vector holds; `undecayed`: ranges (first, end) of the model's elements that weight decay leaves out; `money`: figures by which a
+    run with a budget is judged.
+    """
 
     experiment: Experiment
     data: str  # fingerprint of the staged data
@@ -93,7 +99,10 @@ def new_learner(experiment: Experiment, manifest: Mapping[str, Any]) -> "Learner
 
 @dataclass
 class Resources:
-    """Everything that a process keeps from one invocation to the next: clients, run configurations, and learners that are not in use."""
+    """Everything that a process keeps from one invocation to the next. `clients`: opens stores, bus and state machines; `facts`: run
+    configurations by run; `learners`: learners that are not in use, by run; `records`: records that decisions have read, by run and key;
+    `make_learner`: builds a learner from an experiment and the manifest of its data; `lock`: protects `facts` and `learners` between threads.
+    """
 
     clients: Clients
     facts: dict[str, RunConfiguration] = field(default_factory=dict)
@@ -142,7 +151,7 @@ class Resources:
         weights.load_base_once(base, lambda: objects.get(keys.weights(str(base.sha256))))
 
     def return_learner(self, run: str, learner: "Learner") -> None:
-        """Give a learner back, so that later invocations of `run` in this process can take it."""
+        """Give a learner that `take_learner` returned back, so that later invocations of `run` in this process can take it."""
         with self.lock:
             self.learners[run].append(learner)
 

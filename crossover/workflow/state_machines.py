@@ -33,8 +33,8 @@ def fits_inline(items: int | None) -> bool:
 
 
 def poll_interval_s(limit_s: int, *, times: int) -> int:
-    """Return the seconds to wait between two polls of a running child, so that polling for `limit_s` seconds fits into the execution's
-    history. `times`: number of iterations that poll at the same time.
+    """Return the seconds, at least 5, to wait between two polls of a running child, so that polling for `limit_s` seconds fits into the
+    execution's history. `times`: number of iterations that poll at the same time.
     """
     return max(5, -(-limit_s * EVENTS_PER_LOOK * times // LOOKS_LIMIT))
 
@@ -45,14 +45,14 @@ def check_history(machine: str, node: Node, counts: Mapping[str, int | None]) ->
 
     `node`: the machine's tree; `counts`: number of iterations of a ForEach by its `count`, None if unknown.
     """
-    needed = events(node, counts)
+    needed = count_events(node, counts)
     assert needed <= HISTORY_LIMIT, (
         f"machine {machine}: {needed:,} events where its waits last until their timeouts; an execution has {HISTORY_LIMIT:,}: "
         "poll less often, shorten the timeout, or make it a Child"
     )
 
 
-def events(node: Node, counts: Mapping[str, int | None]) -> int:
+def count_events(node: Node, counts: Mapping[str, int | None]) -> int:
     """Return the number of history events of running `node` once, if polls last until their timeout, other loops run once, and nothing is
     retried.
 
@@ -64,14 +64,16 @@ def events(node: Node, counts: Mapping[str, int | None]) -> int:
         case Child():
             return 6  # and submitted
         case Sequence(nodes=nodes):
-            return sum(events(each, counts) for each in nodes)
+            return sum(count_events(each, counts) for each in nodes)
         case Parallel(branches=branches):
-            return 4 + sum(2 + events(branch, counts) for branch in branches)
+            return 4 + sum(2 + count_events(branch, counts) for branch in branches)
         case ForEach(count=count, body=body):
             items = counts[count]
-            return 8 + ((items or 0) * (4 + events(body, counts)) if fits_inline(items) else 0)
+            return 8 + ((items or 0) * (4 + count_events(body, counts)) if fits_inline(items) else 0)
         case Repeat(body=body, timeout_s=timeout_s, every_s=every_s):
-            return 4 + (-(-timeout_s // every_s) if every_s else 1) * (events(body, counts) + 4)  # and a Choice, a Wait
+            return 4 + (-(-timeout_s // every_s) if every_s else 1) * (
+                count_events(body, counts) + 4
+            )  # and a Choice, a Wait
     raise TypeError(f"not a node: {node!r}")
 
 
@@ -152,7 +154,7 @@ START_RETRY: list[StateDefinition] = [
 ]
 
 
-def fields(**replaced: str) -> StateDefinition:
+def select_fields(**replaced: str) -> StateDefinition:
     """Return the `Parameters` of a state that pass on each field of the event. `replaced`: other paths for some fields, by name."""
     return {f"{name}.$": replaced.get(name, f"$.{name}") for name in START}
 
@@ -192,7 +194,8 @@ class Machine:
 @dataclass(kw_only=True)
 class States:
     """A set of connected states in Amazon States Language, under construction: those of a machine, of a Map's iteration, or of a Parallel's
-    branch.
+    branch. `names`: names of all states in the whole machine, where each may occur once; `tolerant`: whether a failure ends only this set,
+    not what contains it; `times`: how often it runs at the same time in one execution; `states`: the states so far, by name.
     """
 
     names: set[str]  # of all states in the machine: Step Functions refuses one that occurs twice, in whatever block
@@ -210,7 +213,9 @@ class States:
         return unique
 
     def add(self, wanted: str, state: StateDefinition, then: str | None) -> str:
-        """Add `state` under a free name similar to `wanted`, and return that name. `then`: name of the next state, None for the end."""
+        """Add `state` under a free name similar to `wanted`, and return that name. `then`: name of the next state; None makes this the last
+        one.
+        """
         name = self.reserve(wanted)
         self.states[name] = state | ({"Next": then} if then else {"End": True})
         return name
@@ -261,7 +266,7 @@ class States:
 DESCRIBE_RETRY = [{**START_RETRY[0], "ErrorEquals": ["States.TaskFailed"]}]
 
 
-def start(block: States, node: Child, then: str | None, *, timeout_s: int | None, limit_s: int) -> str:
+def add_child_states(block: States, node: Child, then: str | None, *, timeout_s: int | None, limit_s: int) -> str:
     """Add the states that start an execution for the Child `node` and wait for its end; return the name of the first state. If an execution
     of that name exists already, they wait for that one.
 
@@ -282,7 +287,7 @@ def start(block: States, node: Child, then: str | None, *, timeout_s: int | None
             "Parameters": {
                 "StateMachineArn": f"${{machine_{node.name}}}",
                 "Name.$": name,
-                "Input": {**fields(), "AWS_STEP_FUNCTIONS_STARTED_BY_EXECUTION_ID.$": "$$.Execution.Id"},
+                "Input": {**select_fields(), "AWS_STEP_FUNCTIONS_STARTED_BY_EXECUTION_ID.$": "$$.Execution.Id"},
             },
             "OutputPath": "$.Output",
             **({"TimeoutSeconds": min(timeout_s, limit_s)} if timeout_s else {}),
@@ -384,7 +389,9 @@ class MachineDefinitions:
 
 @dataclass(kw_only=True)
 class Block(States):
-    """A set of connected states, built from a node of the tree."""
+    """A set of connected states that is built from a node of the tree. `machines`: receives the machines of its Child nodes; `references`:
+    of the whole machine, extended by what the states refer to.
+    """
 
     machines: MachineDefinitions
     references: References  # of the whole machine
@@ -440,7 +447,7 @@ class Block(States):
             {
                 "Type": "Task",
                 "Resource": f"${{step_{step.name}}}",
-                "Parameters": fields(),
+                "Parameters": select_fields(),
                 "Retry": RETRY,
                 "Catch": self.catch_failures(step.name),
             },
@@ -453,7 +460,7 @@ class Block(States):
         """
         self.machines.add_child(node)
         self.references.children[node.name] = None
-        return start(self, node, then, timeout_s=timeout_s, limit_s=self.machines.limit_s)
+        return add_child_states(self, node, then, timeout_s=timeout_s, limit_s=self.machines.limit_s)
 
     def _parallel(self, node: Parallel, then: str | None) -> str:
         """Add a Parallel state with one block for each branch, and return its name. `then`: name of the next state, None for the end."""
@@ -473,7 +480,7 @@ class Block(States):
         self.states[name] = {
             "Type": "Map",
             "ItemsPath": "$.items",
-            "ItemSelector": fields(**{node.item: "$$.Map.Item.Value"}),
+            "ItemSelector": select_fields(**{node.item: "$$.Map.Item.Value"}),
             "MaxConcurrency": 0 if within or not node.together else count or 0,
             "ItemProcessor": {
                 "ProcessorConfig": {"Mode": "INLINE"}
@@ -487,7 +494,7 @@ class Block(States):
             **({} if within else {"Label": name.replace(" ", "")}),  # unique in the machine as well
             **({"Next": then} if then else {"End": True}),
         }
-        listing = {"items.$": f"States.ArrayRange(0, States.MathAdd($.{node.count}, -1), 1)", **fields()}
+        listing = {"items.$": f"States.ArrayRange(0, States.MathAdd($.{node.count}, -1), 1)", **select_fields()}
         return self.add(f"list {node.item}", {"Type": "Pass", "Parameters": listing}, name)
 
     def _repeat(self, node: Repeat, then: str | None) -> str:
@@ -510,7 +517,7 @@ class Block(States):
         )
         met = {"Variable": f"$.{node.until}", "BooleanEquals": True, "Next": then}
         self.states[choice] = {"Type": "Choice", "Choices": [met], "Default": again}
-        begin = {**fields(since="$$.State.EnteredTime"), "timeout_s": timeout_s}
+        begin = {**select_fields(since="$$.State.EnteredTime"), "timeout_s": timeout_s}
         del begin["timeout_s.$"]
         return self.add(f"until {node.until}", {"Type": "Pass", "Parameters": begin}, first)
 
@@ -528,22 +535,23 @@ class Block(States):
 RUN_MACHINE = "run"
 
 
-def definitions(
+def build_definitions(
     architecture: Architecture, experiment: Experiment, *, minibatches: int | None = None
 ) -> dict[str, StateDefinition]:
     """Return the definition in Amazon States Language of every state machine that `architecture` needs for `experiment`, by the machine's
-    name.
+    name. Raises as `build_machines` does.
 
     `minibatches`: largest number that one worker computes side by side; None (unknown) makes the Maps over them distributed.
     """
-    made = machines(architecture, experiment, minibatches=minibatches)
+    made = build_machines(architecture, experiment, minibatches=minibatches)
     return {name: machine.definition for name, machine in made.items()}
 
 
-def machines(
+def build_machines(
     architecture: Architecture, experiment: Experiment, *, minibatches: int | None = None
 ) -> dict[str, Machine]:
-    """Return every state machine of the architecture by name: `run`, one per Child, and one per entry of `Architecture.machines`.
+    """Return every state machine of the architecture by name: `run`, one per Child, and one per entry of `Architecture.machines`. Raises
+    AssertionError if an execution could leave more events than a history holds.
 
     `experiment`: gives the number of workers and the time limit. `minibatches`: largest number that one worker computes side by side; None
     (unknown) makes the Maps over them distributed.

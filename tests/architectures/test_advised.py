@@ -121,7 +121,9 @@ def test_sizes_of_a_function_are_measured_and_put_back(cloud: LocalCloud, tmp_pa
             Bucket=DeployedParameters.load(experiment, session).bucket, Prefix="runs/"
         )
     assert [each.memory_mb for each in found] == [1_024, 3_008]
-    assert all(isinstance(each, measuring.Measured) and each.invocations == 2 and each.seconds > 0 for each in found)
+    assert all(
+        isinstance(each, measuring.MeasuredSize) and each.invocations == 2 and each.seconds > 0 for each in found
+    )
     assert 0 < budget.spent_usd < 0.01
     assert [(each["MemorySize"], each["Timeout"]) for each in (before, after)] == [(1_769, 900)] * 2
     assert not [each for each in left.get("Contents", []) if not each["Key"].startswith("runs/under-way")]

@@ -16,7 +16,7 @@ from crossover.errors import UserError
 from crossover.experiment import Experiment
 from crossover.reports.folder import RunFolder
 from crossover.running import account, deploying, removal, running_costs
-from crossover.running.account import aws_errors_explained, check_credentials, print_line
+from crossover.running.account import check_credentials, explain_aws_errors, print_line
 from crossover.running.preflight import expected_minutes
 from crossover.stores.deployed_clients import is_aws
 from crossover.validation import check_deployment, load
@@ -57,7 +57,7 @@ def verify(
     """Check on a real account what is unproven (docs/aws.md): deploy, train, look, destroy; asks first, with the cost."""
     if billed:
         check_credentials()
-        with aws_errors_explained():
+        with explain_aws_errors():
             print(billing.add_billed(out / verified.FILE), flush=True)
         return
     experiment = load(config)
@@ -82,12 +82,12 @@ def verify(
     )
     print(cost_before(walk), flush=True)
     refuse_price(walk)
-    with aws_errors_explained():
+    with explain_aws_errors():
         refuse(walk, take_over=take_over)
         walk.shared_stay = not whole and account.find_stack(session, f"{experiment.project}-network") is not None
     failure: BaseException | None = None
     # A closed terminal, or a `kill`, ends it as Ctrl-C does: by destroying first.
-    with aws_errors_explained(), exit_on_signals():
+    with explain_aws_errors(), exit_on_signals():
         try:
             walk.alone, walk.refusal = not others_stand(walk), partial(refusal, take_over=take_over)
             walk_through(walk, STEPS)

@@ -13,7 +13,7 @@ from crossover.reports import display
 from crossover.reports.report_pages import SCRIPTS
 from crossover.simulation import breakeven_page
 from crossover.simulation.breakeven import Point, sort_by_median
-from crossover.simulation.breakeven_page import PlayGrid, find_surely_behind
+from crossover.simulation.breakeven_page import PlayGrid, find_surely_beaten
 from tests.browser.chromium import asked, judged
 from tests.browser.pages import small_grid
 
@@ -54,7 +54,7 @@ def cell(found: PlayGrid, at: dict[str, int]) -> Sequence[Point]:
 
 def leaders(points: Sequence[Point]) -> list[Point]:
     """Return the cheapest point and those which it is not surely cheaper than."""
-    names = dict(zip((each.name for each in points), find_surely_behind(points, "dollars"), strict=True))
+    names = dict(zip((each.name for each in points), find_surely_beaten(points, "dollars"), strict=True))
     return [
         each for first in sort_by_median(points, "dollars")[:1] for each in points if each.name not in names[first.name]
     ]

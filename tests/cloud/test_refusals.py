@@ -13,7 +13,7 @@ from botocore.exceptions import EndpointConnectionError
 from crossover import validation
 from crossover.local.cloud import BOOTSTRAP_PARAMETER
 from crossover.running import account, removal
-from crossover.running.account import aws_errors_explained
+from crossover.running.account import explain_aws_errors
 from stacks.synthesis import synthesize
 from tests.cloud import made, neighbours
 from tests.cloud.conftest import Command, written
@@ -43,7 +43,7 @@ def test_a_region_where_the_experiment_does_not_stand(session: Any, refused: Com
 
 def test_a_region_that_does_not_exist(monkeypatch: pytest.MonkeyPatch, refused: Command) -> None:
     def unreachable() -> None:
-        with aws_errors_explained():
+        with explain_aws_errors():
             raise EndpointConnectionError(endpoint_url="https://sts.us-esat-1.amazonaws.com/")
 
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-esat-1")

@@ -25,7 +25,7 @@ def machines(assembly: Assembly) -> dict[str, dict[str, Any]]:
 
 
 def test_the_definitions_are_the_generated_ones(assembly: Assembly, spirt: Experiment) -> None:
-    generated = state_machines.definitions(ARCHITECTURE, spirt, minibatches=6)
+    generated = state_machines.build_definitions(ARCHITECTURE, spirt, minibatches=6)
     deployed = machines(assembly)
     assert {name: json.loads(m["DefinitionString"]) for name, m in deployed.items()} == generated
     assert {m["StateMachineType"] for m in deployed.values()} == {"STANDARD"}
@@ -36,7 +36,7 @@ def test_the_definitions_are_the_generated_ones(assembly: Assembly, spirt: Exper
 def test_references_are_what_the_definition_names(name: str, minibatches: int | None) -> None:
     """Check that what a stack substitutes and grants is recorded while a definition is made, and not read off its text."""
     experiment = Experiment(name="x", architecture=name)
-    for made in state_machines.machines(load(name), experiment, minibatches=minibatches).values():
+    for made in state_machines.build_machines(load(name), experiment, minibatches=minibatches).values():
         text = json.dumps(made.definition)
         named = {whole for whole, _, _ in state_machines.PLACEHOLDER.findall(text)}
         assert {f"{kind}_{target}" for kind, target in made.references.placeholders()} == named

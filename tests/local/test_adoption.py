@@ -42,7 +42,9 @@ class Machines:
 
     def run(self, tree: Architecture = TREE) -> str:
         """Start an execution of the tree's run machine, which waits for its child one second at a time, and return the execution's ARN."""
-        text = json.dumps(state_machines.definitions(tree, Experiment(name="x", architecture="x", workers=1))["run"])
+        text = json.dumps(
+            state_machines.build_definitions(tree, Experiment(name="x", architecture="x", workers=1))["run"]
+        )
         for target in (state_machines.START_EXECUTION, state_machines.DESCRIBE_EXECUTION):
             text = text.replace(f"${{call_{target}}}", state_machines.integration_arn(target, partition="aws"))
         for kind, service in (("machine", "stateMachine"), ("executions", "execution")):

@@ -11,7 +11,7 @@ import pytest
 from crossover.experiment import Experiment, Lifetime
 from crossover.workflow import DAY_S, START, ForEach, Repeat
 from crossover.workflow.architecture import Architecture, architectures, load, steps
-from crossover.workflow.state_machines import INLINE_MAP_LIMIT, definitions
+from crossover.workflow.state_machines import INLINE_MAP_LIMIT, build_definitions
 
 State = dict[str, Any]
 HISTORY_LIMIT = 25_000  # events of one execution
@@ -39,7 +39,7 @@ def onward(state: State) -> set[str]:
 @pytest.mark.parametrize("name", architectures())
 def test_every_step_stands_in_a_machine_and_passes_exactly_the_event(name: str) -> None:
     architecture = load(name)
-    machines = definitions(architecture, experiment(architecture=name), minibatches=6)
+    machines = build_definitions(architecture, experiment(architecture=name), minibatches=6)
     tasks = [s for d in machines.values() for b in blocks(d) for s in b["States"].values() if s["Type"] == "Task"]
     used = {match for task in tasks for match in re.findall(r"^\$\{step_(\w+)\}$", task["Resource"])}
     assert used == {step.name for step in steps(architecture)}
@@ -54,14 +54,14 @@ def test_every_step_stands_in_a_machine_and_passes_exactly_the_event(name: str) 
 
 def test_a_map_above_forty_is_distributed_because_an_inline_one_never_opens() -> None:
     for workers, mode in ((INLINE_MAP_LIMIT, "INLINE"), (INLINE_MAP_LIMIT + 1, "DISTRIBUTED")):
-        run = definitions(load("spirt"), experiment(workers), minibatches=6)["run"]
+        run = build_definitions(load("spirt"), experiment(workers), minibatches=6)["run"]
         each = run["States"]["each worker"]
         assert each["ItemProcessor"]["ProcessorConfig"]["Mode"] == mode
         assert each["MaxConcurrency"] == 0 or each["MaxConcurrency"] >= workers
 
 
 def test_an_unknown_number_of_minibatches_makes_the_map_distributed() -> None:
-    each = definitions(load("spirt"), experiment())["round"]["States"]["each minibatch"]
+    each = build_definitions(load("spirt"), experiment())["round"]["States"]["each minibatch"]
     assert each["ItemProcessor"]["ProcessorConfig"] == {"Mode": "DISTRIBUTED", "ExecutionType": "STANDARD"}
 
 
@@ -99,7 +99,7 @@ def history_events(block: State, *, turns: dict[str, int], items: int) -> int:
 def test_no_history_overflows_at_1000_epochs_of_240_minibatches_on_64_workers(sync_every: int) -> None:
     # Looks for up to a second and then waits a second; the time-out of the barrier is 900 s.
     turns = {"synchronised": 900, "epoch_finished": 240 // sync_every, "finished": 1_000}
-    machines = definitions(load("spirt"), experiment(64), minibatches=sync_every)
+    machines = build_definitions(load("spirt"), experiment(64), minibatches=sync_every)
     counts = {
         name: 2
         + history_events(d, turns=turns, items=min(sync_every, 40))
@@ -141,7 +141,7 @@ def adopting(block: State, *, limit_s: int, items: int, times: int = 1) -> int:
 def test_waiting_as_long_as_a_machine_may_last_fits_into_its_history(workers: int, hours: float) -> None:
     for name in architectures():
         made = replace(experiment(workers, name), lifetime=Lifetime(ttl_hours=hours, maximum_run_hours=hours))
-        for machine, definition in definitions(load(name), made, minibatches=6).items():
+        for machine, definition in build_definitions(load(name), made, minibatches=6).items():
             assert definition["TimeoutSeconds"] == hours * 3_600
             looks = adopting(definition, limit_s=definition["TimeoutSeconds"], items=workers)
             assert looks < HISTORY_LIMIT / 2, f"{name}: {machine}"
@@ -160,11 +160,13 @@ def test_a_wait_that_cannot_last_until_its_time_out_is_refused() -> None:
         ),
     ):
         with pytest.raises(AssertionError, match=told):
-            definitions(Architecture("x", run=node), experiment())
-    definitions(Architecture("x", run=Repeat(look, until="synchronised", every_s=60, timeout_s=DAY_S)), experiment())
+            build_definitions(Architecture("x", run=node), experiment())
+    build_definitions(
+        Architecture("x", run=Repeat(look, until="synchronised", every_s=60, timeout_s=DAY_S)), experiment()
+    )
 
 
 def test_two_subtrees_of_one_name_are_refused() -> None:
     spirt = load("spirt")
     with pytest.raises(AssertionError, match="'run'"):
-        definitions(Architecture("x", run=spirt.run, machines={"run": spirt.run}), experiment())  # type: ignore[dict-item]
+        build_definitions(Architecture("x", run=spirt.run, machines={"run": spirt.run}), experiment())  # type: ignore[dict-item]

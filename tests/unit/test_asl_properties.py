@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from crossover.experiment import Experiment
 from crossover.workflow import Child, ForEach, Node, Parallel, Repeat, Sequence, Step
 from crossover.workflow.architecture import Architecture
-from crossover.workflow.state_machines import HISTORY_LIMIT, definitions, events
+from crossover.workflow.state_machines import HISTORY_LIMIT, build_definitions, count_events
 from tests.unit.test_asl import blocks, onward
 
 State = dict[str, Any]
@@ -61,9 +61,9 @@ TREES = st.recursive(st.sampled_from(STEPS), grown, max_leaves=12).map(
 def test_a_states_name_occurs_once_in_its_machine_and_every_way_leads_on(
     tree: Node, workers: int, minibatches: int | None
 ) -> None:
-    assume(events(tree, {"workers": workers, "minibatches": minibatches}) <= HISTORY_LIMIT)
+    assume(count_events(tree, {"workers": workers, "minibatches": minibatches}) <= HISTORY_LIMIT)
     experiment = Experiment(name="x", architecture="x", workers=workers)
-    for definition in definitions(Architecture("x", run=tree), experiment, minibatches=minibatches).values():
+    for definition in build_definitions(Architecture("x", run=tree), experiment, minibatches=minibatches).values():
         names = [name for block in blocks(definition) for name in block["States"]]
         assert len(names) == len(set(names)), names
         assert all(len(name) <= 80 for name in names)

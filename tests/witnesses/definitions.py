@@ -40,7 +40,7 @@ def resolved() -> dict[str, State]:
     found: dict[str, tuple[str, State]] = {}
     for name, experiment in experiments():
         architecture = load(experiment.architecture)
-        machines = state_machines.definitions(architecture, experiment, minibatches=most_minibatches(experiment))
+        machines = state_machines.build_definitions(architecture, experiment, minibatches=most_minibatches(experiment))
         for machine, definition in machines.items():
             text = json.dumps(definition)
             found.setdefault(text, (f"{name}: {machine}", json.loads(fill_placeholders(text, **WHERE))))

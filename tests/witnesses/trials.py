@@ -144,7 +144,7 @@ def mocks(names: list[str]) -> StateDefinition:
 def definitions(name: str) -> dict[str, StateDefinition]:
     """Return the state machine definitions of the architecture `name`."""
     experiment = Experiment(name="witness", architecture=name, workers=2)
-    return state_machines.definitions(load(name), experiment, minibatches=2)
+    return state_machines.build_definitions(load(name), experiment, minibatches=2)
 
 
 def tasks(machines: Mapping[str, StateDefinition]) -> dict[str, dict[str, str]]:

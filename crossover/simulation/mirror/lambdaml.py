@@ -108,8 +108,8 @@ class StoreConnection:
         yield from self.worker_call.spend(stage, start - env.now + seconds)
 
     def get(self, stage: str, bytes_: float, requests: int = 1) -> SimProcess:
-        """Simulate, as a simpy process, `requests` reads from the store, one after another, of `bytes_` bytes in all. `stage`: stage to
-        which the seconds are added, "" for none.
+        """Simulate, as a simpy process, `requests` reads from the store, one after another, of `bytes_` bytes in all. They share the host's
+        network link with all other readers. `stage`: stage to which the seconds are added, "" for none.
         """
         env = self.world.env
         bytes_ += requests * self.header_bytes
@@ -214,7 +214,7 @@ def build_models(exchange: Callable[[WorkerInvocation], SimProcess]) -> dict[str
         invocation.notes.pop("asked", None)
 
     def collect(world: World, place: WhereInRun) -> Script:
-        """Return the phases and requests of the last step, which stores the trained model."""
+        """Return the phases and requests of the last step, which reads a checkpoint, stores the trained model and deletes keys."""
         return build_last_step(world, checkpoint_bytes(world, world.days.rounds), members=world.workers, bus=False)
 
     return {

@@ -40,9 +40,11 @@ class WorkerProgress:
 
 @dataclass
 class WorkerInvocation:
-    """One simulated invocation of a long worker, with methods that simulate what it does. `place`: position in the run; `kept_bytes`:
-    function that returns the size of a checkpoint in a given round; `adds`: whether the worker sums gradients up within a round;
-    `computed`: minibatches computed by this invocation.
+    """One simulated invocation of a long worker (a function that trains many rounds in one invocation), with methods that simulate what it
+    does. `place`: position in the run; `progress`: the worker's progress through all its invocations; `kept_bytes`: function that returns
+    the size of a checkpoint in a given round; `step`: name of its step; `adds`: whether the worker sums gradients up within a round;
+    `computed`: minibatches computed by this invocation; `slowest_s`, `evaluation_s`: seconds of its slowest minibatch and of its
+    evaluation.
     """
 
     world: World
@@ -91,8 +93,8 @@ class WorkerInvocation:
         return self.invocation.deadline_s - self.world.env.now - reserve_s(self.world.experiment)
 
     def spend(self, stage: str, seconds: float) -> SimProcess:
-        """Let `seconds` of simulated time pass, as a simpy process. `stage`: stage to which they are added, "" for none. If they exceed the
-        invocation's deadline, the whole simulation ends.
+        """Let `seconds` of simulated time pass, as a simpy process. `stage`: stage to which they are added, "" for none. If the
+        invocation's deadline has passed afterwards, the whole simulation ends.
         """
         if stage:
             self.invocation.add_seconds(stage, seconds)
@@ -152,8 +154,8 @@ class WorkerInvocation:
         return max(0.0, end - began - count * each_s)
 
     def count_polls(self, waited_s: float, channel: str) -> int:
-        """Return how many polls of a store are in vain while a worker waits for `waited_s` seconds. `channel`: "objects" for S3; any other
-        means Redis, which is polled more often.
+        """Return how many polls of a store are in vain while a worker waits for `waited_s` seconds; 0 if it does not wait. `channel`:
+        "objects" for S3; any other means Redis, which is polled more often.
         """
         if waited_s <= 0:
             return 0
@@ -209,8 +211,8 @@ class WorkerInvocation:
         return self.objects.read.latency_s
 
     def restore(self) -> SimProcess:
-        """Simulate, as a simpy process, reading the worker's latest checkpoint at the start of an invocation. The first one of a run
-        contains only the initial model.
+        """Simulate, as a simpy process, reading the worker's latest checkpoint at the start of an invocation, and note the position at
+        which it starts. The first one of a run contains only the initial model.
         """
         self._entered = (self.progress.round, self.progress.minibatch)
         first = self.adds * (self.world.workload.vector_bytes + VECTOR_HEADER_BYTES)
@@ -219,8 +221,9 @@ class WorkerInvocation:
         yield from self.spend("", self.objects.read.seconds(bytes_, 2))
 
     def compute(self) -> SimProcess:
-        """Simulate, as a simpy process, the worker's next minibatch: fetch it and compute its gradient. Raises Leave if this invocation has
-        computed as many minibatches as it may, or if the remaining time might be too short.
+        """Simulate, as a simpy process, the worker's next minibatch: fetch it, compute its gradient, and advance the worker's progress by
+        one minibatch. Raises Leave if this invocation has computed as many minibatches as it may, or if less time is left than its slowest
+        minibatch took twice.
         """
         world, progress = self.world, self.progress
         limit = world.experiment.exchange.minibatches_per_invocation
@@ -274,8 +277,9 @@ class WorkerInvocation:
             yield from self.compute()
 
     def agree(self, epoch: int) -> SimProcess:
-        """Simulate, as a simpy process, the decision after `epoch`: the first worker to arrive evaluates the model, the others wait for its
-        decision and read it. Raises Leave if this invocation must end first.
+        """Simulate, as a simpy process, the decision after `epoch`: the first worker to arrive evaluates the model and opens the gate of
+        the decision, the others wait for the decision and read it. Raises Leave if this invocation must end first; the same worker then
+        evaluates in its next one.
         """
         world, objects = self.world, self.objects
         decided, taken = world.gate("decision", epoch, needed=1), ("evaluating", epoch)
@@ -302,8 +306,8 @@ class WorkerInvocation:
         self._known = number
 
     def _evaluate(self, epoch: int) -> SimProcess:
-        """Simulate, as a simpy process, the evaluation on the validation set after `epoch`. Raises Leave if the remaining time might be too
-        short.
+        """Simulate, as a simpy process, the evaluation on the validation set after `epoch`, and storing its decision. Raises Leave if less
+        time is left than twice this invocation's last evaluation took.
         """
         world, workload, objects = self.world, self.world.workload, self.objects
         if self.remaining_s() < 2 * self.evaluation_s:

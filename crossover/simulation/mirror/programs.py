@@ -40,7 +40,10 @@ def run(world: World, walk: Walk) -> SimProcess:
 
 
 class SimulatedPeer:
-    """One simulated program on an EC2 instance: a peer, or a GPU worker. `rank`: its number."""
+    """One simulated program on an EC2 instance: a peer, a GPU worker, or a single worker. `rank`: its number; `round`: the round that it
+    trains next; `ahead`: whether it fetches the next minibatch while it computes, as all but peers do; `invocation`: its usage since the
+    last decision.
+    """
 
     def __init__(self, world: World, walk: Walk, rank: int) -> None:
         """Prepare a program. `walk`: interpreter of the state machines that it starts; `rank`: its number."""
@@ -75,8 +78,8 @@ class SimulatedPeer:
         self.invocation = SimulatedInvocation(0.0, inf)
 
     def train(self) -> SimProcess:
-        """Simulate the whole program, as a simpy process, from its start to its end. Its usage is added to the run's after
-        each decision.
+        """Simulate the whole program, as a simpy process, from its start to its end. Its usage is added to the run's after each decision,
+        as one invocation.
         """
         world, days = self.world, self.world.days
         use = world.usage.for_step(self.step, memory_mb=0)

@@ -21,12 +21,12 @@ def move_to_round(world: World, place: WhereInRun, round: int) -> None:
 
 
 def share_scripts(key: Callable[[World, WhereInRun], object]) -> Callable[[Phased], Phased]:
-    """Return a decorator that caches the results of a function which builds the script of a step. All positions with an equal `key(world,
-    place)` get the same script object, because thousands of invocations ask for one.
+    """Return a decorator that caches the results of a function which builds the script of a step. All positions of one simulated run with
+    an equal `key(world, place)` get the same script object, because thousands of invocations ask for one.
     """
 
     def decorate(write: Phased) -> Phased:
-        """Return `write` with a cache of its scripts in the world."""
+        """Return the function `write` with a cache of its scripts in `world.scripts`."""
 
         def script(world: World, place: WhereInRun) -> Script:
             """Return the script for the key of this position: from the cache, or built and cached."""
@@ -169,7 +169,7 @@ def notify_peers(world: World, place: WhereInRun) -> Script:
 
 
 def notify_barrier(world: World, place: WhereInRun) -> None:
-    """Count the worker of `place` as arrived at the barrier of its round, which opens when all have arrived."""
+    """Count the worker of `place` as arrived at the barrier of its round, which opens when all workers have arrived."""
     find_barrier(world, place).arrive(world.env, place.worker)
 
 

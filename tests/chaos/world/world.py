@@ -19,7 +19,7 @@ from crossover.stores.keys import Keys
 from crossover.training.fleet import ServingSettings
 from crossover.workflow.architecture import Architecture, architecture_of, steps
 from crossover.workflow.context import Resources
-from crossover.workflow.state_machines import definitions
+from crossover.workflow.state_machines import build_definitions
 from tests.chaos.world.client import FLEET, Client
 from tests.chaos.world.clients import VirtualClients, VirtualServers
 from tests.chaos.world.fleet import VirtualFleet
@@ -154,7 +154,7 @@ class VirtualWorld:
         self.processes: list[Process] = []
         self.machines = VirtualMachines(
             self.kernel,
-            self._shared("definitions", partial(definitions, self.architecture, self.resolved)),
+            self._shared("definitions", partial(build_definitions, self.architecture, self.resolved)),
             lambda name, event: self.functions.invoke(name, event),
             transition_s=lambda: self.spread(TRANSITION_S),
         )

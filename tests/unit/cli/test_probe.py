@@ -15,7 +15,7 @@ from crossover.learning.sizes import digest_of_model
 from crossover.simulation import measured_steps
 from crossover.simulation.calibration import AWS
 from crossover.simulation.gpu_steps import card_of_device, cards
-from crossover.simulation.measured_steps import MEASURED_SIGMA, read_row
+from crossover.simulation.measured_steps import MEASURED_SIGMA, read_measured_steps
 from crossover.simulation.workload import MODELS, Workload
 from crossover.validation import load
 from tests.commands import status
@@ -138,7 +138,7 @@ def test_what_cannot_be_measured_is_refused(asked: list[str], told: str, capsys:
 
 def test_a_measured_card_replaces_the_rule_and_the_others_keep_it(tmp_path: Path) -> None:
     work = workload()
-    measured = replace(AWS, gpu_measured=read_row(row(tmp_path / "t4.json"), work, "fp32"))
+    measured = replace(AWS, gpu_measured=read_measured_steps(row(tmp_path / "t4.json"), work, "fp32"))
 
     def seconds(cloud: Any, instance: str, level: float = 0.0) -> float:
         found: float = replace(cloud, gpu_level=level).gpu_gradient_s(work, 256, instance_type=instance)
@@ -182,7 +182,7 @@ def test_a_row_of_another_card_model_or_precision_is_refused(
     tmp_path: Path, changes: dict[str, Any], told: str
 ) -> None:
     with pytest.raises(ConfigError, match=f"--measured: .*{told}"):
-        read_row(row(tmp_path / "t4.json", **changes), workload(), "fp32")
+        read_measured_steps(row(tmp_path / "t4.json", **changes), workload(), "fp32")
 
 
 def test_a_card_that_no_candidate_has_is_refused(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 from crossover.reports.usage import state_transitions
 from crossover.workflow.architecture import load
-from crossover.workflow.state_machines import definitions
+from crossover.workflow.state_machines import build_definitions
 from tests.architectures.harness import small
 
 
@@ -34,7 +34,7 @@ def walked(machines: dict[str, Any], name: str, *, turns: dict[str, int], items:
 
 def test_transitions_are_those_of_the_generated_states() -> None:
     workers, epochs, rounds, minibatches, polls = 3, 4, 2, 5, 2
-    machines = definitions(load("spirt"), small("spirt", workers=workers), minibatches=minibatches)
+    machines = build_definitions(load("spirt"), small("spirt", workers=workers), minibatches=minibatches)
     turns = {"synchronised": polls, "epoch_finished": rounds, "finished": epochs}
     expected = walked(machines, "run", turns=turns, items={"each worker": workers, "each minibatch": minibatches})
     often = workers * epochs * rounds

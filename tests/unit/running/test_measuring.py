@@ -19,11 +19,11 @@ from crossover.running import measuring
 from crossover.running.measuring import (
     BudgetTooSmall,
     BudgetTracker,
-    Measured,
+    MeasuredSize,
     NotRestored,
     RemoteStep,
     StepInvoker,
-    Unmeasured,
+    UnmeasuredSize,
     reduce_to_one_round,
 )
 from crossover.validation import load as read
@@ -175,9 +175,9 @@ def test_a_size_that_fails_leaves_the_others_to_be_measured(monkeypatch: pytest.
         experiment, "train", [512, 1_769, 7_076], session=lambda_, budget=budget, timeout_s=60, wait_s=0.0
     )
     first, second, third = found
-    assert isinstance(first, Unmeasured) and "Runtime.OutOfMemory" in first.reason
-    assert isinstance(second, Measured) and second.memory_mb == 1_769
-    assert isinstance(third, Unmeasured) and "does not allow 7076 MB" in third.reason
+    assert isinstance(first, UnmeasuredSize) and "Runtime.OutOfMemory" in first.reason
+    assert isinstance(second, MeasuredSize) and second.memory_mb == 1_769
+    assert isinstance(third, UnmeasuredSize) and "does not allow 7076 MB" in third.reason
     assert budget.spent_usd == pytest.approx(2 * BILLED_USD), "what was not used went back"
     assert lambda_.now == {"MemorySize": 1_769, "Timeout": 900}
 
@@ -185,8 +185,8 @@ def test_a_size_that_fails_leaves_the_others_to_be_measured(monkeypatch: pytest.
 def test_what_was_measured_is_told_whatever_ended_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def measured(*_: object, **__: object) -> Iterator[Measured | Unmeasured]:
-        yield Measured(1_769, 4, 2.0, 0.00004, 300)
+    def measured(*_: object, **__: object) -> Iterator[MeasuredSize | UnmeasuredSize]:
+        yield MeasuredSize(1_769, 4, 2.0, 0.00004, 300)
         raise ClientError({"Error": {"Code": "ServiceException", "Message": "gone"}}, "Invoke")
 
     monkeypatch.setattr(measuring, "measure_sizes", measured)

@@ -142,7 +142,7 @@ def test_a_region_that_is_not_enabled_is_told_from_bad_credentials(
 ) -> None:
     session = Session(refusal(code), region="af-south-1", accepting=accepting)
     monkeypatch.setattr(boto3, "Session", lambda: session)
-    with pytest.raises(UserError, match=words), account.aws_errors_explained():
+    with pytest.raises(UserError, match=words), account.explain_aws_errors():
         list(preflight.examine(session, SPIRT, AccountFile()))
 
 
@@ -169,7 +169,7 @@ def test_deploy_goes_on_where_names_budget_and_account_cannot_be_asked(monkeypat
 def test_what_deploy_must_know_is_no_fault_of_ours() -> None:
     session = Session(refusal("ServiceUnavailable"))
     with pytest.raises(CrossoverError, match=r"AWS failed or refused the call \(ServiceUnavailable\)"):
-        with account.aws_errors_explained():
+        with account.explain_aws_errors():
             account.find_stack(session, "crossover-spirt")
 
 

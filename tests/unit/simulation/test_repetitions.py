@@ -16,10 +16,10 @@ from crossover.simulation.repetitions import (
     Outcome,
     RepeatedRun,
     apply_session,
-    figures,
+    find_problems,
     keep_feasible,
     list_draws,
-    problems,
+    list_values,
     project_results,
     run_repetitions,
     simulate_draw,
@@ -83,11 +83,11 @@ def test_one_session_holds_for_the_whole_run() -> None:
 
 def test_what_aws_would_not_run_is_never_ahead_and_out_of_the_band() -> None:
     mixed = [came_to(1.0), came_to(9.0, "too long, 9 s"), came_to(8.0, "too long, 8 s"), came_to(2.0)]
-    assert figures(mixed, "usd") == [1.0, inf, inf, 2.0]
+    assert list_values(mixed, "usd") == [1.0, inf, inf, 2.0]
     assert [each.seconds for each in keep_feasible(mixed)] == [1.0, 2.0]
-    assert problems(mixed) == ("in 2 of 4 repetitions: too long, 9 s",)
-    assert problems(mixed[1:2]) == ("too long, 9 s",)
-    assert problems(mixed[:1]) == ()
+    assert find_problems(mixed) == ("in 2 of 4 repetitions: too long, 9 s",)
+    assert find_problems(mixed[1:2]) == ("too long, 9 s",)
+    assert find_problems(mixed[:1]) == ()
 
 
 @pytest.mark.parametrize("steps", [None, 39])

@@ -218,11 +218,11 @@ def test_a_cold_start_takes_its_sandbox_and_its_init() -> None:
 
 def test_new_environments_come_a_thousand_at_once_and_a_hundred_a_second() -> None:
     ramp = Environments(300.0, at_once=AWS.ramp_at_once, per_s=AWS.ramp_per_s)
-    waits = [ramp.wait_s(0.0) for _ in range(10_000)]
+    waits = [ramp.reserve_new(0.0) for _ in range(10_000)]
     assert waits[999] == 0.0
     assert waits[1_999] == pytest.approx(10.0)
     assert waits[-1] == ramp.longest_wait_s == pytest.approx(90.0)
-    assert ramp.wait_s(100.0) == 0.0
+    assert ramp.reserve_new(100.0) == 0.0
 
 
 def test_a_run_that_waits_longer_for_environments_than_it_is_asked_again_says_so() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from crossover.errors import ConfigError
 from crossover.experiment import MOVED, Exchange, Experiment, from_plain
 from crossover.validation import fields
-from crossover.workflow.architecture import sections
+from crossover.workflow.architecture import find_settings_classes
 
 LEAST = {"name": "spirt", "architecture": "spirt"}
 
@@ -123,7 +123,7 @@ def test_every_annotation_has_words() -> None:
             h for hint in hints.values() for h in (leaves(hint) if hasattr(hint, "__dataclass_fields__") else [hint])
         ]
 
-    whole = fields.with_sections(tuple(sections(None).items()))
+    whole = fields.with_sections(tuple(find_settings_classes(None).items()))
     assert all(fields.describe(annotation) for annotation in leaves(whole))
 
 
