@@ -229,7 +229,7 @@ def test_functions_at_once_are_the_trees_parallel_iterations() -> None:
 def test_a_machine_that_step_functions_would_refuse_is_named_with_the_place(
     session: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own = len(asl.definitions(load("spirt"), SPIRT, minibatches=6)) + 1  # and the expiry
+    own = len(asl.build_definitions(load("spirt"), SPIRT, minibatches=6)) + 1  # and the expiry
     assert findings(session, SPIRT)["state machines"].detail == f"Step Functions accepts all {own}"
     inner = {"StartAt": "twice", "States": {"twice": {"Type": "Pass", "End": True}}}
     outer = {"Type": "Map", "ItemProcessor": {"ProcessorConfig": {"Mode": "INLINE"}, **inner}, "End": True}
