@@ -31,7 +31,6 @@ from crossover.running.monitor import (
     RetryPolicy,
     RunCheck,
     attach_to_run,
-    begin_deadline,
     find_run_under_way,
     finish,
     no_retry,
@@ -39,6 +38,7 @@ from crossover.running.monitor import (
     save_then_report,
     skip_check,
     skip_completion,
+    write_first_deadline,
 )
 from crossover.running.preparing import PreparedRun, attempt_number, prepare, print_data
 from crossover.running.resume import Databases, Unfinished, count_instances, keep_resume_data, tolerates_failures
@@ -213,7 +213,7 @@ def run_deployed(
             prepared.note_damage(resumption.rewind(objects, prepared.keys, experiment, lost=where == "local"))
         facts.check(prepared)
         preparing.check_room_for_folder(prepared, out)
-        begin_deadline(prepared)  # from now on the run ends even without this command
+        write_first_deadline(prepared)  # from now on the run ends even without this command
     complete = partial(fetch_lambda_reports, session=session, where=where)
     if prepared.architecture.program:
         announced = found is not None

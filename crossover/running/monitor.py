@@ -409,10 +409,10 @@ def has_ended(prepared: PreparedRun, execution: Execution) -> bool:
 def _read_remaining(prepared: PreparedRun) -> None:
     """Read the decisions and records that the run wrote last. Errors are ignored; what was read before remains."""
     with suppress(CrossoverError):
-        catch_up(prepared)
+        read_all_progress(prepared)
 
 
-def catch_up(prepared: PreparedRun) -> None:
+def read_all_progress(prepared: PreparedRun) -> None:
     """Read into `prepared` all decisions (one for each epoch or round that was evaluated) and all records that the run has
     written so far.
     """
@@ -434,7 +434,7 @@ def _stop(execution: Execution, *, why: BaseException) -> None:
 
 def extend_deadline(prepared: PreparedRun, *, usd: float | None = None) -> None:
     """Write into the run's store the time until which the run may continue without its command: the end of its maximum duration, or earlier
-    the time at which it could have spent its budget. `usd`: cost of the run so far, None to compute it from its records.
+    the time at which it could have spent its budget. `usd`: cost of the run so far; None reads the records and computes it.
     """
     if usd is None:
         read_records(prepared)  # of a run that is resumed
@@ -446,8 +446,10 @@ def extend_deadline(prepared: PreparedRun, *, usd: float | None = None) -> None:
     )
 
 
-def begin_deadline(prepared: PreparedRun) -> None:
-    """Write the run's first deadline, and make it the one that the stack's deadline check reads. Called before anything is started."""
+def write_first_deadline(prepared: PreparedRun) -> None:
+    """Write the run's first deadline, until which it may continue without its command, and make it the one that the stack's deadline check
+    reads. Called before anything is started.
+    """
     extend_deadline(prepared)
     prepared.objects.put(CURRENT_DEADLINE, prepared.keys.deadline(prepared.facts["created_at"]).encode())
 
@@ -562,5 +564,5 @@ def load_run_with_cost(
         DeployedParameters.load(experiment, session).bucket, Traffic(), client=session.client("s3", config=SETTINGS)
     )
     prepared = attach_to_run(found.run, experiment, objects=objects, resume=found.run)
-    catch_up(prepared)
+    read_all_progress(prepared)
     return prepared, bill_so_far(prepared, now=now).until(now)

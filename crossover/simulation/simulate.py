@@ -22,7 +22,7 @@ from crossover.workflow.architecture import Architecture, architecture_of
 from crossover.workflow.infrastructure import has_minibatch_map
 
 LABEL = "projected"
-RETRIES_S = 45.0  # how long a throttled invocation is asked for again at least (asl.events.RETRY, with full jitter)
+RETRIES_S = 45.0  # how long a throttled invocation is asked for again at least (RETRY of state_machines.py)
 
 
 @dataclass(frozen=True, kw_only=True)

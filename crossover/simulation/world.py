@@ -248,5 +248,7 @@ class World:
             self.ended_early.succeed(why)
 
     def note_epoch_end(self, epoch: int) -> None:
-        """Record the current simulated time as the time of the epoch's decision, unless one is recorded already."""
+        """Record the current simulated time as the time at which the decision after `epoch` (whether training continues) was made, unless
+        one is recorded already.
+        """
         self.epochs_end_s.setdefault(epoch, self.env.now)

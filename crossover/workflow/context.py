@@ -101,7 +101,8 @@ def new_learner(experiment: Experiment, manifest: Mapping[str, Any]) -> "Learner
 class Resources:
     """Everything that a process keeps from one invocation to the next. `clients`: opens stores, bus and state machines; `facts`: run
     configurations by run; `learners`: learners that are not in use, by run; `records`: records that decisions have read, by run and key;
-    `make_learner`: builds a learner from an experiment and the manifest of its data; `lock`: protects `facts` and `learners` between threads.
+    `make_learner`: builds a learner from an experiment and the manifest of its data; `lock`: protects `facts` and `learners` between
+    threads.
     """
 
     clients: Clients

@@ -17,7 +17,7 @@ from crossover.simulation.calibration import SIGMAS
 from crossover.simulation.kernel import CHANNELS, SimProcess, Usage, WhereInRun
 from crossover.simulation.mirror import all_reduce, lambdaml, mlless, models_of, programs, scatter_reduce
 from crossover.simulation.mirror.long_worker import WorkerInvocation, WorkerProgress
-from crossover.simulation.mirror.p2p_serverless import given_bytes
+from crossover.simulation.mirror.p2p_serverless import function_input_bytes
 from crossover.simulation.mirror.spirt import move_to_round
 from crossover.simulation.walk import Walk
 from crossover.simulation.workload import VECTOR_HEADER_BYTES, Workload, calendar
@@ -201,7 +201,7 @@ SIZES: dict[str, Callable[[Figures], int]] = {
     "update": lambda of: mlless.update_bytes(of.world),
     "validation set": lambda of: of.workload.validation_bytes,
     # with the header that a vector has in a bucket or a message
-    "stored model": lambda of: given_bytes(of.world, ROUND),
+    "stored model": lambda of: function_input_bytes(of.world, ROUND),
     "stored gradient": lambda of: of.workload.vector_bytes + VECTOR_HEADER_BYTES,
     "checkpoint": lambda of: lambdaml.checkpoint_bytes(of.world, ROUND),
 }

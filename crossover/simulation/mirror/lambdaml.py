@@ -8,7 +8,7 @@ from crossover.errors import NoProjection
 from crossover.learning.sizes import DATA
 from crossover.simulation.kernel import Phase, SimProcess, Tally, WhereInRun
 from crossover.simulation.mirror.long_worker import WorkerInvocation, WorkerProgress, build_last_step, run_invocation
-from crossover.simulation.mirror.spirt import begin_run, optimizer_vectors, outer_vectors
+from crossover.simulation.mirror.spirt import begin_run, count_optimizer_vectors, count_outer_vectors
 from crossover.simulation.workload import MODELS as SIZES
 from crossover.simulation.workload import VECTOR_HEADER_BYTES
 from crossover.simulation.world import Model, Script, SimulatedInvocation, World
@@ -19,7 +19,7 @@ def checkpoint_bytes(world: World, round: int) -> int:
     what a codec keeps. In round 0 the inner optimizer has no vectors yet, unless workers take local steps.
     """
     stepped = round > 0 or world.experiment.exchange.what != "gradients"
-    kept = (optimizer_vectors(world) if stepped else 0) + outer_vectors(world)
+    kept = (count_optimizer_vectors(world) if stepped else 0) + count_outer_vectors(world)
     fed_back = codec_state_bytes(world) if round else 0
     return (
         world.workload.vector_bytes + kept * 4 * world.workload.parameters + (1 + kept) * VECTOR_HEADER_BYTES + fed_back
@@ -37,8 +37,8 @@ def codec_state_bytes(world: World) -> int:
 
 def exchange_sizes(world: World) -> list[tuple[int, int]]:
     """Return, for each exchange of a round, (bytes that a worker contributes, bytes of the combined result), as the experiment's codec
-    defines them. PowerSGD has two exchanges, all other codecs one. Raises NoProjection if the sizes depend on the shapes of the model's
-    parameters and these are not known.
+    defines them; computed once per simulated run. PowerSGD has two exchanges, all other codecs one. Raises NoProjection if the sizes depend
+    on the shapes of the model's parameters and these are not known.
     """
     workload, asked = world.workload, world.experiment.exchange
 
@@ -170,8 +170,8 @@ def simulate_arithmetic(worker_call: WorkerInvocation, stage: str, bytes_: float
 
 
 def check_first_round(worker_call: WorkerInvocation, store: StoreConnection) -> SimProcess:
-    """Simulate, as a simpy process, the request that asks the store whether the first round of an invocation is already done. Does nothing
-    in later rounds of the same invocation.
+    """Simulate, as a simpy process, the request by which an invocation asks the store whether its first round is already done. Does nothing
+    in later rounds of the same invocation; a mark in the invocation's notes ("asked") says that it was asked.
     """
     if worker_call.computed == 0 and "asked" not in worker_call.invocation.notes:
         worker_call.invocation.notes["asked"] = True
@@ -182,7 +182,7 @@ def update_parameters(worker_call: WorkerInvocation) -> SimProcess:
     """Simulate, as a simpy process, the optimizer's step of a worker. Its time depends on the number of vectors that the optimizer reads
     and writes.
     """
-    kept = optimizer_vectors(worker_call.world)
+    kept = count_optimizer_vectors(worker_call.world)
     yield from simulate_arithmetic(worker_call, "update", (3 + 2 * kept) * worker_call.world.workload.vector_bytes)
 
 
@@ -201,7 +201,7 @@ def finish_round(worker_call: WorkerInvocation, store: StoreConnection) -> SimPr
 
 def build_models(exchange: Callable[[WorkerInvocation], SimProcess]) -> dict[str, Model]:
     """Return the simulation models of the steps that all LambdaML architectures have, by name: initialise, train and collect. `exchange`:
-    simulates one whole round of a worker, including its computing.
+    function that simulates one whole round of a worker as a simpy process, including its computing.
     """
 
     def train(world: World, place: WhereInRun, invocation: SimulatedInvocation) -> SimProcess:
@@ -218,13 +218,13 @@ def build_models(exchange: Callable[[WorkerInvocation], SimProcess]) -> dict[str
         return build_last_step(world, checkpoint_bytes(world, world.days.rounds), members=world.workers, bus=False)
 
     return {
-        "initialise": Model(script=first_checkpoints, changes=begin_run),
+        "initialise": Model(script=store_first_checkpoints, changes=begin_run),
         "train": Model(living=train),
         "collect": Model(script=collect),
     }
 
 
-def first_checkpoints(world: World, place: WhereInRun) -> Script:
+def store_first_checkpoints(world: World, place: WhereInRun) -> Script:
     """Return the phases and requests of the first step, which looks for checkpoints of an earlier attempt and stores the initial model as
     the first checkpoint of every worker.
     """
@@ -232,8 +232,9 @@ def first_checkpoints(world: World, place: WhereInRun) -> Script:
 
 
 def build_first_step(world: World, *, looks: int, supervised: bool = False) -> Script:
-    """Return the phases and requests of a run's first step with long workers: it looks for an earlier attempt and stores first checkpoints.
-    `looks`: number of members whose checkpoints are looked for; `supervised`: whether a supervisor gets a first checkpoint too.
+    """Return the phases and requests of the first step of a run whose workers are long functions, each training many rounds: it looks for
+    an earlier attempt and stores first checkpoints. `looks`: number of members whose checkpoints are looked for; `supervised`: whether a
+    supervisor gets a first checkpoint too.
     """
     one = world.workload.vector_bytes + VECTOR_HEADER_BYTES
     puts, out = world.workers + supervised, world.workers * one

@@ -115,8 +115,8 @@ class WorkerInvocation:
         )
 
     def wait_for(self, gate: Gate) -> Generator[simpy.Event, Any, float]:
-        """Wait, as a simpy process, until the gate is open, and return the seconds waited. Raises Leave if this invocation must end before
-        that.
+        """Wait, as a simpy process, until the gate is open, and return the seconds waited, 0 if it was open. Raises Leave if this
+        invocation must end before that.
         """
         env = self.world.env
         if gate.is_open:
@@ -277,9 +277,9 @@ class WorkerInvocation:
             yield from self.compute()
 
     def agree(self, epoch: int) -> SimProcess:
-        """Simulate, as a simpy process, the decision after `epoch`: the first worker to arrive evaluates the model and opens the gate of
-        the decision, the others wait for the decision and read it. Raises Leave if this invocation must end first; the same worker then
-        evaluates in its next one.
+        """Simulate, as a simpy process, the decision after `epoch` (its evaluation, and whether training continues): the first worker to
+        arrive evaluates the model and opens the decision's gate, the others wait for the decision and read it. Raises Leave if this
+        invocation must end first; the same worker then evaluates in its next one.
         """
         world, objects = self.world, self.objects
         decided, taken = world.gate("decision", epoch, needed=1), ("evaluating", epoch)
@@ -325,8 +325,8 @@ class WorkerInvocation:
 
 def run_invocation(worker_call: WorkerInvocation, exchange: Callable[[WorkerInvocation], SimProcess]) -> SimProcess:
     """Simulate one invocation of a long worker, as a simpy process: rounds until training ends or the invocation must end, with
-    checkpoints, and with decisions after epochs. Then set the worker's position in the run for the next invocation. `exchange`: simulates
-    one whole round.
+    checkpoints, and with decisions after epochs. Then set the worker's position in the run for the next invocation; `place.finished` is
+    True if training has ended. `exchange`: function that simulates one whole round as a simpy process.
     """
     world, progress, place = worker_call.world, worker_call.progress, worker_call.place
     days, every, entered = world.days, world.experiment.functions.checkpoint_every, place.epoch
@@ -357,8 +357,9 @@ def run_invocation(worker_call: WorkerInvocation, exchange: Callable[[WorkerInvo
 
 
 def build_last_step(world: World, checkpoint_bytes: int, *, members: int, bus: bool) -> Script:
-    """Return the phases and requests of a run's last step with long workers: read a checkpoint of `checkpoint_bytes` bytes, store the
-    trained model, delete keys. `members`: number of workers and supervisors; `bus`: whether a message exchange is removed too.
+    """Return the phases and requests of the last step of a run whose workers are long functions: read a checkpoint of `checkpoint_bytes`
+    bytes, store the trained model, delete keys. `members`: number of workers and supervisors; `bus`: whether a message exchange is removed
+    too.
     """
     size, objects = world.workload.vector_bytes, world.objects("collect")
     read = checkpoint_bytes

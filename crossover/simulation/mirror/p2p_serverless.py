@@ -2,13 +2,15 @@
 
 from crossover.algorithms.schedule import split_into_parts
 from crossover.simulation.kernel import Phase, Tally, WhereInRun
-from crossover.simulation.mirror.spirt import kept_by_worker, samples_of_minibatches, share_scripts
+from crossover.simulation.mirror.spirt import count_kept_vectors, samples_of_minibatches, share_scripts
 from crossover.simulation.workload import VECTOR_HEADER_BYTES
 from crossover.simulation.world import Model, Script, World
 
 
-def averaging_functions(world: World, place: WhereInRun) -> int:
-    """Return the number of functions among which the averaging of a round's gradients is divided; each averages one part of the vector."""
+def count_averaging_functions(world: World, place: WhereInRun) -> int:
+    """Return the number of functions among which the averaging of a round's gradients is divided, at most one per minibatch; each averages
+    one part of the vector.
+    """
     return len(split_into_parts(world.workload.elements, most=place.minibatches))
 
 
@@ -17,11 +19,11 @@ def _is_average_in_functions(world: World) -> bool:
     return world.experiment.p2p.average_in == "lambda"
 
 
-def given_bytes(world: World, round: int) -> int:
+def function_input_bytes(world: World, round: int) -> int:
     """Return the bytes that a peer stores as input of its functions at the start of `round`: its model, and with local steps also its
-    optimizer's vectors. With local steps the functions return the same amount.
+    optimizer's vectors. With local steps, `round` + 1 gives the bytes that the functions return.
     """
-    kept = kept_by_worker(world, round)
+    kept = count_kept_vectors(world, round)
     more = kept * (4 * world.workload.parameters + VECTOR_HEADER_BYTES) if world.days.local else 0
     return world.workload.vector_bytes + VECTOR_HEADER_BYTES + more
 
@@ -41,10 +43,10 @@ def compute_gradient(world: World, place: WhereInRun) -> Script:
     calibration, workload, samples = world.calibration, world.workload, samples_of_minibatches(world, place)
     local = world.days.local
     told = local and world.days.decisions_before(place.round) > 0  # what the rate may hang on
-    read = given_bytes(world, place.round) + sum(map(workload.batch_bytes, samples))
-    pieces = averaging_functions(world, place) if _is_average_in_functions(world) else 1
+    read = function_input_bytes(world, place.round) + sum(map(workload.batch_bytes, samples))
+    pieces = count_averaging_functions(world, place) if _is_average_in_functions(world) else 1
     written = workload.vector_bytes + pieces * VECTOR_HEADER_BYTES
-    written = given_bytes(world, place.round + 1) if local else written
+    written = function_input_bytes(world, place.round + 1) if local else written
     objects, gets = world.objects("compute_gradient"), 1 + len(samples) + told
     tally = (
         Tally().count("objects", "exists", 2).count("objects", "get", gets, into=read)
@@ -64,12 +66,12 @@ def compute_gradient(world: World, place: WhereInRun) -> Script:
     )
 
 
-@share_scripts(lambda world, place: (place.minibatches, place.minibatch < averaging_functions(world, place)))
+@share_scripts(lambda world, place: (place.minibatches, place.minibatch < count_averaging_functions(world, place)))
 def average_part(world: World, place: WhereInRun) -> Script:
     """Return the phases and requests of a function that averages one part of a round's gradients. Functions beyond the number of parts do
     nothing.
     """
-    pieces = averaging_functions(world, place)
+    pieces = count_averaging_functions(world, place)
     if place.minibatch >= pieces:
         return Script((Phase("average"), Phase("store")), Tally())
     objects, one = world.objects("average_part"), world.workload.vector_bytes // pieces + VECTOR_HEADER_BYTES

@@ -11,12 +11,12 @@ from crossover.reports.prices import Prices
 from crossover.simulation.figures import UNKNOWN_INSTANCE
 from crossover.simulation.kernel import SimProcess, WhereInRun
 from crossover.simulation.mirror.lambdaml import CODEC_PASSES, codec_state_bytes, exchange_sizes
-from crossover.simulation.mirror.p2p_serverless import averaging_functions, given_bytes
+from crossover.simulation.mirror.p2p_serverless import count_averaging_functions, function_input_bytes
 from crossover.simulation.mirror.spirt import (
     DECISION_BYTES,
+    count_optimizer_vectors,
+    count_outer_vectors,
     move_to_round,
-    optimizer_vectors,
-    outer_vectors,
 )
 from crossover.simulation.walk import Walk
 from crossover.simulation.workload import VECTOR_HEADER_BYTES, Workload
@@ -229,20 +229,20 @@ class SimulatedPeer:
         state machine, then average the gradients here or in functions again. With local steps, read the trained model instead of averaging.
         """
         world, tally, size = self.world, self.invocation.tally, self.world.workload.vector_bytes
-        given = given_bytes(world, self.round)
+        given = function_input_bytes(world, self.round)
         tally.count("objects", "put", out=given)
         yield from self._wait(self.objects.write.seconds(given) * self.factors.request())
         yield from self._check_run_over()
         yield from self._run_machine("gradients", place)
         if world.days.local:
-            back = given_bytes(world, self.round + 1)
+            back = function_input_bytes(world, self.round + 1)
             tally.count("objects", "get", into=back)
             yield from self._wait(self.objects.read.seconds(back) * self.factors.request())
             return
         count, by_functions = place.minibatches, world.experiment.p2p.average_in == "lambda"
         if by_functions:
             yield from self._run_machine("averages", place)
-        requests = averaging_functions(world, place) if by_functions else count
+        requests = count_averaging_functions(world, place) if by_functions else count
         bytes_ = (size if by_functions else count * size) + requests * VECTOR_HEADER_BYTES
         tally.count("objects", "get", requests, into=bytes_)
         seconds = self.objects.read.seconds(bytes_, requests) * self.factors.request()
@@ -384,18 +384,19 @@ class SimulatedPeer:
     @cached_property
     def _update_s(self) -> float:
         """Seconds of the optimizer's arithmetic in one step."""
-        passes = 3 + 2 * optimizer_vectors(self.world)
+        passes = 3 + 2 * count_optimizer_vectors(self.world)
         return self.world.calibration.arithmetic_s(passes * self.world.workload.vector_bytes)
 
     def _save_checkpoint(self) -> SimProcess:
         """Simulate, as a simpy process, a checkpoint of this program and the deletion of old objects, if a checkpoint is due after this
-        round: every `checkpoint_every` rounds, or by time for a single worker.
+        round: every `checkpoint_every` rounds (each round with a message bus); for a single worker the time since the last one decides too
+        (`CheckpointPace`).
         """
         world, tally, began = self.world, self.invocation.tally, self.world.env.now
         due = self.pace.is_due(self.round + 1) if self.pace else (self.round + 1) % self.checkpoint_every == 0
         if not due:
             return
-        kept = optimizer_vectors(world) + outer_vectors(world)
+        kept = count_optimizer_vectors(world) + count_outer_vectors(world)
         bytes_ = (
             world.workload.vector_bytes
             + kept * 4 * world.workload.parameters
@@ -416,8 +417,8 @@ class SimulatedPeer:
             self.pace.note_saved(world.env.now - began)
 
     def _agree_after_epoch(self, epoch: int) -> SimProcess:
-        """Simulate, as a simpy process, the decision after `epoch`: the first program to arrive evaluates the model, all others read its
-        decision.
+        """Simulate, as a simpy process, the decision after `epoch` (its evaluation, and whether training continues): programs that arrive
+        before there is one evaluate the model, all others read it.
         """
         world, workload, tally = self.world, self.world.workload, self.invocation.tally
         number = world.days.decision(epoch)
@@ -457,8 +458,8 @@ class SimulatedPeer:
 
 
 def paper_usd(world: World, prices: Prices) -> float:
-    """Return the dollars of a simulated run by the equations of the 2023 paper, which count the peers' seconds of computing gradients and
-    the functions that they use.
+    """Return the dollars of a simulated run of programs by the equations of the 2023 paper, which count the peers' seconds of computing
+    gradients and the functions that they use.
     """
     program = world.architecture.program
     assert program is not None

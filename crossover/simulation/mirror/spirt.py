@@ -41,14 +41,14 @@ def share_scripts(key: Callable[[World, WhereInRun], object]) -> Callable[[Phase
     return decorate
 
 
-def optimizer_vectors(world: World) -> int:
+def count_optimizer_vectors(world: World) -> int:
     """Return the number of vectors that the optimizer keeps, each with one value per parameter: 0 for plain SGD, 1 with momentum, 2 for
     Adam.
     """
     return len(optimizers.list_vectors(world.experiment.training))
 
 
-def outer_vectors(world: World) -> int:
+def count_outer_vectors(world: World) -> int:
     """Return how many vectors the outer optimizer keeps: 1 if workers combine local steps with momentum, otherwise 0."""
     exchange = world.experiment.exchange
     return int(exchange.what == "delta" and exchange.outer.momentum > 0)
@@ -73,8 +73,8 @@ def initialise(world: World, place: WhereInRun) -> Script:
 
 
 def samples_of_minibatches(world: World, place: WhereInRun) -> tuple[int, ...]:
-    """Return the number of samples in each minibatch that one function computes: that of the single minibatch at `place`, or with local
-    steps those of all minibatches of the round.
+    """Return the number of samples in each minibatch that one function computes, in order: that of the single minibatch at `place`, or with
+    local steps those of all minibatches of the round.
     """
     days, samples = world.days, world.workload.samples
     if days.local:
@@ -82,11 +82,11 @@ def samples_of_minibatches(world: World, place: WhereInRun) -> tuple[int, ...]:
     return (samples[days.first_minibatch(place.round) + place.minibatch],)
 
 
-def kept_by_worker(world: World, round: int) -> int:
-    """Return how many vectors of the worker's own optimizer a function reads at the start of `round`; 0 without local steps, and always 0
+def count_kept_vectors(world: World, round: int) -> int:
+    """Return how many vectors the optimizer of a worker that takes local steps keeps at the start of `round`; 0 without local steps, and 0
     in round 0.
     """
-    return optimizer_vectors(world) if world.days.local and round else 0
+    return count_optimizer_vectors(world) if world.days.local and round else 0
 
 
 @share_scripts(
@@ -97,12 +97,12 @@ def kept_by_worker(world: World, round: int) -> int:
     )
 )
 def compute_gradients(world: World, place: WhereInRun) -> Script:
-    """Return the phases and requests of the function that computes the gradient of one minibatch, or with local steps all steps of the
-    round, and stores the result in the worker's database.
+    """Return the phases and requests of the function that computes the gradient of the minibatch at `place`, or with local steps all steps
+    of the round, and stores the result in the worker's database.
     """
     calibration, workload, samples = world.calibration, world.workload, samples_of_minibatches(world, place)
     one, data = 4 * workload.parameters, sum(map(workload.batch_bytes, samples))
-    before, after = kept_by_worker(world, place.round), kept_by_worker(world, place.round + 1)
+    before, after = count_kept_vectors(world, place.round), count_kept_vectors(world, place.round + 1)
     read, written = workload.vector_bytes + before * one, workload.vector_bytes + after * one
     tally = Tally().count("tensors", "exists", 2).count("tensors", "get", 1 + before, into=read)
     tally.count("tensors", "create", 1 + after, out=written)
@@ -130,8 +130,8 @@ def compute_gradients(world: World, place: WhereInRun) -> Script:
 
 
 def resume_check_s(world: World, step: str) -> float:
-    """Return the seconds of the request by which `step`, after it has stored something, asks the bucket whether the run was resumed
-    meanwhile.
+    """Return the seconds of the one request by which `step`, after it has stored something, asks the bucket whether the run was resumed
+    meanwhile. Nothing is counted in a tally.
     """
     return world.objects(step).read.latency_s
 
@@ -207,14 +207,14 @@ def aggregate_peers(world: World, place: WhereInRun) -> Script:
 
 @share_scripts(lambda world, place: (place.round == 0, place.epoch))
 def update_model(world: World, place: WhereInRun) -> Script:
-    """Return the phases and requests of the step that applies the combined gradient to a worker's model, in the database or in the
-    function.
+    """Return the phases and requests of the step that applies the combined gradient to a worker's model, in the database or in the function
+    as the experiment says; if models are averaged, of the step that makes the average the new model.
     """
     calibration, workload = world.calibration, world.workload
     if world.experiment.exchange.what == "model":
         return _copy_combined_model(world, place)
     size, one = workload.vector_bytes, 4 * workload.parameters
-    kept = outer_vectors(world) if world.days.local else optimizer_vectors(world)
+    kept = count_outer_vectors(world) if world.days.local else count_optimizer_vectors(world)
     read = 2 * size + (0 if place.round == 0 else kept * one)
     written = size + kept * one
     tally = Tally().count("tensors", "delete", int(place.round > 0)).count("objects", "exists")

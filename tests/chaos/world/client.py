@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from crossover.errors import CrossoverError, RunFailed, UserError, rebuild_error
 from crossover.experiment import Experiment
 from crossover.reports.spending import BudgetReached
-from crossover.running.monitor import attach_to_run, begin_deadline, follow, has_ended
+from crossover.running.monitor import attach_to_run, follow, has_ended, write_first_deadline
 from crossover.running.preparing import Materials, PreparedRun, attempt_number, prepare
 from crossover.running.resume import count_instances, tolerates_failures
 from crossover.stores.clients import Clients
@@ -126,7 +126,7 @@ class Client:
             )
             self.run = prepared.run
             if prepared.experiment.lifetime.budget_usd is not None:
-                begin_deadline(prepared)
+                write_first_deadline(prepared)
         if prepared.architecture.program:
             self._programs(prepared)
         else:
