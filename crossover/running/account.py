@@ -211,7 +211,7 @@ def find_stack(session: Any, name: str) -> DeployedStack | None:
 
 def describe_stack(session: Any, name_or_id: str) -> DeployedStack | None:
     """Return the stack with this name or id, or None if it does not exist. By its id, a deleted stack is also found, for 90 days after its
-    deletion.
+    deletion. Other errors of AWS are raised.
     """
     with deployed_clients.ToleratedErrors("does not exist"):
         return parse_stack(session.client("cloudformation").describe_stacks(StackName=name_or_id)["Stacks"][0])
@@ -276,7 +276,7 @@ def check_owner(session: Any, name: str, *, owner: str, command: str) -> None:
 
 
 def describe_place(session: Any) -> str:
-    """Return the account and region of the session as text: `account 123456789012, us-east-1`."""
+    """Return the account and region of the session as text: `account 123456789012, us-east-1`. Asks STS for the account."""
     client = session.client("sts")
     return f"account {client.get_caller_identity()['Account']}, {client.meta.region_name}"
 

@@ -183,7 +183,9 @@ class InlineExecution:
         self._clients, self._call = clients, BackgroundCall(run, name="inline-execution")
 
     def has_ended(self) -> bool:
-        """Return True if the workflow has succeeded, False while it runs. If it failed, raise its error."""
+        """Return True if the workflow has succeeded, False while it runs. If it failed, raise its error: a UserError as it is, any other
+        one as RunFailed or as the UserError that its message names.
+        """
         if self._call.thread.is_alive():
             return False
         try:
@@ -232,7 +234,9 @@ class InlinePrograms:
             thread.start()
 
     def has_ended(self) -> bool:
-        """Return True if the run has succeeded, False while it runs. If it failed, raise its error."""
+        """Return True if the run has succeeded, False while its programs work. Raises the error that a program reported, or RunFailed if
+        all have ended without finishing.
+        """
         return self._execution.has_ended()
 
     def stop(self) -> None:

@@ -71,7 +71,7 @@ class Point:
 
     @cached_property
     def problems(self) -> tuple[str, ...]:
-        """Reasons why AWS would not run this point at all, or not in every repetition."""
+        """Reasons why AWS would not run this point at all, or not in every repetition; empty if it would run all."""
         return find_problems(self.outcomes)
 
     @property
@@ -331,7 +331,9 @@ def _list_axis_points(entrants: Sequence[Experiment], base: Workload) -> Iterato
 
 
 def _set_batch_size(experiment: Experiment, own: Workload, *, batch_size: int) -> Changed:
-    """Return the experiment and its workload `own` with another batch size, on the same data."""
+    """Return the experiment and its workload `own` with another batch size, on the same data; samples that do not fill a minibatch are left
+    out.
+    """
     batches = own.with_equal_minibatches(minibatches=max(1, sum(own.samples) // batch_size), batch_size=batch_size)
     return replace(experiment, training=replace(experiment.training, batch_size=batch_size)), batches
 
@@ -353,7 +355,7 @@ def set_workers(experiment: Experiment, own: Workload, *, workers: int, filed: i
 
 
 def set_epochs(experiment: Experiment, epochs: int) -> Experiment:
-    """Return the experiment with `epochs` epochs of training."""
+    """Return the experiment with `epochs` epochs of training. If the number changes, its limit of steps (`training.steps`) is dropped."""
     return replace(experiment, training=experiment.training.with_epochs(epochs))
 
 
@@ -445,7 +447,7 @@ def _find_crossings(mine: Sequence[Point], rivals: Sequence[Sequence[Point]], fi
 
 
 def sort_by_median(points: Sequence[Point], figure: str) -> list[Point]:
-    """Return the points that AWS would run, sorted by the median of `figure` (a key of FIGURES), lowest first."""
+    """Return the points that AWS would run, without the others, sorted by the median of `figure` (a key of FIGURES), lowest first."""
     return sorted((point for point in points if point.would_run), key=lambda point: point.band(figure).p50)
 
 

@@ -78,7 +78,7 @@ class Direction:
 
 @dataclass(frozen=True, slots=True)
 class ServiceClient:
-    """Speed of a service as one client sees it, for reads and for writes."""
+    """Speed of a service as one client sees it: `read` for reads, `write` for writes."""
 
     read: Direction
     write: Direction
@@ -405,7 +405,9 @@ class Calibration:
         return service if known is None or known.bytes_s is None else replace(service, host_bytes_s=known.bytes_s)
 
     def without_stragglers(self) -> "Calibration":
-        """Return this calibration with all random factors set to 1, so that there are no stragglers."""
+        """Return this calibration with the spreads named in SIGMAS set to 0, so that there are no stragglers. The spread between sessions
+        and the uncertainty of the computing speed stay.
+        """
         return replace(self, **dict.fromkeys(SIGMAS, 0.0))  # type: ignore[arg-type]  # numbers
 
     def without_sharing(self) -> "Calibration":
@@ -496,7 +498,9 @@ ASSUMED = Calibration(
 
 
 def _build_aws() -> Calibration:
-    """Return the calibration of AWS: `ASSUMED` with its figures replaced by those of config/calibration/."""
+    """Return the calibration of AWS: `ASSUMED` with its figures replaced by those of config/calibration/. Raises ConfigError if a file
+    there is not valid.
+    """
     found = {group: dict(named) for group, named in FIGURES.items() if group != "year_2022"}
     changes: dict[str, Any] = dict(found.pop("", {}))
     changes["inits"] = {

@@ -78,7 +78,9 @@ class GpuCard:
         return f"a {self.name} has no {precision}; expected one of {', '.join(self.factors)}"
 
     def sigma(self, counts: StepCounts) -> float:
-        """Return how uncertain a step's time on this card is, as the sigma of its logarithm."""
+        """Return how uncertain a step's time on this card is, as the sigma of its logarithm: that of convolutions and that of matrix
+        products, mixed by their shares in `counts`.
+        """
         share = _share_of_convolutions(counts)
         return share * self.sigmas["convolution"] + (1 - share) * self.sigmas["matrix"]
 

@@ -257,7 +257,7 @@ class RandomFactors:
         return exp(self._clock(0.0, self._task)) if self._task else 1.0
 
     def cold(self) -> float:
-        """Draw a random factor on the seconds of one cold start (sandbox and INIT)."""
+        """Draw a random factor, with median 1, on the seconds of one cold start (sandbox and INIT)."""
         return exp(self._clock(0.0, self._cold)) if self._cold else 1.0
 
     def hosts(self, step: str, count: int = 1) -> list[float]:
@@ -270,12 +270,12 @@ class RandomFactors:
         return drawn
 
     def compute(self) -> float:
-        """Draw a random factor on the computing time of one invocation."""
+        """Draw a random factor, with mean 1, on the computing time of one invocation."""
         sigma = self._compute
         return exp(self._gauss(-sigma * sigma / 2, sigma)) if sigma else 1.0
 
     def request(self) -> float:
-        """Draw a random factor on the time of all requests of one invocation."""
+        """Draw a random factor, with mean 1, on the time of all requests of one invocation."""
         sigma = self._request
         return exp(self._gauss(-sigma * sigma / 2, sigma)) if sigma else 1.0
 
@@ -306,7 +306,7 @@ class WhereInRun:
     started: float = 0.0
 
     def copy(self, **changes: Any) -> "WhereInRun":
-        """Return a copy of this position with the fields named in `changes` replaced."""
+        """Return a copy of this position with the fields named in `changes` replaced. A change of the copy does not change the original."""
         twin = WhereInRun(
             self.worker,
             self.epoch,

@@ -37,7 +37,7 @@ WARM = InvocationStart()
 
 
 class Walk:
-    """An interpreter that simulates the tree of an architecture's steps in a simulated cloud (`World`)."""
+    """Interpreter that simulates the tree of an architecture's steps in a simulated cloud (`World`), to which it adds time and usage."""
 
     def __init__(self, world: World, models: dict[str, Model]) -> None:
         """Prepare to simulate trees in `world`. `models`: for each step by its name, the way it is simulated."""
@@ -177,7 +177,7 @@ class Walk:
         )
 
     def _overhead_s(self, step: Step) -> float:
-        """Return the seconds that an invocation of the step takes besides its stages."""
+        """Return the seconds that an invocation of the step takes besides its stages, for example to open connections."""
         torch = step.needs_torch(self._world.experiment)
         return self._calibration.torch_step_s if torch else self._calibration.plain_step_s
 

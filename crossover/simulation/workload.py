@@ -114,7 +114,7 @@ class Workload:
             return self
 
         def scale(value: int) -> int:
-            """Return a value in proportion to the number of parameters."""
+            """Return `value` in proportion to the number of parameters, rounded down."""
             return value * parameters // self.parameters
 
         return replace(
@@ -152,7 +152,7 @@ class Workload:
 
     @property
     def minibatches(self) -> int:
-        """Number of minibatches that a worker computes in an epoch."""
+        """Number of minibatches that the worker with the most data computes in an epoch."""
         return len(self.samples)
 
     def batch_bytes(self, samples: int) -> int:

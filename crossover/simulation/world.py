@@ -41,7 +41,8 @@ class Phased(Protocol):
     because thousands of invocations ask for one.
     """
 
-    def __call__(self, world: "World", place: WhereInRun) -> Script: ...
+    def __call__(self, world: "World", place: WhereInRun) -> Script:
+        """Return the script of the step at the position `place`."""
 
 
 class Living(Protocol):
@@ -49,7 +50,8 @@ class Living(Protocol):
     requests to `invocation`.
     """
 
-    def __call__(self, world: "World", place: WhereInRun, invocation: "SimulatedInvocation") -> SimProcess: ...
+    def __call__(self, world: "World", place: WhereInRun, invocation: "SimulatedInvocation") -> SimProcess:
+        """Simulate one invocation of the step at the position `place`, which may be changed, and add what it uses to `invocation`."""
 
 
 @dataclass

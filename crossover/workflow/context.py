@@ -385,15 +385,18 @@ class Context:
         runtime.sleep(min(seconds, 0.001))
 
     def write_usage_snapshot(self, mark: bytes) -> None:
-        """Store `mark`, the JSON of what this invocation has used so far, under its request id. It replaces the one before."""
+        """Store `mark`, the JSON of what this invocation has used so far, under its request id. It replaces the one before. The request is
+        not counted for the record.
+        """
         self.resources.clients.objects(Traffic()).put(self.keys.mark(self.request_id), mark)
 
     def delete_usage_snapshot(self) -> None:
-        """Delete the stored usage snapshot of this invocation."""
+        """Delete the stored usage snapshot of this invocation. The request is not counted for the record."""
         self.resources.clients.objects(Traffic()).delete(self.keys.mark(self.request_id))
 
     def write_record(self, step: str, record: bytes) -> None:
-        """Store `record`, the sealed JSON of one finished invocation of `step`, under a new key."""
+        """Store `record`, the sealed JSON of a finished invocation of `step`, under a new key. The request is not counted for the record.
+        """
         self.resources.clients.objects(Traffic()).put(self.keys.record(step, runtime.identifier()), record)
 
 

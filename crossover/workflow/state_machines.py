@@ -173,7 +173,9 @@ class References:
     distributed: bool = False
 
     def placeholders(self) -> Iterator[tuple[str, str]]:
-        """Yield (kind, name) of each placeholder in the definition, such as ("step", "train")."""
+        """Yield (kind, name) of each placeholder in the definition, such as ("step", "train"). Kinds are step, machine, executions (of a
+        machine) and call (of AWS).
+        """
         yield from (("step", name) for name in self.steps)
         yield from ((kind, name) for name in self.children for kind in ("machine", "executions"))
         yield from (("call", target) for target in (START_EXECUTION, DESCRIBE_EXECUTION) if self.children)

@@ -145,12 +145,12 @@ class StoreConnection:
             self.world.gate(what, progress.round).arrive(self.world.env, self.worker_call.place.worker)
 
     def exists(self) -> SimProcess:
-        """Simulate, as a simpy process, one request that asks the store whether a key exists."""
+        """Simulate, as a simpy process, one request that asks the store whether a key exists. Its seconds count to no stage."""
         self.worker_call.tally.count(self.channel, "exists")
         yield from self.worker_call.spend("", self.service.read.latency_s)
 
     def delete(self) -> SimProcess:
-        """Simulate, as a simpy process, one request that deletes keys from the store."""
+        """Simulate, as a simpy process, one request that deletes keys from the store. Its seconds count to no stage."""
         self.worker_call.tally.count(self.channel, "delete")
         yield from self.worker_call.spend("", self.service.read.latency_s)
 

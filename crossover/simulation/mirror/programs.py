@@ -129,7 +129,7 @@ class SimulatedPeer:
         self.invocation.add_seconds(stage, self.world.env.now - began)
 
     def _wait(self, seconds: float) -> SimProcess:
-        """Let `seconds` of simulated time pass, as a simpy process."""
+        """Let `seconds` of simulated time pass, as a simpy process; return at once if they are not positive."""
         env = self.world.env
         if seconds > 0 and not env.skip(seconds):
             yield env.timeout(seconds)
@@ -187,7 +187,7 @@ class SimulatedPeer:
             self.invocation.tally.count("objects", "get", into=world.workload.batch_bytes(samples[each]))
 
     def _fetch_s(self, samples: int) -> float:
-        """Return the seconds in which this program reads a minibatch of `samples` samples."""
+        """Return the seconds in which this program reads a minibatch of `samples` samples, without random factors. Cached."""
         if samples not in self._fetches:
             self._fetches[samples] = self.objects.read.seconds(self.world.workload.batch_bytes(samples))
         return self._fetches[samples]
@@ -285,7 +285,9 @@ class SimulatedPeer:
             tally.count("bus", "arrive")
 
         def send() -> SimProcess:
-            """Simulate, as a simpy process, writing this peer's message."""
+            """Simulate, as a simpy process, storing this peer's message in the object store if it is too large for the bus, writing its
+            mailbox, and then counting it as arrived.
+            """
             if through_objects:
                 tally.count("objects", "put", out=body)
                 yield from self._wait(self.objects.write.seconds(body) * self.factors.request())
@@ -296,7 +298,9 @@ class SimulatedPeer:
             world.gate(f"arrived {number}", self.round).arrive(world.env, self.rank)
 
         def receive() -> SimProcess:
-            """Simulate, as a simpy process, reading and combining the messages of all other peers."""
+            """Simulate, as a simpy process, reading and combining the messages of all other peers; synchronous peers first wait until all
+            have arrived.
+            """
             if not asynchronous:
                 yield from world.gate(f"arrived {number}", self.round).wait()
                 tally.count("bus", "arrived")
@@ -336,7 +340,9 @@ class SimulatedPeer:
         distributed = world.experiment.gpu.exchange == "distributed"
 
         def send() -> SimProcess:
-            """Simulate, as a simpy process, publishing this program's gradient."""
+            """Simulate, as a simpy process, storing this program's gradient (nothing with torch.distributed), and then counting it as
+            arrived.
+            """
             if not distributed:
                 tally.count("objects", "put", out=body)
                 yield from self._wait(self.objects.write.seconds(body) * self.factors.request())
@@ -344,7 +350,9 @@ class SimulatedPeer:
             world.gate(f"shown {number}", self.round).arrive(world.env, self.rank)
 
         def receive() -> SimProcess:
-            """Simulate, as a simpy process, reading and combining the gradients of all other programs."""
+            """Simulate, as a simpy process, reading and combining the gradients of all other programs, each as soon as it is there; with
+            torch.distributed, the time of a ring exchange after all have arrived.
+            """
             gate, began = world.gate(f"shown {number}", self.round), world.env.now
             if distributed:  # a ring: twice the vector, whatever the workers
                 yield from gate.wait()

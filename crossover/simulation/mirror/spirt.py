@@ -29,7 +29,7 @@ def share_scripts(key: Callable[[World, WhereInRun], object]) -> Callable[[Phase
         """Return the function `write` with a cache of its scripts in `world.scripts`."""
 
         def script(world: World, place: WhereInRun) -> Script:
-            """Return the script for the key of this position: from the cache, or built and cached."""
+            """Return the script for the key of this position: from `world.scripts`, or built and stored there."""
             where = (write, key(world, place))
             found = world.scripts.get(where)
             if found is None:
