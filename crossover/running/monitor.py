@@ -287,7 +287,9 @@ class Execution(Protocol):
     """Interface of the thing that carries out a run and can be polled and stopped, such as an execution of a state machine."""
 
     def has_ended(self) -> bool:
-        """Return True if the run has succeeded, False while it runs. If it failed, raise RunFailed with the cause in plain words."""
+        """Return True if the run has succeeded, False while it runs. If it failed, raise RunFailed with the cause in plain words, or the
+        UserError (such as ConfigError) that caused it.
+        """
 
     def stop(self) -> None:
         """Stop the execution before its end."""

@@ -59,7 +59,8 @@ def sum_usd(found: Iterable[Line]) -> float:
 
 
 def describe_costs(session: Any, experiment: Experiment, *, now: datetime) -> str:
-    """Return a sentence with the dollars that the deployed experiment costs per hour, and has cost until `now` since its stack was created.
+    """Return a sentence with the dollars that the deployed experiment costs per hour, and has cost until `now` since its stack was created;
+    or that it is not deployed.
 
     `session`: finds the stack.
     """
