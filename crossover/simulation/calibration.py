@@ -286,7 +286,7 @@ class Calibration:
         return replace(self, level_sigma=0.0 if model in self.sample_s else UNMEASURED_SIGMA)
 
     def slow_computing(self, processors: float, gpus: float) -> "Calibration":
-        """Return this calibration with computing times multiplied by a factor. `processors`, `gpus`: factor on processors and factor on
+        """Return this calibration with computing times multiplied by a factor: `processors` for those on processors, `gpus` for those on
         GPUs.
         """
         return replace(
@@ -309,7 +309,9 @@ class Calibration:
         return batch_s + samples * self.sample_gradient_s(workload) / (self.speed_up(threads) * speed)
 
     def speed_up(self, threads: float) -> float:
-        """Return the speed of `threads` vCPUs relative to one whole vCPU, by Amdahl's law. Less than one vCPU is proportionally slower."""
+        """Return the speed of `threads` vCPUs relative to one whole vCPU, by Amdahl's law: with the measured share up to MEASURED_THREADS,
+        beyond them with `parallel_beyond` if it is set. Less than one vCPU is proportionally slower.
+        """
         if threads <= 1:
             return threads
         two = _speed_up_by_amdahl(self.parallel_share, min(threads, MEASURED_THREADS))

@@ -395,8 +395,7 @@ class Context:
         self.resources.clients.objects(Traffic()).delete(self.keys.mark(self.request_id))
 
     def write_record(self, step: str, record: bytes) -> None:
-        """Store `record`, the sealed JSON of a finished invocation of `step`, under a new key. Its own request is not counted in a record.
-        """
+        """Store `record`, the sealed JSON of a finished invocation of `step`, under a new key. This request is not counted in a record."""
         self.resources.clients.objects(Traffic()).put(self.keys.record(step, runtime.identifier()), record)
 
 
