@@ -91,8 +91,8 @@ class Walk:
         self._world.transitions += 1  # the state that drops the branch's result
 
     def _run_branches(self, place: WhereInRun, branches: Iterable[tuple[Node, WhereInRun]]) -> SimProcess:
-        """Simulate branches concurrently until all have ended. Each starts `branch_s` seconds after the one before. `branches`: pairs
-        (node, position in the run).
+        """Simulate branches concurrently until all have ended. Each starts `branch_s` seconds after the one before, and takes over the
+        delays collected in `place`, which are then reset. `branches`: pairs (node, position in the run).
         """
         factor, running = (
             place.started or self._world.factors[place.worker].task(),

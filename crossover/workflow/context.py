@@ -114,7 +114,9 @@ class Resources:
     lock: runtime.Lock = field(default_factory=runtime.lock)
 
     def read_configuration(self, run: str, objects: ObjectStore) -> RunConfiguration:
-        """Return the configuration of `run`; it is read from `objects` at the first call. Raises Corrupt if it cannot be read."""
+        """Return the configuration of `run`; it is read from `objects` at the first call and kept. Raises Missing if there is none, Corrupt
+        if it is damaged or has another form.
+        """
         with self.lock:  # steps side by side in one process read them once
             if run not in self.facts:
                 try:
@@ -214,7 +216,9 @@ class Context:
         self._bus = None
 
     def child(self) -> "Context":
-        """Return a new context for another invocation of the same run in this process, with the same resources and deadline."""
+        """Return a new context for another invocation of the same run in this process, with the same resources and deadline, and with a
+        request id, bus, learner and counters of its own.
+        """
         return Context(self.resources, run=self.run, deadline=self.deadline, memory_mb=self.memory_mb, clock=self.clock)
 
     @contextmanager
@@ -283,13 +287,15 @@ class Context:
 
     @lazy
     def _compute(self) -> ByWorker[TensorCompute]:
-        """Return the databases that can compute, by rank. Each is opened at its first use."""
+        """Return the objects that average and update the workers' stored vectors, by rank. Each is opened at its first use."""
         make, traffic = self.resources.clients.compute, self._vectors
         return ByWorker(self.experiment.workers, lambda w: make(self.experiment, w, traffic))
 
     @property
     def compute(self) -> ByWorker[TensorCompute]:
-        """The databases that can compute, by rank. Raises AssertionError in a step that does not declare `uses={"tensors"}`."""
+        """Objects that average and update the workers' stored vectors, in the database or by fetching them, by rank. Raises AssertionError
+        in a step that does not declare `uses={"tensors"}`.
+        """
         self._require_declared("tensors")
         return self._compute
 

@@ -206,7 +206,9 @@ class States:
     states: StateDefinition = field(default_factory=dict)
 
     def reserve(self, wanted: str) -> str:
-        """Return a state name that is not yet used in the machine, and mark it as used: `wanted`, or with a number appended."""
+        """Return a state name that is not yet used in the machine, and mark it as used: `wanted`, or with a number appended, cut to
+        NAME_LIMIT characters.
+        """
         unique, n = wanted[:NAME_LIMIT], 1
         while unique in self.names:
             n += 1
