@@ -393,10 +393,11 @@ GridSetting = tuple[int, int, int]  # epochs, parameters, workers
 @dataclass(frozen=True, kw_only=True)
 class PlayGrid:
     """Simulated results for each combination of (epochs, parameters, workers), for the page with sliders. All combinations have the same
-    draws.
+    draws, `repetitions` of them.
 
     `axes`: values of each slider by its name; `own`: value of each slider in the first experiment's file; `cells`: by combination, the runs
-    that AWS would run, in the order of `experiments`; `refused`: by combination and name, why AWS would not run the others.
+    that AWS would run, in the order of `experiments`; `refused`: by combination and name, why AWS would not run the others; `left_out`: one
+    sentence for each experiment that could not be simulated; `prices_basis`: sentence on the prices.
     """
 
     experiments: tuple[Experiment, ...]

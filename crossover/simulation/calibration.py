@@ -190,11 +190,20 @@ class Calibration:
     source is an assumption.
 
     Units are in the names: `_s` seconds, `_bytes_s` bytes per second, `_s_byte` seconds per byte, `_sigma` the spread of a factor's
-    logarithm. `sample_s`: seconds of one sample's gradient on the reference vCPU, by model; `mac_s`: the same per multiply-accumulate, for
+    logarithm.
+
+    Computing: `sample_s`: seconds of one sample's gradient on the reference vCPU, by model; `mac_s`: the same per multiply-accumulate, for
     other models; `function_speed`, `instance_speed`: speed of a vCPU relative to the reference; `*_batch_s`: constant seconds per
-    minibatch; `objects`, `tensors`, `bus`: services as functions see them, `instance_objects`, `instance_bus` as instances do;
-    `concurrency`: the account's quota of functions at once, None for no limit; `measured`: (least, most) that measurements cover, by
-    quantity; `elsewhere`: caveats by subject; `basis`: sentences on where the figures come from.
+    minibatch; `parallel_*`: part of a step that threads share, measured with two, and the assumed range beyond; `arithmetic_*`,
+    `database_*`: averages and updates of vectors in functions and in the database.
+
+    Services and delays: `objects`, `tensors`, `bus`: services as functions see them, `instance_objects`, `instance_bus` as instances do;
+    `network`, `vpc_network`: network limits of functions outside and inside a VPC, None for none; `task_s` to `child_s`: delays of Step
+    Functions, cold starts and invocations; `stack_s` to `broker_s`: seconds of creating resources; `concurrency`: the account's quota of
+    functions at once, None for no limit.
+
+    `measured`: (least, most) that measurements cover, by quantity; `elsewhere`: caveats by subject; `basis`: sentences on where the figures
+    come from.
     """
 
     name: str

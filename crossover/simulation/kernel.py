@@ -288,7 +288,8 @@ CHANNELS = {"objects": "object_store", "tensors": "tensor_store", "bus": "bus"}
 
 @dataclass(slots=True)
 class WhereInRun:
-    """Position of a simulated invocation in the run, and the flags that steps pass on (`synchronised`, `epoch_finished`, `finished`).
+    """Position of a simulated invocation in the run (numbers of worker, epoch, round and minibatch), and the flags that steps pass on
+    (`synchronised`, `epoch_finished`, `finished`).
 
     `minibatches`: number of minibatches in the round; `debt_s`: delays by state transitions that the next task still has to wait;
     `started`: random factor on the start of the next task if branches share it, 0 if it is drawn anew.

@@ -29,8 +29,9 @@ FIELDS: Mapping[str, type | tuple[type, ...]] = {
 
 @dataclass(frozen=True)
 class MeasuredSteps:
-    """Measured times of training steps on one GPU card, and a line through them: `constant_s` seconds per step plus `sample_s` per sample.
-    `points`: (samples, seconds) that were measured; `device`: the card's name as its driver gives it; `source`: name of the file.
+    """Measured times of training steps on one GPU card in one precision, and a line through them: `constant_s` seconds per step plus
+    `sample_s` per sample. `points`: (samples, seconds) that were measured; `card`: the project's name of the card; `device`: its name as
+    the driver gives it; `source`: name of the file.
     """
 
     card: str

@@ -49,8 +49,9 @@ class Draw(NamedTuple):
 
 
 class RepeatedRun(NamedTuple):
-    """A run that is to be simulated several times. `epochs`: largest number of epochs that a repetition simulates; the rest of a longer run
-    is extrapolated; `quick`: whether also the rounds of an epoch are extrapolated from few of them, as in comparisons of many candidates.
+    """A run that is to be simulated several times. `price_list`: prices for its bill; `epochs`: largest number of epochs that a repetition
+    simulates; the rest of a longer run is extrapolated; `quick`: whether also the rounds of an epoch are extrapolated from few of them, as
+    in comparisons of many candidates.
     """
 
     experiment: Experiment
@@ -64,8 +65,9 @@ class RepeatedRun(NamedTuple):
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
     """The result of one repetition. `seconds`, `usd`: time and total AWS bill of the whole run; `epoch_s`: seconds of an epoch;
-    `paper_method_usd`: dollars as the papers count them; `problems`: reasons why AWS would not have run it to its end; the figures then
-    stop where AWS would have stopped the run; `outside`: warnings that it lies beyond the measured range.
+    `paper_method_usd`: dollars as the papers count them; `moved_bytes`: bytes read and written through all stores and the bus; `problems`:
+    reasons why AWS would not have run it to its end; the figures then stop where AWS would have stopped the run; `outside`: warnings that
+    it lies beyond the measured range; `interruptions`: how often its spot instances were taken away.
     """
 
     seconds: float

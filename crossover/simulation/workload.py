@@ -60,11 +60,13 @@ TYPICAL = MODELS["resnet18_cifar"][3, 32, 32]
 @dataclass(frozen=True, kw_only=True)
 class Workload:
     """Sizes of a run: its model, its minibatches and its images. `samples`: number of samples in each minibatch of a worker; all workers
-    count as the one with the largest partition.
+    count as the one with the largest partition. `image_bytes`: bytes of one sample's image; `validation_samples`: size of the validation
+    set.
 
-    `macs`: multiply-accumulates of the forward pass of one sample; `training_share`: mean share of `macs` that a training step takes, less
-    than 1 if images are scaled down; `base_bytes`: bytes of `training.weights`, which each fresh environment and each program reads once;
-    `scaled_from`, `times`: for a model of another size, the name of the experiment's own model and the factor on its computing time.
+    `macs`: multiply-accumulates of the forward pass of one sample; `step`: operations and bytes of a training step; `training_share`: mean
+    share of `macs` that a training step takes, less than 1 if images are scaled down; `base_bytes`: bytes of `training.weights`, which each
+    fresh environment and each program reads once; `scaled_from`, `times`: for a model of another size, the name of the experiment's own
+    model and the factor on its computing time.
     """
 
     model: str
