@@ -250,7 +250,7 @@ def rewind(objects: ObjectStore, keys: Keys, experiment: Experiment, *, lost: bo
     if no round is undamaged for all, and then deletes nothing.
     """
     architecture, together = architecture_of(experiment), count_in_step(experiment)
-    if architecture.program is None:  # the workflow's first step does it
+    if architecture.program is None:  # functions: the workflow's first step finds the state
         return []
     ranks, meets = range(experiment.workers), together > 0 and (lost or needs_common_round(experiment))
     groups = [
@@ -290,7 +290,7 @@ class _Group:
             return []
         for common in sorted(set.intersection(*({0, *each} for each in self._members)), reverse=True):
             if self._are_undamaged([each[common] for each in self._members if common in each]) and (
-                common or not self.damage  # at 0 nothing is left of the run
+                common or not self.damage  # going back to round 0 would lose the whole run
             ):
                 if always:
                     self._are_undamaged([key for key in held if _parse_round(key) < common])

@@ -43,7 +43,7 @@ PARAMETERS = (1_000_000, 3_000_000, 10_000_000, 30_000_000, 100_000_000, 300_000
 BATCHES = (1 / 8, 1 / 4, 1 / 2, 1, 2)  # of the files' own
 WORKERS = (4, 8, 16, 32, 64)
 EPOCHS = (1, 2, 5, 10, 20, 50, 100)
-COUNTS = (1, 2, 4, 8, 16, 32, 64)  # of workers, of which the best is looked for in the middle session
+COUNTS = (1, 2, 4, 8, 16, 32, 64)  # of workers: the cheapest is chosen, in a session of median speed
 ALONE = {"one-function": "function", "one-machine": "instance", "one-gpu": "gpu"}
 
 
@@ -123,7 +123,7 @@ class Breakeven:
     crossings: tuple[Crossing, ...]
     left_out: tuple[str, ...]
     prices_basis: str
-    rests: str = ""  # on what the cheapest, as the files say, does; empty where that is too close to call
+    rests: str = ""  # on the assumptions of the cheapest run with the files' settings
 
     def points_of_axis(self, axis: str) -> list[Point]:
         """Return the points of this break-even on one axis: "parameters", "batch size", "workers" or "epochs"."""
@@ -316,7 +316,7 @@ def _list_axis_points(entrants: Sequence[Experiment], base: Workload) -> Iterato
     """
     first, every = entrants[0], entrants[0].exchange.every
     together = [each.workers for each in entrants if not architecture_of(each).alone]
-    # A single worker does the work of several: of as many as its rivals have, else one for each minibatch of an update.
+    # A single worker does the work of several: of as many as the other runs have, else of one per minibatch of an update.
     filed = together[0] if together else every if isinstance(every, int) else 1
     yield "here", 0, lambda e, own: (e, own)
     for value in PARAMETERS:

@@ -155,9 +155,9 @@ def _first_known(own: float | None, reading: float) -> float:
 # --- calibration ------------------------------------------------------------------------------------------------------
 # How fast what a run uses is: functions, instances, GPUs, stores, the bus, Step Functions. Every projected second comes from here.
 #
-# `AWS` is what strangers measured on real accounts, what AWS documents, and what is assumed, told apart in config/calibration/. `ASSUMED`
-# is what stood before anything was measured: the papers' deployments are fitted on it. `measured.py` takes computing from a run's own
-# records.
+# `AWS` has figures that others measured on real accounts, that AWS documents, or that are assumed, as config/calibration/ says of each.
+# `ASSUMED` has figures from before anything was measured: fits of the papers' deployments start from it. `measured.py` replaces the speed
+# of computing by that of recorded runs.
 
 MEASURED = {
     "memory_mb": "functions of {:,.0f} MB",
@@ -233,9 +233,9 @@ class Calibration:
     database_bytes_s: float = 1.5e9  # the same inside the database
     database_batch_s: float = 0.0  # per vector, whatever its length
 
-    # Functions and state machines. A state that is no task takes nothing, and has no figure.
+    # Functions and state machines. States other than tasks take no time.
     task_s: float  # from the end of a task to the start of the next, whose function is warm
-    payload_s_byte: float  # more, for each byte of the state
+    payload_s_byte: float  # in addition, for each byte of the event
     branch_s: float  # from the start of a Map's branch to the next one's
     distributed_s: float  # a Distributed Map, beyond an inline one
     sandbox_s: float  # before INIT, where no environment is there
@@ -302,7 +302,7 @@ class Calibration:
             self,
             sample_s={name: seconds * processors for name, seconds in self.sample_s.items()},
             mac_s=self.mac_s * processors,
-            function_batch_s=self.function_batch_s * processors,  # of a small model most of what a probe measured
+            function_batch_s=self.function_batch_s * processors,  # for a small model most of the measured time
             instance_batch_s=self.instance_batch_s * processors,
             gpu_pace=self.gpu_pace * gpus,
         )
@@ -503,7 +503,7 @@ ASSUMED = Calibration(
     bus=Service(latency_s=0.005, client_bytes_s=75e6, host_bytes_s=1.25e8),
     instance_objects=Service(latency_s=0.025, client_bytes_s=1e8),
     instance_bus=Service(latency_s=0.005, client_bytes_s=1e8, host_bytes_s=1.25e8),
-    # The papers do not say what starts their workers: at once, and fits of what they then take stay straight lines.
+    # The papers do not say how their workers are started. If all start at once, the figures to fit stay linear in the unknowns.
     **{**CLOCKS, "branch_s": 0.0},
 )
 
@@ -551,7 +551,7 @@ AWS_2026_08 = AWS.with_facts(
 )
 AWS_2022 = AWS.with_facts("state machines and sandboxes: as of 2022", name="aws-2022", **FIGURES["year_2022"])
 NAMED = {each.name: each for each in (AWS_2026_08, AWS_2022)}
-# What moving data and vectors takes, and combining them; and what it takes until something works on them: left out to see what is left.
+# Figures with which moving and combining data (MOVING), or starting steps (STARTING), takes no time: to see what the rest takes.
 MOVING: Mapping[str, Any] = {
     "arithmetic_bytes_s": inf,
     "database_bytes_s": inf,
@@ -581,8 +581,8 @@ PURE_COMPUTE = Calibration(
 
 
 # --- assumptions ------------------------------------------------------------------------------------------------------
-# What an answer rests on: how fast computing is on AWS, which nobody has measured there, and by what factor that may be off before there
-# is another answer.
+# The assumption that decides answers: how fast computing is on AWS, which nobody has measured there; and the factor by which it must be
+# wrong to change the answer.
 
 FACTORS = (1.5, 3.0, 10.0)  # that are tried, both ways
 TURN_PRECISION = 1.01  # how far apart the last factor with the same answer and the first with another may be

@@ -309,7 +309,7 @@ def batches_s(row: Row, calibration: Calibration) -> float:
 
 
 # --- papers deployments -----------------------------------------------------------------------------------------------
-# The papers' deployments, fitted to their rows that are not held out (config/held-out.yaml): a row that is, `_find_fit_row` refuses.
+# The papers' deployments, fitted to rows that are not held out (config/held-out.yaml); `_find_fit_row` refuses the others.
 
 
 def _find_fit_row(paper: str, table: str, name: str) -> Row:
@@ -519,9 +519,7 @@ def calibration_of(paper: str, architecture: str) -> Calibration:
 
 
 # --- judgement --------------------------------------------------------------------------------------------------------
-# The simulator judged: every figure that it can know of the papers' rows beside what was printed.
-#
-# The headline counts rows held out alone.
+# Every printed figure that the simulator can project, beside its projection. The published error counts only rows that are held out.
 
 Figures = Mapping[str, float]
 

@@ -88,7 +88,7 @@ def _epoch_usd(experiment: Experiment, count: int) -> float:
 
 
 # --- own steps --------------------------------------------------------------------------------------------------------
-# Whether a round's local steps fit into the one function that takes them, where a worker is not one long function or a program.
+# Whether one function can compute all local steps of a round, for architectures that start a function for each round.
 
 
 def check_fits(experiment: Experiment, calibration: Calibration = AWS) -> None:

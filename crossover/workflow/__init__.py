@@ -31,7 +31,7 @@ AT_START = "crossover.at_start"
 _COMPUTES = importlib.util.find_spec(AT_START) is not None
 DAY_S = 86_400
 EVENT_LIMIT_BYTES = 1_024
-REPEATED = Unavailable  # what a step is tried again for, in this process as by Step Functions: steps are repeatable
+REPEATED = Unavailable  # the error after which a step is repeated, in this process as by Step Functions
 START: Event = {
     "run": "",  # the run's id
     "attempt": 0,  # grows when a run is resumed: execution names are reserved for 90 days

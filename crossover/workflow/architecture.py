@@ -125,7 +125,7 @@ def count_busy_vcpus(threads: int | str) -> float:
 
 
 # --- declaration ------------------------------------------------------------------------------------------------------
-# What an architecture says of itself, in one ARCHITECTURE: the tree of its run, its settings, what it refuses, what it claims.
+# The description of an architecture: the tree of its run, its settings, its checks of an experiment, its claims.
 
 
 @dataclass(frozen=True)
@@ -180,8 +180,8 @@ class Architecture:
     machines: Mapping[str, Node] = field(default_factory=dict)
     program: Program | None = None
     tensor_hosts: Literal["per_worker", "shared", "none"] = "none"
-    state: Literal["checkpoints", "database"] = "checkpoints"  # where a run that failed finds what it goes on with
-    sync_every: int | Literal["epoch"] = 1  # the architecture's own, where the YAML gives none
+    state: Literal["checkpoints", "database"] = "checkpoints"  # where a failed run finds the state to resume from
+    sync_every: int | Literal["epoch"] = 1  # `exchange.every`, if the YAML gives none
     simulation: str = ""  # module of crossover/simulation/mirror that simulates its steps, if it has another name
     exchanges: Mapping[str, Collection[str]] = field(default_factory=lambda: {"gradients": ("none",)})
     why_not: str = ""
@@ -219,7 +219,7 @@ def steps(architecture: Architecture) -> list[Step]:
 
 
 # --- torch imports ----------------------------------------------------------------------------------------------------
-# Which import of an architecture's brings torch, which functions that do not compute have not.
+# Finding the import by which an architecture imports torch: functions that do not compute have no torch.
 
 T = TypeVar("T")
 
@@ -266,8 +266,7 @@ def _find_torch_import(module: str, ours: set[str], seen: set[str]) -> tuple[Pat
 
 
 # --- loading ----------------------------------------------------------------------------------------------------------
-# How an architecture is found by its name, in functions/ or peers/ or in a package of the user's own, and what is wrong with one that is
-# found.
+# Finding an architecture by its name, in functions/, peers/ or a package of the user, and checking its description.
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("functions", "peers")

@@ -75,7 +75,7 @@ class RunConfiguration:
 
 
 # --- context ----------------------------------------------------------------------------------------------------------
-# What a step may touch.
+# The services and data that a step may use.
 #
 # `Resources` lives as long as the process and holds the clients, which crossover/stores/clients.py makes (Redis connections outlive an
 # invocation, an AMQP connection does not: a frozen function misses heartbeats). `Context` lives for one invocation and counts what it
@@ -87,7 +87,7 @@ SERVICES = {"objects": "object_store", "tensors": "tensor_store", "bus": "bus"}
 
 def new_learner(experiment: Experiment, manifest: Mapping[str, Any]) -> "Learner":
     """Build the learner, which holds and trains the run's model. `manifest`: description of the prepared data."""
-    from crossover.learning.learner import Learner  # torch lives behind this line only
+    from crossover.learning.learner import Learner  # the only import of torch here
 
     return Learner(
         experiment,
@@ -190,7 +190,7 @@ class Context:
         self.stages: list[dict[str, Any]] = []
         self.notes: dict[str, Any] = {}
         self.slot_wait_s = 0.0
-        # A long invocation says what it has used, at its start and at every epoch, where it is metered: the bill of a moment counts it.
+        # A long invocation reports its usage at its start and after every epoch, for the bill of a run under way. Set by `Meter`.
         self.report_usage: Callable[[], None] = lambda: None
         self._uses: frozenset[str] | None = None
         self._learner: Learner | None = None
@@ -468,9 +468,9 @@ class Meter:
         try:
             self._ctx.write_record(self._step, seal(record))
         except CrossoverError:
-            if error is None:  # a record that is lost is found missing by the report; a failure in hand is worth more
+            if error is None:  # the report notices a missing record; the body's own error matters more
                 raise
-        if self._marks:  # the record says it all
+        if self._marks:  # the record replaces the snapshot
             with suppress(CrossoverError):
                 self._ctx.delete_usage_snapshot()
 

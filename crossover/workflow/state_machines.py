@@ -19,7 +19,7 @@ NAME_LIMIT = 80  # characters of a state's name
 INLINE_MAP_LIMIT = 40  # concurrent iterations of an inline Map; more never start, so a barrier would never open
 HISTORY_LIMIT = 25_000  # events of one execution
 ARRAY_LIMIT = 1_000  # items that States.ArrayRange lists for a Map
-LOOKS_LIMIT = 8_000  # of them, those that waiting for earlier children may cost
+LOOKS_LIMIT = 8_000  # of these events, how many may be spent on polling children of earlier attempts
 EVENTS_PER_LOOK = 9  # a Task of DescribeExecution 5, a Choice 2, a Wait 2
 
 
@@ -78,7 +78,7 @@ def count_events(node: Node, counts: Mapping[str, int | None]) -> int:
 
 
 # --- placeholders -----------------------------------------------------------------------------------------------------
-# What a definition leaves open, and what is put there.
+# The placeholders of a definition, and the ARNs that replace them.
 
 PLACEHOLDER = re.compile(r"\$\{((step|machine|executions|call)_(\w+))\}")
 START_EXECUTION, DESCRIBE_EXECUTION = "states_startExecution", "sfn_describeExecution"  # targets of the kind `call`
@@ -116,7 +116,7 @@ def integration_arn(target: str, *, partition: str) -> str:
 
 
 # --- events -----------------------------------------------------------------------------------------------------------
-# What every task has in common: the fields that it passes on, and what it is tried again for.
+# What every task has in common: the fields that it passes on, and the errors after which it is retried.
 
 StateDefinition = dict[str, Any]
 
@@ -264,7 +264,7 @@ class States:
 
 
 # --- children ---------------------------------------------------------------------------------------------------------
-# A Child: starting an execution of another machine, or taking up the one that an earlier attempt started under the same name.
+# A Child: starting an execution of another machine, or waiting for the one that an earlier try started under the same name.
 
 # A read that can be repeated, whatever it was refused for: `Sfn.SfnException` is all that a throttled call says.
 DESCRIBE_RETRY = [{**START_RETRY[0], "ErrorEquals": ["States.TaskFailed"]}]
@@ -374,7 +374,7 @@ class MachineDefinitions:
         assert name not in self.machines, f"two subtrees are named {name!r}"
         check_history(name, node, self.counts)
         references = References()
-        self.machines[name] = Machine(definition={}, references=references)  # taken, while its own children are added
+        self.machines[name] = Machine(definition={}, references=references)  # takes the name before children do
         definition = {
             "Comment": f"{name}: generated from the architecture's tree",
             "TimeoutSeconds": self.limit_s,

@@ -20,7 +20,7 @@ from crossover.simulation.workload import VECTOR_HEADER_BYTES
 from crossover.simulation.world import Model, Script, SimulatedInvocation, World
 
 MOST_POINTS = 2_048  # of the loss curve
-DECISION, REPORTS = 1, 2  # what the supervisor waits for, in the place of a worker's minibatch
+DECISION, REPORTS = 1, 2  # what the supervisor waits for; stored where a worker's progress has the minibatch
 SPARSE_HEADER_BYTES, PAIR_BYTES = 16, 8
 FILTER_VECTORS = 6  # read and written while filtering: gradient, velocity, residual, base, and the update
 
@@ -66,7 +66,7 @@ def simulate_worker_step(worker_call: WorkerInvocation) -> SimProcess:
     word = world.gate("word", round, needed=1)
     began = world.env.now
     waited = yield from worker_call.wait_for(word)
-    # Announcements wake; the word itself is looked for once a second beside them.
+    # Announcements on the bus wake the worker; besides, it reads the supervisor's answer itself once a second.
     worker_call.tally.count("bus", "arrived", worker_call.count_polls(waited, "tensors") + 1).count(
         store.channel, "get", int(waited)
     )

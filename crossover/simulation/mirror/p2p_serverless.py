@@ -42,7 +42,7 @@ def compute_gradient(world: World, place: WhereInRun) -> Script:
     """
     calibration, workload, samples = world.calibration, world.workload, samples_of_minibatches(world, place)
     local = world.days.local
-    told = local and world.days.decisions_before(place.round) > 0  # what the rate may hang on
+    told = local and world.days.decisions_before(place.round) > 0  # the results on which the learning rate may depend
     read = function_input_bytes(world, place.round) + sum(map(workload.batch_bytes, samples))
     pieces = count_averaging_functions(world, place) if _is_average_in_functions(world) else 1
     written = workload.vector_bytes + pieces * VECTOR_HEADER_BYTES
@@ -50,7 +50,7 @@ def compute_gradient(world: World, place: WhereInRun) -> Script:
     objects, gets = world.objects("compute_gradient"), 1 + len(samples) + told
     tally = (
         Tally().count("objects", "exists", 2).count("objects", "get", gets, into=read)
-    )  # result already there; run over
+    )  # checks whether the result exists, and whether the run has ended
     tally.count("objects", "put", pieces, out=written)
     memory_mb = world.memory_of("compute_gradient")
     compute_s = sum(

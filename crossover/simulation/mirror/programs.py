@@ -62,7 +62,7 @@ class SimulatedPeer:
         self.factors, self.round = world.factors[rank], 0
         self.ahead = not program.uses_bus
         self.checkpoint_every = 1 if program.uses_bus else world.experiment.functions.checkpoint_every
-        # A program that is alone reads each object once, if its disk has room for them, and saves by time.
+        # A single program reads each object once, if its disk has room for them, and the time decides when it saves.
         alone = architecture.alone
         self.pace = CheckpointPace(self.checkpoint_every, lambda: world.env.now) if alone else None
         self.keeps_data = alone and world.workload.data_bytes <= DISK_SHARE * asked.volume_gb * 10**9
@@ -311,7 +311,7 @@ class SimulatedPeer:
             if through_objects:
                 tally.count("objects", "get", others, into=others * body)
                 seconds += self.objects.read.seconds(others * body, others)
-            if self.round >= KEPT_BODIES[world.experiment.p2p.mode] and not number:  # also where there is none
+            if self.round >= KEPT_BODIES[world.experiment.p2p.mode] and not number:  # even if there is no object
                 tally.count("objects", "delete")
                 seconds += self.objects.write.latency_s
             combine_s = calibration.arithmetic_s((workers + 1) * decoded)
@@ -354,7 +354,7 @@ class SimulatedPeer:
             torch.distributed, the time of a ring exchange after all have arrived.
             """
             gate, began = world.gate(f"shown {number}", self.round), world.env.now
-            if distributed:  # a ring: twice the vector, whatever the workers
+            if distributed:  # a ring: twice the vector, almost independent of the number of workers
                 yield from gate.wait()
                 # From instance to instance; as to a store where their network is not known.
                 rate = self.objects.read.bytes_s if self.network_bytes_s == inf else self.network_bytes_s
@@ -413,7 +413,7 @@ class SimulatedPeer:
         )
         if (
             len(travel := exchange_sizes(world)) > 1
-        ):  # the mean of the first exchange, to say again what was said in the second
+        ):  # the mean of the first exchange, from which a resumed program repeats the second
             bytes_ += travel[0][0] + VECTOR_HEADER_BYTES
         tally.count("objects", "put", out=bytes_)
         self.saved += 1
@@ -435,10 +435,10 @@ class SimulatedPeer:
             yield from self._wait(2 * self.objects.read.latency_s)
             if (
                 world.experiment.p2p.mode == "synchronous" or self.ahead
-            ):  # else the result is the model of who evaluated
+            ):  # otherwise the result is the model of the program that evaluated
                 yield from self._conclude(epoch)
             return
-        again = self.keeps_data and number > 1  # then the validation samples are there already
+        again = self.keeps_data and number > 1  # then the validation samples are on its disk already
         chunks, bytes_ = (0, 0) if again else (workload.validation_chunks, workload.validation_bytes)
         tally.count("objects", "get", chunks, into=bytes_).count("objects", "put", out=DECISION_BYTES)
         if number > 1:
@@ -479,7 +479,7 @@ def paper_usd(world: World, prices: Prices) -> float:
     ]
     functions = [world.usage.steps[step.name] for step in machine_steps if step.name in world.usage.steps]
     invocations = sum(use.invocations for use in functions)
-    told = world.workers * world.days.decisions  # seconds are told once a decision, which may be of several epochs
+    told = world.workers * world.days.decisions  # seconds are noted once per decision, which may follow several epochs
     per_s = sum(use.invocations * bill.lambda_usd_per_s(use.memory_mb) for use in functions) / max(1, invocations)
     return sum(
         bill.peer_serverless_usd(seconds, batches=invocations // told, lambda_usd_per_s=per_s, ec2_usd_per_s=ec2)

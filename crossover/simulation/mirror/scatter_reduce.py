@@ -20,7 +20,7 @@ def simulate_round(worker_call: WorkerInvocation) -> SimProcess:
     store, world, rank = StoreConnection(worker_call), worker_call.world, worker_call.place.worker
     workers, others = world.workers, world.workers - 1
     ((up, back),) = exchange_sizes(world)
-    part, merged = up / workers, back / workers  # the chunks' own headers apart
+    part, merged = up / workers, back / workers  # without the headers of chunks
     yield from check_first_round(worker_call, store)
     yield from worker_call.accumulate()
     yield from run_codec(worker_call)
@@ -29,7 +29,7 @@ def simulate_round(worker_call: WorkerInvocation) -> SimProcess:
     yield from store.gather(
         "aggregate", "chunks", part, others, before=lambda last: last - int(last > rank) if last != rank else 0
     )
-    if world.experiment.aggregation.non_finite == "drop":  # whom any worker would drop, all drop
+    if world.experiment.aggregation.non_finite == "drop":  # every worker drops those that any worker would drop
         yield from store.put("", 4 * workers)
         store.publish("verdict")
         yield from store.gather(

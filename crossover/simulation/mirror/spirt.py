@@ -8,7 +8,7 @@ from crossover.simulation.kernel import Gate, Phase, Tally, WhereInRun
 from crossover.simulation.workload import VECTOR_HEADER_BYTES
 from crossover.simulation.world import Model, Phased, Script, World
 
-DECISION_BYTES = 256  # of the text that is all that most workers read at an epoch's end
+DECISION_BYTES = 256  # of the decision's text, which is all that most workers read after an epoch
 
 
 def move_to_round(world: World, place: WhereInRun, round: int) -> None:
@@ -108,7 +108,7 @@ def compute_gradients(world: World, place: WhereInRun) -> Script:
     tally.count("tensors", "create", 1 + after, out=written)
     tally.count("objects", "get", len(samples), into=data).count("objects", "exists")
     decided = world.days.decisions_before(place.round)
-    if told := int(world.days.local and decided > 0):  # what the rate may hang on
+    if told := int(world.days.local and decided > 0):  # the results on which the learning rate may depend
         tally.count("objects", "get")
     tensors, objects = world.tensors("compute_gradients"), world.objects("compute_gradients")
     fetch_s = tensors.read.seconds(read, 2 + before) + objects.read.seconds(data, len(samples) + told)
@@ -234,7 +234,7 @@ def update_model(world: World, place: WhereInRun) -> Script:
             vectors + 1 + kept
         ) * calibration.database_batch_s
     else:
-        # Model and optimizer appear together: under temporary names first.
+        # Stored under temporary names first and then renamed, so that model and optimizer appear together.
         tally.count("tensors", "exists", 2).count("tensors", "get", vectors, into=read)
         tally.count("tensors", "create", 1 + kept, out=written).count("tensors", "rename")
         request_s += tensors.read.seconds(read, vectors + 3) + tensors.write.seconds(written, 1 + kept)
