@@ -191,7 +191,7 @@ class PreviewedChange:
 
     @property
     def takes_away(self) -> bool:
-        """True if the change removes or replaces the resource, or may replace it."""
+        """True if the change removes or replaces the resource, may replace it, or leaves it without a stack."""
         return self.impact not in ("WILL_CREATE", "WILL_UPDATE", "NO_CHANGE")
 
     def __str__(self) -> str:

@@ -79,7 +79,8 @@ def run_with_baselines(
 
     `run`: runs one experiment into a folder, resuming the unfinished run if it gets one. `where`: inline, local or aws. `resume` (inline or
     local): start with the first experiment whose folder holds an unfinished run, and continue with those after it. `cores`: CPU cores of
-    the machine, None on AWS. Raises ConfigError before anything is trained if a baseline cannot divide the data among its workers.
+    the machine, None on AWS. Raises ConfigError before anything is trained if a baseline cannot divide the data among its workers; with
+    `resume`, UserError or ConfigError if there is no run that can be resumed.
     """
     wanted = [(folder, fix_threads(each, cores=cores)) for folder, each in list_run_folders(out, experiment).items()]
     _check_data_divides([each for _, each in wanted[1:]])

@@ -238,8 +238,8 @@ class StepInvoker:
         return found
 
     def collect_reports(self, *, wait_s: float) -> list[Report]:
-        """Return Lambda's reports on the invocations made so far, and release the reserved dollars that they did not cost. An invocation
-        without a report keeps its maximum cost. `wait_s`: longest wait for the reports.
+        """Return Lambda's reports on the invocations of which no earlier call has returned one, and release the reserved dollars that they
+        did not cost. An invocation without a report keeps its maximum cost. `wait_s`: longest wait for the reports.
         """
         asked = [{"request_id": each, "started_at": self._began_s} for each in self._paid]
         found = usage.wait_for(self.session, self.stack, asked, wait_s=wait_s)

@@ -361,8 +361,8 @@ def set_epochs(experiment: Experiment, epochs: int) -> Experiment:
 
 def _choose_workers(experiment: Experiment, own: Workload, *, calibration: Calibration, price_list: Prices) -> Changed:
     """Return the experiment and its workload with the number of workers that makes the run cheapest in one simulation without random spread
-    of requests. Tries the experiment's own number and those of COUNTS; skips those that are not valid or that AWS would not run. Rivals are
-    returned unchanged.
+    of requests. Tries the experiment's own number and those of COUNTS; skips those that are not valid or that AWS would not run. Rivals,
+    and an experiment for which no number remains, are returned unchanged.
     """
     if is_rival(experiment):
         return experiment, own

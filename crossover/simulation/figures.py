@@ -92,8 +92,8 @@ MOST_LOST_PER_HOUR = 60.0
 
 @cache
 def spot_markets(path: Path = DOCUMENTED) -> tuple[SpotMarket, ...]:
-    """Return the spot markets from which projections draw at random, as documented.yaml lists them. Raises ConfigError if the list is
-    empty, if an entry is malformed, or if a rate is above one interruption a minute.
+    """Return the spot markets from which projections draw at random, as documented.yaml lists them; cached. Raises ConfigError if the list
+    is empty, if an entry is malformed, or if a rate is above one interruption a minute.
     """
     field, found = f"{path.name}: spot.lost_per_hour_and_wait_h", []
     for pair in _read_figures(path)["spot"]["lost_per_hour_and_wait_h"]:
