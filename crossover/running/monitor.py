@@ -305,8 +305,8 @@ def finish(
     complete: CompleteRecords = skip_completion,
     retry: RetryPolicy = no_retry,
 ) -> RunFolder:
-    """Follow the execution of the run `prepared` to its end, write its results folder `out`, and return it. If the run fails or is
-    interrupted, the folder is written with the results so far, and the error is raised.
+    """Follow the execution of the run `prepared` to its end, write its results folder `out`, and return it. If the run fails, reaches its
+    budget or is interrupted, the execution is stopped, the folder is written with the results so far, and the error is raised.
 
     `on_progress`: called after each epoch; `where`: inline, local or aws; for aws, the files of an earlier run in `out` are moved aside
     first. `complete`: adds to the records what only the platform knows, after the run, unless the user interrupted it; `retry`: retry
