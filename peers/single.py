@@ -103,16 +103,20 @@ def main(resources: Resources | None = None, settings: ServingSettings | None = 
 
 
 def worker(ctx: Context, member: Membership) -> None:
-    """Train the run's only member from its newest checkpoint to the end, with its training data kept in memory."""
+    """Train the run's only member from its newest checkpoint to the end, with its training data kept in memory. On a GPU, model and
+    optimizer stay in the GPU's memory.
+    """
     from crossover.training import peer  # torch
     from peers.gpu import device_learner
     from peers.gpu.prefetching import Prefetching
 
     ctx.keep_data()
+    # Nothing is exchanged, so only batches and checkpoints pass between host and GPU. An attack, though, alters gradients on the host.
+    learner = device_learner(ctx, keeps_vectors=not ctx.experiment.faults.workers)
     peer.train(
         ctx,
         member,
-        computing=Prefetching(ctx, device_learner(ctx)),
+        computing=Prefetching(ctx, learner),
         exchange=InProgram(ctx),
         step=PROGRAM.step,
         instance_type=instances(ctx.experiment).instance_type,

@@ -24,6 +24,7 @@ from crossover.advice.search import (
 )
 from crossover.algorithms.schedule import Calendar
 from crossover.errors import NoProjection
+from crossover.learning.sizes import GPU_VECTORS, HELD_VECTORS
 from crossover.reports import display
 from crossover.simulation.calibration import MEASURED_THREADS, MOVING, STARTING, Calibration
 from crossover.simulation.figures import load_instances, spot_markets
@@ -537,7 +538,7 @@ def describe_needed_memory(sizes: Sizes, batch_size: int) -> str:
     """Return a sentence on how much memory the model needs for minibatches of `batch_size` samples, and on the smallest machines, one with
     and one without a GPU, that have enough; or on the largest, if none has. `sizes`: sizes of the model.
     """
-    needed = sizes.step_mb(batch_size)
+    needed, needed_on_gpu = (sizes.step_mb(batch_size, vectors=vectors) for vectors in (HELD_VECTORS, GPU_VECTORS))
     known = load_instances()
     machines = {
         "without a GPU": {
@@ -547,7 +548,8 @@ def describe_needed_memory(sizes: Sizes, batch_size: int) -> str:
     }
     found = []
     for kind, given in machines.items():
-        enough = [(mb, known[name].vcpus, name) for name, mb in given.items() if mb >= needed]
+        least = needed_on_gpu if kind == "with one" else needed
+        enough = [(mb, known[name].vcpus, name) for name, mb in given.items() if mb >= least]
         mb, _, name = min(enough) if enough else max((mb, 0, name) for name, mb in given.items())
         found.append(f"{kind} {name} ({mb:,.0f} MB) {'would do' if enough else 'has most, and too little'}")
     return f"With minibatches of {batch_size:,} it needs {needed:,.0f} MB: {', '.join(found)}"

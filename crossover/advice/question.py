@@ -12,7 +12,7 @@ from crossover.advice.evaluation import Question
 from crossover.errors import ConfigError, DataError, NoProjection
 from crossover.experiment import MAX_MEMORY_MB, Experiment, Training
 from crossover.learning import sizes as data_sizes
-from crossover.learning.sizes import HELD_VECTORS, RUNTIME_MB, SAMPLES_OF_EVALUATION
+from crossover.learning.sizes import GPU_VECTORS, HELD_VECTORS, RUNTIME_MB, SAMPLES_OF_EVALUATION
 from crossover.reports import display, prices
 from crossover.reports.display import Band
 from crossover.reports.prices import Prices
@@ -54,10 +54,12 @@ class Sizes:
     evaluation_bytes: int
     fixed_bytes: int = 0
 
-    def step_mb(self, batch_size: int) -> float:
-        """Return the estimated peak memory, in MB, of a process that computes the gradient of `batch_size` samples."""
+    def step_mb(self, batch_size: int, *, vectors: int = HELD_VECTORS) -> float:
+        """Return the estimated peak memory, in MB, of a process that computes the gradient of `batch_size` samples. `vectors`: number of
+        vectors as long as the gradient that it holds.
+        """
         computing = max(OF_KEPT * batch_size * self.kept_bytes, OF_EVALUATION * self.evaluation_bytes)
-        return RUNTIME_MB + (HELD_VECTORS * self.vector_bytes + self.fixed_bytes + computing) / 2**20
+        return RUNTIME_MB + (vectors * self.vector_bytes + self.fixed_bytes + computing) / 2**20
 
     def least_mb(self, batch_size: int) -> int:
         """Return the memory size, in MB, of the smallest Lambda function that can compute a minibatch of `batch_size` samples; that of the
@@ -78,7 +80,8 @@ def find_problem(
         return "not on hand", f"needs {lacking}, which is not on hand"
     if candidate.gpu and (words := card_of(candidate.instance).precision_problem(precision)):
         return "precision", words
-    needed = sizes.step_mb(candidate.batch_size)
+    steps_on_gpu = candidate.gpu and candidate.architecture == "single"
+    needed = sizes.step_mb(candidate.batch_size, vectors=GPU_VECTORS if steps_on_gpu else HELD_VECTORS)
     where, given = _available_memory(candidate)
     if needed > given:
         return (

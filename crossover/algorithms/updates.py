@@ -32,9 +32,12 @@ def step(model: Tensor, gradient: Tensor, state: Sequence[Tensor], update: Updat
 
 def clip_gradient(gradient: Tensor, norm: float) -> Tensor:
     """Return `gradient` scaled down to the L2 norm `norm` if it is longer, as torch.nn.utils.clip_grad_norm_ does. The norm is
-    computed in float64, block by block, so it does not depend on the number of threads.
+    computed in float64; on a processor block by block, so it does not depend on the number of threads.
     """
-    total = math.sqrt(sum(float(block.double().square().sum()) for block in torch.split(gradient, _BLOCK)))
+    if gradient.device.type == "cpu":
+        total = math.sqrt(sum(float(block.double().square().sum()) for block in torch.split(gradient, _BLOCK)))
+    else:  # at once: each block would be waited for
+        total = float(torch.linalg.vector_norm(gradient, dtype=torch.float64))
     return gradient * min(1.0, norm / (total + 1e-6))
 
 

@@ -1,8 +1,9 @@
-"""The learner on a GPU: its vectors stay in pinned host memory, and it computes in the device's memory.
+"""The learner on a GPU, which computes in the device's memory.
 
-Stores and optimizer see host memory alone, so an exchange through a store is the same with and without a GPU. Copies go through a CUDA
-stream of their own: the next batch is copied while the current one is computed. With `device="cpu"` the processor stands in for the
-device, which is how everything but CUDA itself is tested.
+If gradients are exchanged through a store, its vectors are in pinned host memory: stores and optimizer see host memory alone, so an
+exchange is the same with and without a GPU. If nothing is exchanged, the vectors and the optimizer stay in the device's memory
+(`keeps_vectors`). Batches are copied in a CUDA stream of their own: the next one while the current one is computed. With `device="cpu"` the
+processor stands in for the device, which is how everything but CUDA itself is tested.
 """
 
 import math
@@ -74,12 +75,13 @@ def device_name(device: torch.device) -> str:
 
 
 class DeviceLearner:
-    """Learner on a GPU with the interface of `learner.Learner`: `model` and `gradient`, writable views of bytes, are in pinned host
-    memory, copied to and from the device for each computation. Methods raise ConfigError if the model or a batch does not fit the device's
-    memory.
+    """Learner on a GPU with the interface of `learner.Learner`. Methods raise ConfigError if the model or a batch does not fit the
+    device's memory.
 
-    `shapes`, `parameters`, `buffers`: of the model's parameters, their number of elements, and that of BatchNorm statistics. `loss_scale`:
-    the loss scale in fp16, otherwise None.
+    `model` and `gradient`, writable views of bytes, are in pinned host memory, copied to and from the device for each computation. With
+    `keeps_vectors`, `model_vector` and `gradient_vector` are in the device's memory instead; `model` and `gradient` are then copies of
+    them, made each time that they are asked for, and what is written there has no effect. `shapes`, `parameters`, `buffers`: of the
+    model's parameters, their number of elements, and that of BatchNorm statistics. `loss_scale`: the loss scale in fp16, otherwise None.
     """
 
     def __init__(
@@ -90,12 +92,14 @@ class DeviceLearner:
         input_shape: Shape,
         affine: Mapping[str, Sequence[float]],
         device: torch.device,
+        keeps_vectors: bool = False,
     ) -> None:
         """Build the model on `device`; its initial weights are drawn on the host, equal on every machine. Raises ConfigError if it
         does not fit the device's memory.
 
         `classes`: number of classes, None if labels are numbers. `input_shape`: shape of one input. `affine`: how inputs and labels
-        are scaled, from the data's manifest.
+        are scaled, from the data's manifest. `keeps_vectors`: whether model and gradient stay in the device's memory from one
+        minibatch to the next, for optimizer steps there.
         """
         self.slot: Callable[[], AbstractContextManager[object]] = nullcontext
         self._experiment, self.device = experiment, device
@@ -123,16 +127,31 @@ class DeviceLearner:
         with self._use_device():  # pinning makes a context on the current device: not on every process's first one
             self._model = torch.zeros(self._flat.model.numel(), pin_memory=cuda)
             self._gradient = torch.zeros(self._flat.model.numel(), pin_memory=cuda)
-        self.model: memoryview = buffers.view(self._model)
-        self.gradient: memoryview = buffers.view(self._gradient)
+        self.keeps_vectors = keeps_vectors
+        self.model_vector: torch.Tensor = self._flat.model if keeps_vectors else self._model
+        self.gradient_vector: torch.Tensor = self._flat.gradient if keeps_vectors else self._gradient
         self.loss_scale = LossScale() if self._half is torch.float16 else None
         self._copies = torch.cuda.Stream(device) if cuda else None  # type: ignore[no-untyped-call]
 
+    @property
+    def model(self) -> memoryview:
+        """The model's vector in host memory, float32 as bytes; with `keeps_vectors` a copy of the present one."""
+        if self.keeps_vectors:
+            self._model.copy_(self._flat.model)
+        return buffers.view(self._model)
+
+    @property
+    def gradient(self) -> memoryview:
+        """The gradient's vector in host memory, float32 as bytes; with `keeps_vectors` a copy of the present one."""
+        if self.keeps_vectors:
+            self._gradient.copy_(self._flat.gradient)
+        return buffers.view(self._gradient)
+
     def initial_model(self) -> memoryview:
-        """Fill `model` with the initial parameters and BatchNorm statistics, drawn from the seed on the host, and return `model` itself,
-        not a copy.
+        """Fill `model_vector` with the initial parameters and BatchNorm statistics, drawn from the seed on the host, and return
+        `model`.
         """
-        self.model[:] = self._host.initial_model()
+        self.model_vector.copy_(buffers.tensor(self._host.initial_model()))
         return self.model
 
     def take_constants(self, constants: bytes) -> None:
@@ -176,21 +195,22 @@ class DeviceLearner:
             part.record_stream(torch.cuda.current_stream())
 
     def compute_gradient(self, batch: Batch, *, epoch: int, round: int, worker: int, minibatch: int) -> float:
-        """Write the gradient of `batch` at `model` to `gradient`, and return the mean loss. `epoch` sets augmentation and image
-        size; `round`, `worker` and `minibatch` seed dropout.
+        """Write the gradient of `batch` at `model_vector` to `gradient_vector`, and return the mean loss. `epoch` sets augmentation
+        and image size; `round`, `worker` and `minibatch` seed dropout.
 
         In fp16, a gradient that is not finite is computed again at half the loss scale. Raises Refused if it is not finite at scale
         1 or in another precision, unless the experiment drops such gradients.
         """
         where = f"worker {worker}, epoch {epoch}, round {round}, minibatch {minibatch}"
         with self._use_device(), self._explain_memory_errors():
-            self._flat.model.copy_(self._model, non_blocking=True)
+            self._load_model()
             held = batch if isinstance(batch, DeviceBatch) else self.on_device(batch, epoch=epoch)
             self._await_copies(held)
             while True:
                 self._seed_draws(derive_seed("dropout", self._experiment.seed, round, worker, minibatch))
                 value = self._backward(held, epoch=epoch)
-                self._gradient.copy_(self._flat.gradient, non_blocking=True)
+                if not self.keeps_vectors:
+                    self._gradient.copy_(self._flat.gradient, non_blocking=True)
                 finite = self._flat.gradient.isfinite().all()
                 if bool(finite):  # waits for the device, and so for the copy before it
                     if self.loss_scale is not None:
@@ -205,11 +225,16 @@ class DeviceLearner:
                     )
                 self.loss_scale.halve()
 
+    def _load_model(self) -> None:
+        """Start to copy the host's model to the device. Does nothing with `keeps_vectors`, as the device's is the model then."""
+        if not self.keeps_vectors:
+            self._flat.model.copy_(self._model, non_blocking=True)
+
     def evaluate(self, batches: Iterable[Batch]) -> Evaluation:
         """Return the loss and metric of `model` on all `batches`. Raises ValueError if there are no batches, Refused if no label counts."""
         judged, samples = list[BatchScores](), 0
         with self._use_device(), torch.inference_mode(), self._explain_memory_errors():
-            self._flat.model.copy_(self._model, non_blocking=True)
+            self._load_model()
             self._flat.evaluate()
             for batch in batches:
                 inputs, labels = batch.inputs.to(self.device), batch.labels.to(self.device)

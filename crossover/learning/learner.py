@@ -410,7 +410,8 @@ class Learner:
     """Model of one run on the CPU, which computes gradients and evaluations in memory allocated once. Not for two threads at once.
 
     `model`: writable memoryview of bytes, the vector of P parameters and B BatchNorm statistics, float32. `gradient`: of the same size,
-    for the gradient and the minibatch's statistics. `shapes`: of the parameters, in the vector's order; `parameters`: P; `buffers`: B;
+    for the gradient and the minibatch's statistics. `model_vector`, `gradient_vector`: both as (P + B,) tensors over that memory.
+    `shapes`: of the parameters, in the vector's order; `parameters`: P; `buffers`: B;
     `slot`: returns a context that is entered while computing, such as one that limits how many learners compute at once. `loss_scale`:
     always None, since a CPU computes in no float16.
     """
@@ -455,8 +456,9 @@ class Learner:
         """
         self._flat = FlatModel(module)
         self._dropouts = [layer for layer in module.modules() if isinstance(layer, Dropout)]
-        self.model: memoryview = buffers.view(self._flat.model)
-        self.gradient: memoryview = buffers.view(self._flat.gradient)
+        self.model_vector, self.gradient_vector = self._flat.model, self._flat.gradient
+        self.model: memoryview = buffers.view(self.model_vector)
+        self.gradient: memoryview = buffers.view(self.gradient_vector)
 
     def initial_model(self) -> memoryview:
         """Fill `model` with the initial parameters and BatchNorm statistics, and return `model` itself, not a copy. They depend on

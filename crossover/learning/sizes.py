@@ -8,6 +8,7 @@ from crossover.experiment import Experiment
 
 RUNTIME_MB = 300  # torch, boto3 and the interpreter: 226 to 276 measured
 SAMPLES_OF_EVALUATION = 256  # of its forward pass, as the learner takes them
+GPU_VECTORS = 10  # of a single worker: model, gradient, mean, aggregate; in Adam's step the moments twice, a new model, a denominator
 HELD_VECTORS = 6  # model, gradient, average, momentum, one that comes in and one that goes out
 
 

@@ -391,6 +391,13 @@ class Calibration:
         share: float = min(1.0, vcpus(memory_mb)) ** self.arithmetic_exponent
         return bytes_ / (self.arithmetic_bytes_s * share)
 
+    def gpu_arithmetic_s(self, bytes_: float, *, instance_type: str) -> float:
+        """Return the seconds of vector arithmetic in the memory of an instance's GPU, at the bandwidth of its data sheet (assumed).
+        `bytes_`: bytes of all vectors that are read and written. Raises NoProjection if the card is not known.
+        """
+        share = self.instances.get(instance_type, UNKNOWN_INSTANCE).gpu_share
+        return self.gpu_pace * bytes_ / (card_of(instance_type).bytes_s * share)
+
     def client(self, service: Service, *, memory_mb: float, in_vpc: bool) -> ServiceClient:
         """Return the speed of a service as a function of `memory_mb` MB sees it. `in_vpc`: whether the function is in a VPC."""
         network = self.vpc_network if in_vpc else self.network

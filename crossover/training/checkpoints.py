@@ -93,15 +93,16 @@ def read(body: bytes, *, key: str) -> Checkpoint:
 
 def vectors_of(ctx: Context, optimizer: "Sequence[Tensor]", outer: "Sequence[Tensor]" = ()) -> dict[str, Vector]:
     """Return the vectors that every worker's checkpoint holds, as {name: vector}: "model", the learner's, then "optimizer0", ... and
-    "outer0", .... Their data are views of the memory of the learner and of the given tensors, not copies.
+    "outer0", .... Their data are views of the memory of the learner and of the given tensors; those in a GPU's memory
+    are copied.
 
     `optimizer`: the optimizer's vectors; `outer`: the outer optimizer's vectors, with local steps.
     """
     from crossover.algorithms import buffers
 
     kind = VectorKind(OPTIMIZERS[ctx.experiment.training.optimizer].kind)
-    held = {f"optimizer{i}": Vector(kind, buffers.view(part)) for i, part in enumerate(optimizer)}
-    held |= {f"outer{i}": Vector(VectorKind.VELOCITY, buffers.view(part)) for i, part in enumerate(outer)}
+    held = {f"optimizer{i}": Vector(kind, buffers.view(part.cpu())) for i, part in enumerate(optimizer)}
+    held |= {f"outer{i}": Vector(VectorKind.VELOCITY, buffers.view(part.cpu())) for i, part in enumerate(outer)}
     return {"model": Vector(VectorKind.MODEL, ctx.learner.model), **held}
 
 

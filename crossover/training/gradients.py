@@ -45,10 +45,7 @@ def compute_gradient(ctx: Context, event: Event, batch: "Batch") -> Vector:
     `event`: gives round, worker and minibatch, from which the epoch and the seed of dropout follow. If the experiment makes this worker
     faulty, the gradient is altered by its attack.
     """
-    where = {name: event[name] for name in ("round", "worker", "minibatch")}
-    epoch, _ = calendar(ctx.facts).locate_minibatch(event["round"], event["minibatch"])
-    loss = ctx.learner.compute_gradient(batch, epoch=epoch, **where)
-    note_loss(ctx, loss, samples=batch.samples, answers=batch.samples if batch.answers is None else batch.answers)
+    run_minibatch(ctx, event, batch)
     faults, data = ctx.experiment.faults, ctx.learner.gradient
     if event["worker"] in faults.workers and faults.attack not in ("none", "label_flip"):
         from crossover.algorithms import buffers, robust
@@ -67,6 +64,17 @@ def compute_gradient(ctx: Context, event: Event, batch: "Batch") -> Vector:
         )
     weighs = minibatch_weights(ctx.facts, event["round"], worker=event["worker"])[event["minibatch"]]
     return Vector(VectorKind.GRADIENT, data, samples=weighs)
+
+
+def run_minibatch(ctx: Context, event: Event, batch: "Batch") -> None:
+    """Let the learner compute the gradient of `batch`, which it keeps, and note the loss in the record of `ctx`.
+
+    `event`: gives round, worker and minibatch, from which the epoch and the seed of dropout follow.
+    """
+    where = {name: event[name] for name in ("round", "worker", "minibatch")}
+    epoch, _ = calendar(ctx.facts).locate_minibatch(event["round"], event["minibatch"])
+    loss = ctx.learner.compute_gradient(batch, epoch=epoch, **where)
+    note_loss(ctx, loss, samples=batch.samples, answers=batch.samples if batch.answers is None else batch.answers)
 
 
 def note_loss(ctx: Context, loss: float, *, samples: int, answers: float) -> None:

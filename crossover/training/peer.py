@@ -98,10 +98,11 @@ KEPT_CHECKPOINTS = 2  # checkpoints of a peer: one may be half forgotten while a
 class Replica:
     """A peer's model and optimizer between two rounds, saved as one object per checkpoint.
 
-    `model`, (P + B,): the learner's own memory. `round`: number of rounds done. `facts`: further plain values that the checkpoint holds.
-    With local steps, `optimizer` is the peer's own, and `outer` holds the outer optimizer's vectors, which are equal on all peers. `codec`:
-    encoder with the rounding errors of the peer's messages. `between`: if a round has two exchanges, the mean of the previous round's first
-    exchange; with it the peer can send its second message again, even if no other peer is in that round any more.
+    `model`, (P + B,): the learner's own memory, in a GPU if its vectors stay there; so are the optimizer's vectors. `round`: number of
+    rounds done. `facts`: further plain values that the checkpoint holds. With local steps, `optimizer` is the peer's own, and `outer`
+    holds the outer optimizer's vectors, which are equal on all peers. `codec`: encoder with the rounding errors of the peer's messages.
+    `between`: if a round has two exchanges, the mean of the previous round's first exchange; with it the peer can send its second message
+    again, even if no other peer is in that round any more.
 
     `confirm`: called before checkpoints are created or deleted; raises if another attempt holds the rank.
     """
@@ -110,7 +111,7 @@ class Replica:
         """Create the replica of the peer `rank` at round 0, with the learner's memory as its model. Call `restore` before using it."""
         self._ctx, self._rank, self._confirm = ctx, rank, confirm
         self.days = calendar(ctx.facts)
-        self.model: Tensor = buffers.tensor(ctx.learner.model)
+        self.model: Tensor = ctx.learner.model_vector
         self.optimizer: tuple[Tensor, ...] = ()
         self.outer: tuple[Tensor, ...] = ()
         self.codec: Encoder | None = None
@@ -157,8 +158,8 @@ class Replica:
 
     def _restore_from(self, checkpoint: Checkpoint) -> None:
         """Set model, optimizers, round, loss scale, encoder and plain values to those of `checkpoint`."""
-        self._ctx.learner.model[:] = checkpoint.vectors["model"].data
-        self.optimizer, self.outer = checkpoints.optimizer_of(checkpoint), checkpoints.optimizer_of(checkpoint, "outer")
+        self._adopt(checkpoint)
+        self.outer = checkpoints.optimizer_of(checkpoint, "outer")
         self.round, self.facts = checkpoint.position.round, dict(checkpoint.facts)
         saved_scale = self.facts.pop("loss_scale", None)
         if (scale := self._ctx.learner.loss_scale) is not None and saved_scale is not None:
@@ -221,8 +222,12 @@ class Replica:
         Remembers the model at the round's start first.
         """
         self._begun = self.model.clone()
-        self._ctx.learner.model[:] = after.vectors["model"].data
-        self.optimizer = checkpoints.optimizer_of(after)
+        self._adopt(after)
+
+    def _adopt(self, checkpoint: Checkpoint) -> None:
+        """Set model and optimizer to copies of those in `checkpoint`, in the memory in which this replica's are."""
+        self.model.copy_(buffers.tensor(checkpoint.vectors["model"].data))
+        self.optimizer = tuple(part.to(self.model.device) for part in checkpoints.optimizer_of(checkpoint))
 
     def contribution(self, out: "Tensor") -> None:
         """Write what the peer contributes after its local steps into `out`, (P + B,) float32: its model, or if `exchange.what` is delta
@@ -385,8 +390,7 @@ class OnInstance:
         mean = RunningMean(minibatch_weights(ctx.facts, event["round"], worker=event["worker"]), total=out)
         for minibatch in range(event["minibatches"]):
             place = {**event, "minibatch": minibatch}
-            gradient = gradients.compute_gradient(ctx, place, self.batch(place))
-            mean.add(buffers.tensor(gradient.data))
+            mean.add(self.minibatch_gradient(place))
             self._loss.count(event["epoch"])
         mean.result()
 
@@ -397,9 +401,14 @@ class OnInstance:
         """
         for minibatch in range(replica.days.minibatches_in(event["round"])):
             place = {**event, "minibatch": minibatch}
-            gradient = gradients.compute_gradient(self._ctx, place, self.batch(place))
-            replica.step(buffers.tensor(gradient.data), minibatch=minibatch, history=history)
+            replica.step(self.minibatch_gradient(place), minibatch=minibatch, history=history)
             self._loss.count(event["epoch"])
+
+    def minibatch_gradient(self, place: Event) -> "Tensor":
+        """Compute and return the gradient, (P + B,), of the minibatch that `place`, an event, names. It is valid until the next call. The
+        loss is noted in the context.
+        """
+        return buffers.tensor(gradients.compute_gradient(self._ctx, place, self.batch(place)).data)
 
     def batch(self, place: Event) -> "Batch":
         """Fetch and return the minibatch that `place`, an event, names."""

@@ -65,8 +65,9 @@ def _exchange(ctx: Context, member: Membership, learner: "DeviceLearner | None")
     return Gathering(ctx, member)
 
 
-def device_learner(ctx: Context) -> "DeviceLearner | None":
-    """Build a learner on this process's GPU, make it available to this run's contexts, and return it.
+def device_learner(ctx: Context, *, keeps_vectors: bool = False) -> "DeviceLearner | None":
+    """Build a learner on this process's GPU, make it available to this run's contexts, and return it. `keeps_vectors`: whether model and
+    optimizer stay in the GPU's memory.
 
     Return None if there is no GPU, or if the process's resources build learners of their own, as in a simulation; contexts then use those.
     """
@@ -83,6 +84,7 @@ def device_learner(ctx: Context) -> "DeviceLearner | None":
         input_shape=tuple(manifest["input_shape"]),
         affine=manifest["affine"],
         device=device,
+        keeps_vectors=keeps_vectors,
     )
     if ctx.facts.constants:
         learner.take_constants(ctx.objects.get(ctx.keys.constants))

@@ -5,11 +5,14 @@ from typing import TYPE_CHECKING, Any
 
 from crossover.processes import BackgroundCall
 from crossover.stores.clients import Event
+from crossover.training import gradients
 from crossover.training.peer import OnInstance
 from crossover.training.progress import calendar, event_at
 from crossover.workflow.context import Context
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from crossover.learning.batches import Batch
 
 
@@ -21,6 +24,17 @@ class Prefetching(OnInstance):
         super().__init__(ctx)
         self._device_learner = device_learner
         self._ahead: tuple[tuple[int, int], BackgroundCall[Batch]] | None = None  # (round, minibatch)
+
+    def minibatch_gradient(self, place: Event) -> "Tensor":
+        """Compute and return the gradient of the minibatch that `place`, an event, names: in the GPU's memory if the learner's vectors stay
+        there.
+        """
+        learner = self._device_learner
+        if learner is None or not learner.keeps_vectors:
+            return super().minibatch_gradient(place)
+        gradients.run_minibatch(self._ctx, place, self.batch(place))
+        vector: Tensor = learner.gradient_vector
+        return vector
 
     def batch(self, place: Event) -> "Batch":
         """Return the minibatch that `place`, an event, names, and start to fetch the one after it in the background."""

@@ -14,7 +14,7 @@ import torch
 from crossover.advice import gpu_probe
 from crossover.algorithms import buffers
 from crossover.errors import ConfigError
-from crossover.experiment import Experiment
+from crossover.experiment import Clip, Experiment
 from crossover.learning import loss_scale
 from crossover.learning.batches import Batch
 from crossover.learning.datasets import load as load_dataset
@@ -25,7 +25,9 @@ from crossover.learning.reference import train_reference
 from crossover.learning.staging import Minibatches, plan_staging
 from crossover.simulation.gpu_steps import card_of_device
 from crossover.simulation.workload import MODELS
+from crossover.training.checkpoints import CheckpointPace
 from crossover.training.peer import Replica
+from peers import gpu
 from tests.architectures.fleet import Fleet
 from tests.architectures.harness import Job, small
 
@@ -172,6 +174,53 @@ def test_a_program_trains_as_the_reference_does(
     assert made == [device] * fleet.job.experiment.workers
     assert distance(model, reference) <= 10 * FP32
     assert fleet.left_behind() == []
+
+
+def test_vectors_of_a_run_without_an_exchange_stay_on_the_device(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model is copied to the host when it is drawn, for a checkpoint and for the outcome; no gradient ever is."""
+    copied, rounds = list[int](), list[int]()
+    load, advance = DeviceLearner.model.fget, Replica.advance
+    assert load is not None
+
+    def count_copy(self: DeviceLearner) -> Any:
+        assert self.model_vector.device == device
+        copied.append(len(rounds))
+        return load(self)
+
+    def count_round(self: Replica, *given: Any, **named: Any) -> None:
+        rounds.append(self.round)
+        advance(self, *given, **named)
+
+    monkeypatch.setattr(DeviceLearner, "model", property(count_copy))
+    monkeypatch.setattr(DeviceLearner, "gradient", property(_refuse_copy))
+    monkeypatch.setattr(Replica, "advance", count_round)
+    monkeypatch.setattr(CheckpointPace, "is_due", lambda self, round: round == 4)
+    Fleet(Job(on_gpu("single", epochs=1, batch_size=2))).run(monkeypatch)
+    assert copied == [0, 4, len(rounds)]
+
+
+def _refuse_copy(self: DeviceLearner) -> Any:
+    """Raise AssertionError: no gradient leaves the device."""
+    raise AssertionError("a gradient was copied to the host")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"optimizer": "adamw", "momentum": 0.0}, {"clip": Clip(norm=0.1)}],
+    ids=["sgd", "adamw", "clipped"],
+)
+def test_steps_in_the_memory_of_the_device_equal_those_on_the_host(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
+) -> None:
+    """Bit for bit if the processor stands in for the device; otherwise within the tolerance of the reference."""
+    models, build = [], gpu.device_learner
+    for on_device in (True, False):
+        with monkeypatch.context() as patch:
+            patch.setattr(gpu, "device_learner", lambda ctx, on=on_device, **_: build(ctx, keeps_vectors=on))
+            models.append(Fleet(Job(on_gpu("single", epochs=1, **settings))).run(patch))
+    assert distance(*models) <= (0.0 if device.type == "cpu" else 10 * FP32)
 
 
 def _count_learners(monkeypatch: pytest.MonkeyPatch) -> list[torch.device]:

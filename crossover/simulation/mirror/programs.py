@@ -64,6 +64,7 @@ class SimulatedPeer:
         self.checkpoint_every = 1 if program.uses_bus else world.experiment.functions.checkpoint_every
         # A single program reads each object once, if its disk has room for them, and the time decides when it saves.
         alone = architecture.alone
+        self.steps_on_gpu = alone and self.gpu  # model and optimizer are in its memory; otherwise on the processor
         self.pace = CheckpointPace(self.checkpoint_every, lambda: world.env.now) if alone else None
         self.keeps_data = alone and world.workload.data_bytes <= DISK_SHARE * asked.volume_gb * 10**9
         self.saved, self.known = 0, set[int]()
@@ -327,8 +328,7 @@ class SimulatedPeer:
         """Simulate, as a simpy process, the arithmetic that replaces the exchange for a single worker. `decoded`: bytes of the gradient;
         `number` and `body` are not used.
         """
-        arithmetic_s = self.world.calibration.arithmetic_s(2 * decoded)
-        yield from self._measure("receive", self._wait(arithmetic_s))
+        yield from self._measure("receive", self._wait(self._arithmetic_s(2 * decoded)))
 
     def _exchange_by_objects(self, number: int, body: int, decoded: int) -> SimProcess:
         """Simulate, as a simpy process, one exchange of a GPU fleet: through the object store (store the own gradient, read each other one
@@ -393,7 +393,15 @@ class SimulatedPeer:
     def _update_s(self) -> float:
         """Seconds of the optimizer's arithmetic in one step."""
         passes = 3 + 2 * count_optimizer_vectors(self.world)
-        return self.world.calibration.arithmetic_s(passes * self.world.workload.vector_bytes)
+        return self._arithmetic_s(passes * self.world.workload.vector_bytes)
+
+    def _arithmetic_s(self, bytes_: float) -> float:
+        """Return the seconds of this program's arithmetic on vectors of which `bytes_` are read and written, where its vectors are: in the
+        memory of its GPU or of its processor.
+        """
+        if self.steps_on_gpu:
+            return self.world.calibration.gpu_arithmetic_s(bytes_, instance_type=self.instance_type)
+        return self.world.calibration.arithmetic_s(bytes_)
 
     def _save_checkpoint(self) -> SimProcess:
         """Simulate, as a simpy process, a checkpoint of this program and the deletion of old objects, if a checkpoint is due after this

@@ -41,6 +41,7 @@ class ExactLearner:
         rows = (self.parameters - 2) // 2
         self.shapes = ((rows, 2), (self.parameters - 2 * rows,))  # a matrix and a bias
         self._model, self._gradient = torch.zeros(sum(sizes)), torch.zeros(sum(sizes))
+        self.model_vector, self.gradient_vector = self._model, self._gradient
         self.model, self.gradient = buffers.view(self._model), buffers.view(self._gradient)
 
     def initial_model(self) -> memoryview:
