@@ -20,7 +20,8 @@ CrossoverError
 import errno
 import re
 
-DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT)  # what an OSError says of a disk, or of a user's share of it
+# What an OSError says of a full disk, of a user's share of it, or of a file beyond `ulimit -f`.
+DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class CrossoverError(Exception):

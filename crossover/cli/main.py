@@ -5,6 +5,7 @@ the constraints; 130 stopped by Ctrl-C; docs/using.md has the table. Tracebacks 
 quickly, so that Ctrl-C is handled almost from the start.
 """
 
+import errno
 import io
 import logging
 import os
@@ -25,6 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     `arguments`: words of the command line, None for those of this process. Only for the latter, threads that still run are abandoned at the
     end.
     """
+    _open_closed_streams()
     if not os.environ.get("COLUMNS", "1").strip("0"):
         del os.environ["COLUMNS"]  # rich would print nothing; some containers and editors set 0 if they do not know
     with _exit_at_interrupt():
@@ -42,6 +44,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if arguments is None and isinstance(end.code, int) and processes.has_running_threads():
             processes.exit_at_once(end.code)
         raise
+
+
+def _open_closed_streams() -> None:
+    """Open /dev/null for each standard stream that was closed when the process began, as `>&-` does. Otherwise printing would fail, and a
+    file opened later would get the stream's number and what other programs print.
+    """
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        if getattr(sys, name) is None:
+            opened = os.open(os.devnull, os.O_RDWR)
+            if opened != number:
+                os.dup2(opened, number)
+                os.close(opened)
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
 
 
 @contextmanager
@@ -88,7 +103,10 @@ def run_command(app: "Typer", arguments: Sequence[str], *, name: str = "crossove
         if error.errno not in DISK_FULL_ERRNOS:
             _fail_unexpectedly(error, arguments)
         where = f" ({error.filename})" if error.filename else ""
-        message = f"{error.strerror}{where}: free some space, or choose another disk with --out and TMPDIR"
+        way_out = "free some space, or choose another disk with --out and TMPDIR"
+        if error.errno == errno.EFBIG:
+            way_out = "this process may not write files of that size; raise the limit (ulimit -f)"
+        message = f"{error.strerror}{where}: {way_out}"
         _fail(error, message, status=2, arguments=arguments)
     except ModuleNotFoundError as error:
         if not (extra := _find_extra(error.name or "")):

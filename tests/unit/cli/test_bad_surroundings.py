@@ -29,6 +29,7 @@ def ends(error: Exception, out: Path, monkeypatch: pytest.MonkeyPatch) -> int:
     ("error", "code", "words"),
     [
         (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "result.json"), 2, "No space left on device"),
+        (OSError(errno.EFBIG, os.strerror(errno.EFBIG), "result.json"), 2, "raise the limit (ulimit -f)"),
         (OSError(errno.EIO, os.strerror(errno.EIO)), 1, "fault of Crossover"),
         (DataError("cifar-10-python.tar.gz: not there"), 2, "cifar-10-python.tar.gz: not there"),
     ],
@@ -97,3 +98,13 @@ def test_a_terminal_of_no_columns_shows_everything(
     monkeypatch.setenv("COLUMNS", columns)
     assert status("run", "--no-such-option") == 2
     assert "--no-such-option" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("closed", ["1", "0 2", "0 1 2"])
+def test_a_command_whose_streams_are_closed_does_its_work(closed: str) -> None:
+    """As a service manager or `>&-` starts it. What is opened later must not get the number of a closed stream."""
+    closing = "; ".join(f"os.close({number})" for number in closed.split())
+    script = f"import os, sys; {closing}; os.execv(sys.executable, [sys.executable, '-m', 'crossover.cli', 'schema'])"
+    ended = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0
+    assert "fault of Crossover's" not in ended.stderr and bool(ended.stdout) == ("1" not in closed)
