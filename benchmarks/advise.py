@@ -40,7 +40,9 @@ GRIDS: dict[str, tuple[str, tuple[str, ...]]] = {
 
 
 def load_grid_question(name: str) -> tuple[Question, list[Candidate]]:
-    """Return the question of a grid, and all of its candidates that are feasible. `name`: a key of GRIDS."""
+    """Return the question of a grid, that is an experiment with all that its estimates need, and all of its candidates that are feasible.
+    `name`: a key of GRIDS.
+    """
     file, changes = GRIDS[name]
     question, sizes, _ = subject.build_question(load(CONFIG / f"{file}.yaml", changes))
     every = candidates.list_candidates(
@@ -51,8 +53,8 @@ def load_grid_question(name: str) -> tuple[Question, list[Candidate]]:
 
 def compute_distance_from_best(found: dict[Candidate, Estimate], whole: dict[Candidate, Estimate]) -> float:
     """Return how far the search's result is from the best, as a share: 0.02 means that every candidate of the grid is at most 2 % better,
-    in both seconds and dollars, than some candidate that the search has simulated. `found`: estimates that the search made; `whole`:
-    estimates of all candidates.
+    in both seconds and dollars, than some candidate that the search has simulated; 0 if none is better. `found`: estimates that the search
+    made, at least one; `whole`: estimates of all candidates.
     """
     worst = 0.0
     for other in whole.values():
@@ -62,7 +64,9 @@ def compute_distance_from_best(found: dict[Candidate, Estimate], whole: dict[Can
 
 
 def measure_grid(name: str) -> list[Figure]:
-    """Search the candidates of a grid, then simulate all of them, and return figures that compare the two. `name`: a key of GRIDS."""
+    """Search about CELLS candidates of a grid, then simulate all of them, and return figures that compare the two. Takes minutes. `name`: a
+    key of GRIDS.
+    """
     question, everything = load_grid_question(name)
     began_s = time.process_time()
     step = max(1, len(everything) // CELLS)
@@ -92,7 +96,7 @@ def measure_grid(name: str) -> list[Figure]:
 
 def measure_serverless() -> list[Figure]:
     """Return figures on what advice that allows only functions saves, compared with AllReduce as the project's own file sets it, in no more
-    time. One advice keeps the updates; the other may use the local steps of recorded runs that reach REACHED.
+    time. One advice keeps the updates; the other may use the local steps of recorded runs that reach the accuracy REACHED.
     """
     asked = load(CONFIG / "all-reduce-cifar10.yaml")
     question, sizes, _ = subject.build_question(asked)
@@ -122,8 +126,8 @@ def measure_serverless() -> list[Figure]:
 
 
 def _report_savings(name: str, found: Advice, shipped: Estimate, goal: str) -> list[Figure]:
-    """Print the winner of one advice and return its figures. `name`: name of the advice; `shipped`: estimate for the project's own file;
-    `goal`: for the share of the dollars that is saved.
+    """Print the winner of one advice and return its figures. `name`: name of the advice; `found`: the advice; `shipped`: estimate for the
+    project's own file; `goal`: goal for the share of its dollars that is saved, such as ">= 0.35".
     """
     winner = found.winner
     print(f"{name}: {winner.candidate.words}: {winner.words}; in time: {found.met}")
@@ -156,7 +160,9 @@ def measure_search(name: str = "mobilenet", *, every: int = 1) -> list[Figure]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the parts that the arguments select, and write all figures so far after each part."""
+    """Run the parts that the arguments select, and write the figures of all parts so far after each part. `arguments`: words of the command
+    line, by default those of this process.
+    """
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     alone = parser.add_mutually_exclusive_group()
     alone.add_argument(

@@ -57,9 +57,9 @@ def draw_question(number: int) -> dict[str, Any]:
 
 
 def answer_question(asked: Mapping[str, Any], every: int) -> dict[str, Any]:
-    """Answer a question with the code of the checkout in which this process runs. Return the answer (words, seconds and dollars of the
-    winner and of the Pareto front), the processor seconds, and the number of simulated candidates. `asked`: as `draw_question` returns it;
-    `every`: consider only every `every`-th candidate.
+    """Answer a question with the code of the checkout in which this process runs. Return `answer` (words, seconds and dollars of the winner
+    and of the Pareto front), `seconds` (processor seconds) and `simulated` (number of simulated candidates). Patches the list of candidates
+    for the rest of the process, so call it once. `asked`: as `draw_question` returns it; `every`: consider only every `every`-th candidate.
     """
     from crossover.advice import advice, candidates
     from crossover.advice import question as subject
@@ -80,7 +80,7 @@ def answer_question(asked: Mapping[str, Any], every: int) -> dict[str, Any]:
 
 def answer_in_checkout(folder: Path, asked: Mapping[str, Any], every: int) -> dict[str, Any]:
     """Run `answer_question` in a new process with the code of the checkout `folder`, and return its result. If the process fails, the
-    answer is the last line of its error.
+    answer is the last line of its error, and `seconds` and `simulated` are 0. `asked`, `every`: as for `answer_question`.
     """
     environment = {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{Path(__file__).parents[1]}"}
     command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(folder)!r}); sys.argv = ['']\n" + CODE]
@@ -105,7 +105,9 @@ print(json.dumps(pairs.answer_question(asked, every)))
 
 
 def is_same_answer(one: Sequence[Any], other: Sequence[Any]) -> bool:
-    """Return whether two answers are equal, or have equally many entries whose seconds and dollars all differ by at most SLACK."""
+    """Return whether two answers are equal, or have equally many entries whose seconds and dollars all differ by at most the share
+    SLACK.
+    """
     if one == other or len(one) != len(other) or not all(isinstance(each, list) for each in (*one, *other)):
         return one == other
     figures = [pair for mine, its in zip(one, other, strict=True) for pair in zip(mine[1:], its[1:], strict=True)]

@@ -54,7 +54,9 @@ def transformer(classes, input_shape):
 
 
 def write_table(path: Path, rows: int) -> None:
-    """Write a CSV file with `rows` rows of random numbers, and one of two classes in the last column."""
+    """Write a CSV file with a head, `rows` rows of COLUMNS random numbers, and a random label 0 or 1 in the last column. The same at every
+    call.
+    """
     drawn = random.Random(1)
     with path.open("w", encoding="utf-8") as file:
         print(*(f"f{n}" for n in range(COLUMNS)), "label", sep=",", file=file)
@@ -63,8 +65,9 @@ def write_table(path: Path, rows: int) -> None:
 
 
 def measure_answer(name: str, folder: Path, arguments: Sequence[str]) -> list[Figure]:
-    """Run `crossover advise` with `arguments` in a new process, and return its processor seconds, wall seconds and peak memory. `name`: of
-    the question, for the figures; `folder`: working directory, which gets the output as answer.txt. Raises SystemExit if the command fails.
+    """Run `crossover advise` with `arguments` in a new process, and return its processor seconds and wall seconds, and the peak memory of
+    its largest process. `name`: name of the question, for the figures; `folder`: working directory, which gets the output as answer.txt.
+    Raises SystemExit if the command fails.
     """
     began_s = perf_counter()
     command = [sys.executable, "-m", "crossover.cli", "advise", *arguments]

@@ -31,8 +31,9 @@ Work = dict[str, tuple[Callable[[], object], Callable[[], object]]]
 
 
 def build_work(gradient: Tensor, shapes: list[torch.Size]) -> Work:
-    """Return what is to be timed: for each codec its encoding and its decoding, by name, each as (preparation, timed function).
-    Preparations are not timed. `shapes`: shapes of the model's parameters, in the order of `gradient`.
+    """Return what is to be timed: for each codec of CODECS its encoding and its decoding, by name ("fp16: encoding"), each as (preparation,
+    timed function). Preparations are not timed. `gradient`: vector to encode; `shapes`: shapes of the model's parameters, in the order of
+    `gradient`.
     """
     found: Work = {}
     parameters = sum(shape.numel() for shape in shapes)
@@ -48,7 +49,9 @@ def build_work(gradient: Tensor, shapes: list[torch.Size]) -> Work:
 
 
 def _build_one_exchange_work(name: str, own: contributions.OneExchange, gradient: Tensor) -> Work:
-    """Return what is to be timed for a codec with one exchange per round: by name, (preparation, timed function)."""
+    """Return what is to be timed for a codec with one exchange per round: by name, (preparation, timed function). `name`: the codec's;
+    `own`: its encoder, whose state the functions change; `gradient`: vector to encode.
+    """
     contribution, out = own.begin(gradient, round=0), torch.empty_like(gradient)
     (body,) = contribution.bodies.values()
     data = buffers.view(body)
@@ -65,7 +68,9 @@ def _build_one_exchange_work(name: str, own: contributions.OneExchange, gradient
 
 
 def _build_two_exchange_work(name: str, own: contributions.TwoExchanges, gradient: Tensor) -> Work:
-    """Return what is to be timed for a codec with two exchanges per round: by name, (preparation, timed function)."""
+    """Return what is to be timed for a codec with two exchanges per round: by name, (preparation, timed function). `name`: the codec's;
+    `own`: its encoder, whose state the functions change; `gradient`: vector to encode.
+    """
 
     def encode() -> Tensor:
         """Encode the gradient for both exchanges of a round, and return the values of the second contribution."""

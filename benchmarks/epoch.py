@@ -22,7 +22,7 @@ _WORKERS = 4
 
 def load_noise(experiment: Any) -> Any:
     """Return a data set of random images of CIFAR-10's shape: as many for training as the experiment's `data.limit`, and 1,024 for
-    validation. A loader in the form `package.module:loader`.
+    validation. It is a loader for the YAML field `data.dataset`.
     """
     import torch
 
@@ -31,7 +31,7 @@ def load_noise(experiment: Any) -> Any:
     random = torch.Generator().manual_seed(1)
 
     def drawn(count: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return `count` random images with random labels."""
+        """Return (`count` random images, their random labels)."""
         images = torch.randint(0, 256, (count, 3, 32, 32), dtype=torch.uint8, generator=random)
         return images, torch.randint(0, 10, (count,), generator=random)
 
@@ -39,8 +39,8 @@ def load_noise(experiment: Any) -> Any:
 
 
 def measure(*, batch: int, minibatches: int) -> list[Figure]:
-    """Run two epochs of SPIRT on the local cloud, and return figures of the second: its seconds compared with the computing in it, and peak
-    memory. `batch`: minibatch size; `minibatches`: number per worker and epoch.
+    """Run two epochs of SPIRT on the local cloud, and return figures of the second: its seconds compared with the computing in it, and the
+    run's peak memory. `batch`: minibatch size; `minibatches`: number per worker and epoch.
     """
     from crossover import validation
     from crossover.running import run_local

@@ -54,8 +54,8 @@ GOALS = {
 
 @dataclass(frozen=True)
 class Setting:
-    """A group of processes and the size of their vectors. `label`: the size in words; `rounds`: number of timed rounds; `with_goal`:
-    whether the figures have goals.
+    """A group of processes and the size of their vectors. `workers`: number of processes; `elements`: float32 numbers of a vector; `label`:
+    this number in words; `rounds`: number of timed rounds; `with_goal`: whether the figures have goals.
     """
 
     workers: int
@@ -67,7 +67,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Channel:
-    """A store through which vectors are exchanged. `url`: address of Redis or of an S3 endpoint."""
+    """A store through which vectors are exchanged. `name`: such as "Redis TCP"; `url`: address of Redis or of an S3 endpoint."""
 
     name: str
     url: str
@@ -79,7 +79,7 @@ class Channel:
 
 
 class OneStore(MemoryClients):
-    """Clients for a context that uses only a tensor store: every worker gets the store with which this was created."""
+    """A provider of clients for a context that uses only a tensor store: every worker gets the store with which it was created."""
 
     def __init__(self, store: TensorStore) -> None:
         """Prepare clients that always return `store`."""
@@ -87,17 +87,17 @@ class OneStore(MemoryClients):
         self._store = store
 
     def tensors(self, experiment: Experiment, worker: int, traffic: Traffic) -> TensorStore:
-        """Return the store, whichever the worker; it counts what it moves into `traffic` if it can."""
+        """Return the store, whichever the experiment and worker. `traffic`: counts what the store moves, if the store supports that."""
         with_traffic = getattr(self._store, "with_traffic", None)
         return with_traffic(traffic) if with_traffic else self._store
 
     def hold_slot(self) -> AbstractContextManager[float]:
-        """Return a context manager that does nothing: there is no limit of concurrent workers."""
+        """Return a context manager that does nothing and gives 0 seconds of waiting: there is no limit of concurrent workers."""
         return nullcontext(0.0)
 
 
 def connect_store(channel: Channel, traffic: Traffic) -> TensorStore:
-    """Return a tensor store connected to the channel, which counts what it moves into `traffic`."""
+    """Return a tensor store connected to the channel. `traffic`: counts what the store moves."""
     if channel.is_s3:
         from crossover.stores.s3 import S3ObjectStore
 
@@ -120,7 +120,7 @@ def _s3_client(address: str) -> Any:
 
 
 def build_context(channel: Channel, setting: Setting) -> tuple[Context, Traffic]:
-    """Return a workflow context whose tensor store is the channel, and the traffic object that counts what the store moves."""
+    """Return (a workflow context whose tensor store is the channel, the traffic object that counts what the store moves)."""
     traffic = Traffic()
     storage = Storage(channel="s3" if channel.is_s3 else "redis")
     experiment = Experiment(
@@ -144,9 +144,10 @@ def run_worker(
     start: Barrier,
     results: "multiprocessing.Queue[Any]",
 ) -> None:
-    """Run one worker in this process: make one exchange of each kind in turns, once to warm up and then `setting.rounds` times, and check
-    the results. Puts (rank, seconds of each round by kind, bytes sent and received in the last round by kind) into `results`. `start`:
-    barrier at which all workers start together; `folder`: where they meet.
+    """Run one worker in this process: make one exchange of each kind in turns, once to warm up and then `setting.rounds` times (through S3
+    S3_ROUNDS times). Raises AssertionError if a mean of the warm-up is wrong. Puts (rank, seconds of each round by kind, (bytes sent, bytes
+    received) in the last round by kind) into `results`. `rank`: number of the worker; `folder`: folder in which gloo's processes meet;
+    `start`: barrier at which all workers start together.
     """
     torch.set_num_threads(1)
     own = torch.randn(setting.elements, generator=torch.Generator().manual_seed(rank))
@@ -191,7 +192,7 @@ def run_worker(
 
 
 def _average_by_gloo(own: Tensor, mixed: Tensor) -> None:
-    """Set `mixed` to the mean of all processes' vectors `own`, by gloo's all_reduce."""
+    """Set `mixed` to the mean of all processes' vectors `own`, by gloo's all_reduce. All processes must call it."""
     mixed.copy_(own)
     distributed.all_reduce(mixed)
     mixed.div_(distributed.get_world_size())
@@ -200,8 +201,8 @@ def _average_by_gloo(own: Tensor, mixed: Tensor) -> None:
 def _make_preparation(
     ctx: Context, exchange: GroupExchange, rank: int, setting: Setting, own: Tensor, out: Tensor
 ) -> Callable[[int], Callable[[], None]]:
-    """Return a function that takes a round's number, prepares one exchange, and returns a function that makes the exchange. `own`: the
-    worker's vector; `out`: gets the mean.
+    """Return a function that takes a round's number, prepares one exchange, and returns a function that makes the exchange. `rank`: number
+    of the worker; `own`: its vector; `out`: gets the mean.
     """
     waits = Waits(ctx, f"worker {rank}", 0, lambda round: False)
 
@@ -225,8 +226,9 @@ def _check_mean(out: Tensor, mixed: Tensor, setting: Setting) -> None:
 
 
 def measure(setting: Setting, channels: list[Channel], folder: Path) -> list[Figure]:
-    """Run one group of processes over all channels, and return the figures: milliseconds of each kind of exchange, their ratio to gloo, and
-    bytes beyond the expected number. `folder`: empty folder for the group.
+    """Run one group of processes over all channels, and return the figures: median milliseconds of each kind of exchange, their ratio to
+    gloo, and by how many bytes the worst worker's traffic differs from the expected number. `folder`: empty folder for the group. Raises
+    RuntimeError if a process fails.
     """
     many = multiprocessing.get_context("fork")  # after the imports, before any torch operation: memory stays shared
     start, results = many.Barrier(setting.workers), many.Queue()
@@ -273,9 +275,9 @@ def _wait_for_result(results: "multiprocessing.Queue[Any]", group: Sequence[Base
 
 
 def _count_excess_bytes(exchange: str, rank: int, moved: tuple[int, int], setting: Setting, header_bytes: int) -> int:
-    """Return by how many bytes the traffic of a worker differs from the expected number, sent and received together. `exchange`:
-    "AllReduce" or "ScatterReduce"; `moved`: (bytes sent, bytes received); `header_bytes`: bytes of header that the store adds to each
-    vector.
+    """Return by how many bytes the traffic of a worker differs from the expected number, sent and received added up without their signs.
+    `exchange`: "AllReduce" or "ScatterReduce"; `rank`: number of the worker; `moved`: (bytes sent, bytes received); `header_bytes`: bytes
+    of header that the store adds to each vector.
     """
     size, others = 4 * setting.elements, setting.workers - 1
     if exchange == "AllReduce":
@@ -327,7 +329,9 @@ class LocalS3:
         self._folder = folder
 
     def __enter__(self) -> str:
-        """Start the server, create the bucket, and return the server's URL. Raises RuntimeError if it does not start."""
+        """Start the server on a free port, create the bucket, and return the server's URL. Raises RuntimeError if it does not answer within
+        about 20 seconds.
+        """
         from crossover.local.servers import find_free_port
 
         port = find_free_port()

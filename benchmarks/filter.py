@@ -20,7 +20,7 @@ def measure_medians_s(
     work: dict[str, tuple[Callable[[], object], Callable[[], object]]], *, rounds: int
 ) -> dict[str, float]:
     """Return the median seconds of each timed function, by name. All are called in turns, `rounds` times after one round to warm up.
-    `work`: by name, (preparation, timed function); preparations are called before each, untimed.
+    `work`: by name, (preparation, timed function); the preparation is called before each call of its function, untimed.
     """
     seconds: dict[str, list[float]] = {name: [] for name in work}
     for turn in range(rounds + 1):
@@ -49,7 +49,7 @@ def measure_filter(label: str, elements: int, *, rounds: int) -> list[Figure]:
         residual.copy_(accumulated)
 
     def take(threshold: float) -> tuple[torch.Tensor, torch.Tensor]:
-        """Run the filter with this threshold; return what it takes from the residual."""
+        """Run the filter with this threshold; return (indexes, values) of what it takes from the residual."""
         return significance.take_significant(residual, shared, threshold=threshold, step=0)
 
     update = compression.encode(*take(thresholds[0.05]), elements=elements)

@@ -49,8 +49,8 @@ class Enough(Exception):
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault injected into the run. `at_s`: monotonic time in seconds; `kind`: "environment", "program" or "broker"; `pause_s`: seconds of
-    pause that it causes at least, on average.
+    """A fault injected into the run. `at_s`: time of the monotonic clock in seconds; `kind`: "environment", "program" or "broker";
+    `pause_s`: seconds of pause that it causes at least, on average.
     """
 
     at_s: float
@@ -60,8 +60,8 @@ class Fault:
 
 @dataclass
 class Run:
-    """What was observed of a run. `samples`: training samples of an epoch; `commits`: (monotonic seconds, accuracy) of each committed
-    epoch; `faults`: faults so far.
+    """What was observed of a run, filled while it runs. `samples`: training samples of an epoch; `commits`: (monotonic seconds, accuracy)
+    of each committed epoch; `faults`: faults so far.
     """
 
     samples: int = 0  # of an epoch
@@ -70,15 +70,15 @@ class Run:
 
     def rate(self, every_s: float, *, struck: bool) -> float:
         """Return the committed samples per second in the intervals of `every_s` seconds that start with a fault (if `struck`), or in the
-        undisturbed intervals that follow them.
+        undisturbed intervals that follow them. There must have been a fault.
         """
         since = [fault.at_s + (0.0 if struck else every_s) for fault in self.faults]
         committed = sum(a < at_s <= a + every_s for a in since for at_s, _ in self.commits)
         return self.samples * committed / (every_s * len(since))
 
     def recoveries_s(self, usual_s: float) -> list[float]:
-        """Return for each fault by how many seconds the longest epoch that it can have delayed exceeded a usual one. `usual_s`: seconds of
-        a usual epoch.
+        """Return for each fault that can have delayed an epoch by how many seconds the longest such epoch exceeded a usual one, at least 0.
+        `usual_s`: seconds of a usual epoch.
         """
         gaps = [(before, after) for (before, _), (after, _) in zip(self.commits, self.commits[1:], strict=False)]
         found = []
@@ -88,21 +88,24 @@ class Run:
                 found.append(max(0.0, max(held_up) - usual_s))
         return found
 
-    def usual_s(self) -> float:
-        """Return the median of the seconds between two committed epochs."""
+    def median_epoch_s(self) -> float:
+        """Return the median of the seconds between two committed epochs; there must be two."""
         return statistics.median(b - a for (a, _), (b, _) in zip(self.commits, self.commits[1:], strict=False))
 
 
 def load_experiment(architecture: str, *, epochs: int) -> "Experiment":
-    """Return the project's example experiment of an architecture, with `epochs` epochs."""
+    """Return the project's example experiment of an architecture, from config/, with `epochs` epochs. `architecture`: its name, such as
+    "spirt".
+    """
     from crossover import validation
 
     return validation.load(CONFIG / f"{architecture.replace('_', '-')}.yaml", [f"training.epochs={epochs}"])
 
 
 def measure(architecture: str, *, minutes: float, every_s: float, seed: int) -> Run:
-    """Run an architecture's example on the local cloud, and return what was observed. Intervals of `every_s` seconds alternate: one that
-    starts with a fault, one without; each kind takes `minutes` minutes in all. `seed`: seed that draws the faults' victims.
+    """Run an architecture's example on the local cloud for twice `minutes` minutes, and return what was observed. Intervals of `every_s`
+    seconds alternate: one that starts with a fault, one without; each kind takes `minutes` minutes in all. `architecture`: a key of AIMS;
+    `seed`: seed that draws the faults' victims.
     """
     from crossover.local import servers
     from crossover.local.cloud import LocalCloud
@@ -112,7 +115,7 @@ def measure(architecture: str, *, minutes: float, every_s: float, seed: int) -> 
     found, over, begun = Run(), threading.Event(), threading.Event()
 
     def record_epoch(progress: "Progress") -> None:
-        """Record the commit of an epoch. Raises Enough if the measuring time is over."""
+        """Record the commit of an epoch. Raises Enough if the measuring time, which begins with the first fault, is over."""
         found.commits.append((time.monotonic(), progress.val_metric))
         begun.set()
         if found.faults and time.monotonic() - found.faults[0].at_s > 2 * 60 * minutes:
@@ -123,7 +126,9 @@ def measure(architecture: str, *, minutes: float, every_s: float, seed: int) -> 
         with LocalCloud(folder / "cloud") as cloud:
             cloud.deploy(synthesize_assembly(experiment, folder / "assembly"))
             injector = FaultInjector(cloud, experiment, found, random.Random(seed))
-            thread = threading.Thread(target=injector.work, args=(begun, over, every_s, round(60 * minutes / every_s)))
+            thread = threading.Thread(
+                target=injector.inject_faults, args=(begun, over, every_s, round(60 * minutes / every_s))
+            )
             thread.start()
             try:
                 check = partial(cloud.check, Path(out) / "server.log")
@@ -139,8 +144,8 @@ def measure(architecture: str, *, minutes: float, every_s: float, seed: int) -> 
 
 
 class FaultInjector:
-    """An injector of faults into a run on the local cloud, which causes the kinds of faults in turn. `run`: gets each fault; `rng`: draws
-    the victims.
+    """An injector of faults into a run of `experiment` on the local cloud, which causes the kinds of faults in turn. `run`: gets each
+    fault; `rng`: draws the victims.
     """
 
     def __init__(self, cloud: "LocalCloud", experiment: "Experiment", run: Run, rng: random.Random) -> None:
@@ -161,9 +166,9 @@ class FaultInjector:
         key = next(each["Key"] for each in listed if each["Key"].endswith("/manifest.json"))
         return int(json.loads(s3.get_object(Bucket=bucket, Key=key)["Body"].read())["train_samples"])
 
-    def work(self, begun: threading.Event, over: threading.Event, every_s: float, faults: int) -> None:
-        """Cause a fault at the start of every other interval of `every_s` seconds, until there were `faults` faults or `over` is set.
-        `begun`: event that is set when the first epoch is committed; waits for it first.
+    def inject_faults(self, begun: threading.Event, over: threading.Event, every_s: float, faults: int) -> None:
+        """Cause a fault at the start of every other interval of `every_s` seconds, until there were `faults` faults or `over` is set, and
+        print a line about each. Runs in a thread. `begun`: event that is set when the first epoch is committed; waits for it first.
         """
         begun.wait()
         next_s = time.monotonic() + every_s
@@ -176,7 +181,7 @@ class FaultInjector:
             print(f"{self._experiment.architecture}: {kind} after {len(self._run.commits)} epochs", flush=True)
 
     def _kill_an_environment(self, over: threading.Event) -> float:
-        """Kill a random busy environment of a function, as soon as one is busy or `over` is set. Return the mean pause before the retry, in
+        """Kill a random busy environment of a function; wait until one is busy or `over` is set. Return the mean pause before the retry, in
         seconds.
         """
         from crossover.workflow.state_machines import RETRY
@@ -187,7 +192,9 @@ class FaultInjector:
         return float(RETRY[0]["IntervalSeconds"]) / 2  # full jitter: anything from 0 to the interval
 
     def _kill_a_program(self, over: threading.Event) -> float:
-        """Kill a random program of the run. Return 0.0 seconds of pause, because the local cloud restarts it at once."""
+        """Kill a random program of the run's instances. Return 0.0 seconds of pause, because the local cloud restarts it at once. `over` is
+        not used.
+        """
         from crossover.running.monitor import DeployedParameters
         from tests.local.victims import programs
 
@@ -196,7 +203,7 @@ class FaultInjector:
         return 0.0  # started again as soon as it is noticed; on AWS five seconds later
 
     def _restart_the_broker(self, over: threading.Event) -> float:
-        """Restart the message broker. Return the seconds for which it was absent."""
+        """Restart the message broker, and wait until that is done. Return the seconds for which it was absent. `over` is not used."""
         began_s, mq = time.monotonic(), self._cloud.client("mq")
         for broker in mq.list_brokers()["BrokerSummaries"]:
             mq.reboot_broker(BrokerId=broker["BrokerId"])
@@ -209,7 +216,7 @@ def list_figures(architecture: str, run: Run, *, every_s: float) -> list[Figure]
     """
     kinds = ", ".join(sorted({fault.kind for fault in run.faults}))
     about = f"{architecture}, {len(run.faults)} faults ({kinds}), {every_s:.0f} s from each, and as long without"
-    recoveries = run.recoveries_s(run.usual_s())
+    recoveries = run.recoveries_s(run.median_epoch_s())
     goodput, undisturbed = run.rate(every_s, struck=True), run.rate(every_s, struck=False)
     lost_s = statistics.mean(fault.pause_s for fault in run.faults)
     return [
@@ -217,7 +224,7 @@ def list_figures(architecture: str, run: Run, *, every_s: float) -> list[Figure]
         Figure("  bound: pauses of the retry policy and the broker's absence alone", 1 - lost_s / every_s, "x"),
         Figure("  committed samples a second, undisturbed", undisturbed, "1/s"),
         Figure("  committed samples a second, disturbed", goodput, "1/s"),
-        Figure("  an epoch, median", run.usual_s(), "s"),
+        Figure("  an epoch, median", run.median_epoch_s(), "s"),
         Figure("  recovery, median", statistics.median(recoveries), "s"),
         Figure("  recovery, longest", max(recoveries), "s"),
         Figure(f"  accuracy after {len(run.commits)} epochs", run.commits[-1][1], ""),
@@ -237,7 +244,7 @@ def train_reference_accuracy(architecture: str, epochs: int) -> float:
 
 
 def main() -> None:
-    """Measure each chosen architecture under faults, and write all figures so far after each."""
+    """Measure each chosen architecture under faults, and write the figures of all so far after each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=15.0, help="that begin with a fault; as many do not")
     parser.add_argument("--every", type=float, default=60.0, help="seconds of one such stretch")

@@ -29,8 +29,8 @@ AFFINE: dict[str, Any] = {"scale": [1 / 255] * 3, "shift": [0.0] * 3}
 
 
 def main() -> int:
-    """Measure a GPU worker and a plain training loop in turns, write the figures, and return the exit status. Without a GPU nothing is
-    measured.
+    """Measure a GPU worker and a plain training loop in turns, write the figures, and return the exit status, which is 0. Without a GPU
+    nothing is measured or written.
     """
     options = argparse.ArgumentParser()
     options.add_argument("--batch", type=int, default=512)
@@ -57,7 +57,7 @@ def main() -> int:
 
 
 def _draw_batches(count: int) -> list[Batch]:
-    """Return four batches of `count` random images each."""
+    """Return four batches of `count` random images with random labels. The same at every call."""
     random = torch.Generator().manual_seed(1)
     return [
         Batch(
@@ -70,8 +70,8 @@ def _draw_batches(count: int) -> list[Batch]:
 
 
 def _make_worker_step(model: str, count: int, batches: list[Batch]) -> Callable[[int], None]:
-    """Return a function that runs one step of the project's GPU worker, given the step's number. `count`: images in a batch; `batches`:
-    used in turn.
+    """Return a function that runs one step of the project's GPU worker, given the step's number. `model`: a name of MODELS; `count`: images
+    in a batch; `batches`: used in turn.
     """
     from crossover.learning.device import NATIVE_BF16, DeviceLearner
 
@@ -93,7 +93,9 @@ def _make_worker_step(model: str, count: int, batches: list[Batch]) -> Callable[
 
 
 def _make_plain_step(model: str, batches: list[Batch]) -> Callable[[int], None]:
-    """Return a function that runs one step of a plain training loop, given the step's number. `batches`: used in turn."""
+    """Return a function that runs one step of a plain training loop, given the step's number. `model`: a name of MODELS; `batches`: used in
+    turn.
+    """
     network = zoo.find_factory(model)(CLASSES, SHAPE).cuda().train()
 
     def step(number: int) -> None:
@@ -108,8 +110,9 @@ def _make_plain_step(model: str, batches: list[Batch]) -> Callable[[int], None]:
 
 
 def _measure_alternating(steps: dict[str, Callable[[int], None]], count: int, seconds: float) -> dict[str, list[float]]:
-    """Return the measured images per second of each step function, one value per slice of time. Slices alternate, so that a changing clock
-    rate affects all alike. `count`: images per step; `seconds`: about twice the time that each function gets in all.
+    """Return {name: images per second of the step function, one value for each of eight slices of time}. Slices alternate, so that a
+    changing clock rate affects all alike; five steps of each warm up. `steps`: step functions by name, which get the step's number;
+    `count`: images per step; `seconds`: about twice the time that each function gets in all.
     """
     for step in steps.values():
         for number in range(5):

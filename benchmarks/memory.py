@@ -18,13 +18,14 @@ _EVERY_S = 0.25
 
 
 class Watch:
-    """A context manager that samples the memory of this process and all its descendants. After it has exited, `peak_mb` is the peak in MB,
-    and `processes` the number of processes at that moment.
+    """A context manager that samples the memory of this process and all its descendants every _EVERY_S seconds, in a thread. `peak_mb`:
+    highest sum in MB so far, shared pages counted once; `processes`: number of processes at that moment.
 
     A process that was once seen as a descendant is counted even after its parent has ended.
     """
 
     def __init__(self) -> None:
+        """Prepare the watch. Sampling begins with the block."""
         self.peak_mb = 0.0
         self.processes = 0
         self._seen: dict[int, psutil.Process] = {}
@@ -39,7 +40,7 @@ class Watch:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop sampling."""
+        """Stop sampling, and wait until the thread has ended."""
         self._over.set()
         self._thread.join()
 
@@ -62,7 +63,9 @@ class Watch:
 
 
 def measure_imports(count: int) -> Watch:
-    """Start `count` processes that import PyTorch, and return the memory watch over them and this process, after it has ended."""
+    """Start `count` processes that import PyTorch, and return the memory watch over them and this process after the processes have
+    ended.
+    """
     command = [sys.executable, "-c", "import torch; print(flush=True); input()"]
     with Watch() as watch, contextlib.ExitStack() as running:
         started = [

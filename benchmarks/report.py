@@ -22,8 +22,8 @@ _HOLDS: dict[str, Callable[[float, float], bool]] = {
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A measured value of a benchmark. `goal`: a comparison such as "<= 1.4", or None. A value that misses its goal is reported like all
-    others.
+    """A measured value of a benchmark. `value`: in `unit`, "" for a pure number; `goal`: a comparison such as "<= 1.4", or None. A value
+    that misses its goal is reported like all others.
     """
 
     name: str
@@ -41,8 +41,8 @@ class Figure:
 
 
 def write(name: str, figures: Sequence[Figure], *, out: Path = OUT) -> Path:
-    """Write `figures`, with the command and the machine, to the file `out`/<name>.json, print one line per figure, and return the file's
-    path. `name`: name of the benchmark.
+    """Write `figures`, with the command and the machine, to the file `out`/<name>.json, replacing an earlier one; print one line per
+    figure, and return the file's path. `name`: name of the benchmark. A missed goal raises nothing.
     """
     plain = [
         {"name": f.name, "value": _round(f.value), "unit": f.unit, "goal": f.goal, "holds": f.holds} for f in figures
@@ -75,7 +75,7 @@ def describe_machine() -> dict[str, Any]:
 
 
 def _read_processor_name() -> str:
-    """Return the name of this machine's processor."""
+    """Return the name of this machine's processor; its architecture if the system gives no name."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -29,8 +29,8 @@ SIZES = (1_000_000, 1_000_000_000)
 
 
 def measure_projection_s(architecture: str, *, workers: int, epochs: int, parameters: int | None = None) -> float:
-    """Return the processor seconds in which one run of an architecture is simulated. `parameters`: number of the model's parameters, by
-    default MobileNet's.
+    """Return the processor seconds in which one run of an architecture is simulated, in this process. `workers`, `epochs`: size of the run;
+    `parameters`: number of the model's parameters, by default MobileNet's.
     """
     training = replace(BASE.training, epochs=epochs)
     setting = replace(BASE, architecture=architecture, workers=workers, training=training, gpu=Gpu(instances=workers))

@@ -36,7 +36,7 @@ except SystemExit: end()
 
 def measure_command_s(command: str) -> float:
     """Return the processor seconds of a command of `crossover` in a new process; of `advise` only until its first estimate. `command`: its
-    arguments, separated by spaces.
+    arguments, separated by spaces. Raises CalledProcessError if the process fails.
     """
     told = subprocess.run(
         [sys.executable, "-c", CODE, *command.split()],
@@ -50,7 +50,9 @@ def measure_command_s(command: str) -> float:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run each command of LOOKS several times, and write the least processor seconds of each."""
+    """Run each command of LOOKS several times, and write the fewest processor seconds of each. `arguments`: words of the command line, by
+    default those of this process.
+    """
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--times", type=int, default=5, help="the least of so many starts is told")
     parser.add_argument("--quick", action="store_true", help="each once: to see that it runs")

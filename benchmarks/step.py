@@ -25,7 +25,7 @@ _AFFINE = {"scale": [0.0159, 0.0161, 0.0150], "shift": [-1.99, -1.98, -1.71]}
 
 def main() -> None:
     """Compare training steps of the learner and of a plain loop, and write the figures. With `--contestant`, serve steps to such a
-    comparison instead.
+    comparison in place of that.
     """
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batch", type=int, default=512)
@@ -73,7 +73,7 @@ def has_bf16() -> bool:
 
 def measure_in_turns(batch: int, turns: int) -> tuple[dict[str, list[float]], dict[str, float]]:
     """Run each contestant of CONTESTANTS in a process of its own, with one step per turn. Return (seconds of the steps by contestant, peak
-    memory in MB by contestant). Two turns before the first counted one warm up. `batch`: minibatch size; `turns`: number of counted turns.
+    resident memory in MB by contestant). Two uncounted turns warm up. `batch`: minibatch size; `turns`: number of counted turns.
     """
     seconds: dict[str, list[float]] = {name: [] for name in CONTESTANTS}
     memory_mb: dict[str, float] = {}
@@ -94,14 +94,16 @@ def measure_in_turns(batch: int, turns: int) -> tuple[dict[str, list[float]], di
 
 
 def _start_contestant(name: str, batch: int) -> "subprocess.Popen[str]":
-    """Start the process of a contestant, which runs one step for each line that it reads, and return it."""
+    """Start the process of a contestant, which runs one step for each line that it reads from its standard input, and return it. `name`:
+    one of CONTESTANTS; `batch`: minibatch size.
+    """
     command = [sys.executable, "-m", "benchmarks.step", "--contestant", name, "--batch", str(batch)]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 def serve_steps(name: str, batch: int) -> None:
     """Run a contestant in this process: for each line of standard input run one step, and print its seconds and the process's peak memory
-    in MB. `name`: one of CONTESTANTS; `batch`: minibatch size.
+    in MB. Returns when standard input ends. `name`: one of CONTESTANTS; `batch`: minibatch size.
     """
     import resource
 
@@ -114,8 +116,8 @@ def serve_steps(name: str, batch: int) -> None:
 
 
 def make_plain_step(batch: int) -> Callable[[], object]:
-    """Return a function that runs one training step as a tutorial would write it: plain layers, a float32 batch in PyTorch's default memory
-    format, gradients set to None before. `batch`: minibatch size.
+    """Return a function that computes the gradient of one batch as a tutorial would write it: plain layers, a float32 batch in PyTorch's
+    default memory format, gradients set to None before. Limits PyTorch to one thread in this process. `batch`: minibatch size.
     """
     import torch
     from torch import nn
@@ -138,8 +140,8 @@ def make_plain_step(batch: int) -> Callable[[], object]:
 
 
 def make_learner_step(batch: int, *, precision: str, threads: int = 1) -> Callable[[], object]:
-    """Return a function that runs one training step of the project's learner. `batch`: minibatch size; `precision`: training.precision;
-    `threads`: number of threads.
+    """Return a function that computes one gradient with the project's learner. `batch`: minibatch size; `precision`: value of
+    training.precision; `threads`: number of threads.
     """
     from crossover.experiment import Experiment, from_plain
     from crossover.learning.batches import Batch
@@ -155,7 +157,7 @@ def make_learner_step(batch: int, *, precision: str, threads: int = 1) -> Callab
 
 
 def _draw_samples(batch: int):  # type: ignore[no-untyped-def]  # tensors, and torch stays out of the parent
-    """Return `batch` random images of CIFAR-10's shape, and random labels."""
+    """Return (`batch` random images of CIFAR-10's shape as uint8, their random labels). The same at every call."""
     import torch
 
     random = torch.Generator().manual_seed(1)

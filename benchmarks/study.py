@@ -59,7 +59,9 @@ def run_study(trials: int, folder: Path) -> tuple[list[float], float, float, flo
 
 
 def run_trials(trials: int, folder: Path) -> tuple[float, float]:
-    """Run as many equal trials directly, without a study, in `folder`. Return (mean seconds of a run, mean processor seconds of a run)."""
+    """Run `trials` equal trials, which differ only in their seeds, directly in `folder`, without a study. Return (mean seconds of a run,
+    mean processor seconds of a run).
+    """
     from crossover import running
     from crossover.study.file import parse_study
     from crossover.study.trials import TrialFactory, make_grid_trials

@@ -43,8 +43,8 @@ STATE, NEXT = StateKeys("model", ("velocity",)), StateKeys("model1", ("velocity1
 
 @dataclass(frozen=True)
 class Side:
-    """Clients of one server under test. `client`: this project's Redis client; `store`: the project's tensor store that uses it; `python`:
-    redis-py's client.
+    """Clients of one server under test, all connected to it. `client`: this project's Redis client; `store`: the project's tensor store
+    that uses it; `python`: redis-py's client.
     """
 
     client: RedisClient
@@ -71,7 +71,7 @@ def measure_medians(
 
 
 def connect_side(server: TlsRedisServer, tls: TlsFiles, *, encrypted: bool) -> Side:
-    """Return clients connected to the server, over TLS with the certificate of `tls` if `encrypted`."""
+    """Return clients connected to the server, over TLS with the certificate of `tls` if `encrypted`, otherwise over TCP."""
     certificate = tls.certificate.read_text()
     client = RedisClient(parse_address(server.tls_url if encrypted else server.url, certificate=certificate))
     here = {"port": server.tls_port, "ssl": True, "ssl_ca_data": certificate} if encrypted else {"port": server.port}
@@ -99,7 +99,9 @@ def mean_by_redis_py(python: redis.Redis, keys: list[str]) -> None:
 
 
 def step_by_redis_py(python: redis.Redis) -> None:
-    """Fetch model, gradient and velocity with redis-py, take an optimizer step in this process, and store the results."""
+    """Fetch model, gradient and velocity with redis-py, take an optimizer step (SGD with momentum) in this process, and store the results
+    as "model1" and "velocity1".
+    """
     model, gradient, velocity = (fetch(python, key) for key in ("model", "gradient", "velocity"))
     update = Update(number=1, learning_rate=RATE, momentum=MOMENTUM)
     model, (velocity,) = step(model, gradient, [velocity], update)
@@ -108,8 +110,8 @@ def step_by_redis_py(python: redis.Redis) -> None:
 
 
 def step_by_store(compute: TensorCompute) -> None:
-    """Take an optimizer step with `compute`, which works inside the database, or in this process (FetchCompute). The results are stored
-    under NEXT.
+    """Take an optimizer step (SGD with momentum) with `compute`, which works inside the database, or, if it is a FetchCompute, in this
+    process. The results are stored under the keys of NEXT.
     """
     compute.update(STATE, "gradient", out=NEXT, update=Update(number=1, learning_rate=RATE, momentum=MOMENTUM))
 
@@ -118,8 +120,9 @@ def step_by_store(compute: TensorCompute) -> None:
 
 
 def measure_averaging(plain: Side, encrypted: Side, local: list[Tensor], label: str, rounds: int) -> list[Figure]:
-    """Time averages of VECTORS vectors inside the database and by fetching them, and return the figures. `plain`, `encrypted`: clients
-    without and with TLS; `local`: the vectors; `label`: their size in words; `rounds`: number of timed rounds.
+    """Time averages of VECTORS vectors inside the database and by fetching them, and return the figures. Leaves three of the vectors in the
+    database, as g0 to g2. `plain`, `encrypted`: clients without and with TLS; `local`: the vectors; `label`: their size in words; `rounds`:
+    number of timed rounds.
     """
     keys = [f"g{i}" for i in range(VECTORS)]
     for key, values in zip(keys, local, strict=True):
@@ -158,7 +161,8 @@ def measure_averaging(plain: Side, encrypted: Side, local: list[Tensor], label: 
 
 def measure_updating(plain: Side, encrypted: Side, local: list[Tensor], label: str, rounds: int) -> list[Figure]:
     """Time an optimizer step inside the database and by fetching the vectors, and return the figures. `plain`, `encrypted`: clients without
-    and with TLS; `local`: the vectors; `label`: their size in words; `rounds`: number of timed rounds.
+    and with TLS; `local`: at least three vectors, taken as model, gradient and velocity; `label`: their size in words; `rounds`: half the
+    number of timed rounds.
     """
     for key, values, kind in zip(
         ("model", "gradient", "velocity"),
@@ -189,7 +193,7 @@ def measure_updating(plain: Side, encrypted: Side, local: list[Tensor], label: s
 
 def measure_moving(on: Side, values: Tensor, rounds: int, how: str) -> list[Figure]:
     """Time the transfer of a vector to the database and back with the clients `on`, and return the figures. `values`: the vector; `rounds`:
-    number of timed rounds; `how`: name of the connection, "TCP" or "TLS".
+    a sixth of the number of timed rounds; `how`: name of the connection, "TCP" or "TLS".
     """
     data = view(values)
     into = memoryview(bytearray(data.nbytes))
@@ -233,8 +237,8 @@ def measure_moving(on: Side, values: Tensor, rounds: int, how: str) -> list[Figu
 def measure_answering(
     server: RedisServer, plain: Side, local: list[Tensor], label: str, seconds: float
 ) -> list[Figure]:
-    """Time PING by another client while the database computes means for `seconds` seconds, and return the figures. `plain`: clients that
-    request the means; `local`: the vectors; `label`: their size in words.
+    """Time PING by another client while the database computes means for `seconds` seconds, and return the figures. `server`: to which that
+    client connects; `plain`: clients that request the means; `local`: the vectors; `label`: their size in words.
     """
     keys = [f"g{i}" for i in range(VECTORS)]
     for key, values in zip(keys, local, strict=True):

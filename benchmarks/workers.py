@@ -59,8 +59,9 @@ def train(event, context):
 
 
 def measure_owned(workers: int, folder: Path) -> list[tuple[int, int, int]]:
-    """Run `workers` workers at the same time on the local cloud, and return the bytes of memory that each does not share with others, as
-    (before its first step, just after it, a second later). `folder`: empty folder to work in. Raises RuntimeError if a worker fails.
+    """Run `workers` workers at the same time on the local cloud, and return the bytes of memory that each does not share with other
+    processes, as (before its first step, just after it, a second later). `folder`: empty folder to work in. Raises RuntimeError if a worker
+    fails.
     """
     code, meeting = folder / "code", folder / "meeting"
     code.mkdir()

@@ -51,8 +51,8 @@ KEPT_ASIDE = tuple(
 @dataclass(frozen=True, kw_only=True)
 class ProjectedCell:
     """The projection of one warm round of a measured experiment (`MeasuredCell`): p5, p50 and p95 of each figure. `slowest_s`: seconds of
-    the slowest function; `round_s`: seconds of the whole round; `usd_1000`: dollars of a thousand rounds; `impossible`: why AWS would not
-    run it, "" if it would; otherwise the figures mean nothing; `outside`: what lies beyond the measured range.
+    the slowest function; `round_s`: seconds of the whole round, level after level; `usd_1000`: dollars of a thousand rounds; `impossible`:
+    why AWS would not run it, in which case the figures mean nothing, "" if it would; `outside`: settings beyond the measured range.
     """
 
     slowest_s: Band  # the slowest function
@@ -64,8 +64,8 @@ class ProjectedCell:
 
 @cache
 def project_cell(cell: MeasuredCell, calibration_name: str = AWS.name) -> ProjectedCell:
-    """Return the projection of a measured experiment over DRAWS random rounds. `calibration_name`: name of the calibration to use, that of
-    `AWS` or of `ASSUMED`.
+    """Return the projection of a measured experiment over DRAWS random rounds; cached for the process. `calibration_name`: name of the
+    calibration to use, that of `AWS` or of `ASSUMED`. Raises KeyError for another name.
     """
     calibration = {each.name: each for each in (AWS, ASSUMED)}[calibration_name]
     slowest, whole, dollars = [], [], []
@@ -89,7 +89,8 @@ def project_cell(cell: MeasuredCell, calibration_name: str = AWS.name) -> Projec
 
 def draw_levels_s(cell: MeasuredCell, calibration: Calibration, *, seed: int) -> list[list[float]]:
     """Simulate one round of an experiment and return the seconds of each function, as one list per level. A function creates its client,
-    reads one vector after another, adds them, divides and writes. `calibration`: speeds of AWS; `seed`: seed of the random factors.
+    reads its vectors one after another, adds them, divides and writes. `calibration`: speeds of AWS; `seed`: seed of the random factors:
+    equal seeds give equal seconds.
     """
     objects = calibration.client(calibration.objects, memory_mb=cell.memory_mb, in_vpc=False)
     client_s, size = calibration.client_cpu_s / min(1.0, vcpus(cell.memory_mb)), cell.object_bytes
@@ -120,7 +121,7 @@ def _explain_impossible(cell: MeasuredCell, slowest_s: float) -> str:
 
 @cache
 def _load_prices() -> prices.Prices:
-    """Return the prices of AWS; read from the file once."""
+    """Return the prices of AWS; read from config/pricing.yaml once per process."""
     return prices.load()
 
 
@@ -143,8 +144,9 @@ def price_round(cell: MeasuredCell, seconds: Sequence[float]) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class JudgedCell:
-    """One figure of a held-out experiment, measured beside projected. `figure`: SLOWEST, ROUND or DOLLARS; `measured`: median over its warm
-    rounds; `projected`: p5, p50 and p95 with the present calibration; `before`: p50 with the assumptions before anything was measured.
+    """One figure of a held-out experiment, measured beside projected. `figure`: SLOWEST, ROUND or DOLLARS, which names the unit;
+    `measured`: median over its warm rounds; `projected`: p5, p50 and p95 with the present calibration; `before`: p50 with the assumptions
+    before anything was measured.
     """
 
     cell: MeasuredCell
@@ -155,7 +157,7 @@ class JudgedCell:
 
     @property
     def error(self) -> float:
-        """Relative error of the projected median, as a positive number."""
+        """Relative error of the projected median, as a positive number: 0.1 is 10 % too high or too low."""
         return abs(self.projected.p50 / self.measured - 1)
 
     @property
@@ -165,7 +167,7 @@ class JudgedCell:
 
     @property
     def is_covered(self) -> bool:
-        """True if the measured figure lies between p5 and p95 of the projection."""
+        """True if the measured figure lies between p5 and p95 of the projection, both included."""
         return self.projected.p5 <= self.measured <= self.projected.p95
 
     @property
@@ -180,8 +182,8 @@ class JudgedCell:
 
 
 def compute_interval_score(measured: float, low: float, high: float) -> float:
-    """Return the interval score of the band from `low` to `high` around the figure `measured`, by logarithms: the band's width, and 2 / (1
-    - COVERED) for each unit outside (Gneiting and Raftery, 2007). Less is better.
+    """Return the interval score of the band from `low` to `high`, all positive, around the figure `measured`, by logarithms: the band's
+    width, and 2 / (1 - COVERED) times the distance by which it misses the figure (Gneiting and Raftery, 2007). Less is better.
     """
     missed = max(0.0, log(low / measured)) + max(0.0, log(measured / high))
     return log(high / low) + 2 / (1 - COVERED) * missed
@@ -190,7 +192,7 @@ def compute_interval_score(measured: float, low: float, high: float) -> float:
 @cache
 def judge_cells() -> tuple[JudgedCell, ...]:
     """Return all figures of every held-out experiment, measured beside projected, sorted by size of the gradient, design and number of
-    aggregators.
+    aggregators. The figure of a whole round is left out if it has one level. Computed once per process.
     """
     cells: dict[MeasuredCell, list[Round]] = {}
     for each in load_rounds():
@@ -214,7 +216,9 @@ def judge_cells() -> tuple[JudgedCell, ...]:
 
 
 def _add_levels(measured: Round) -> float:
-    """Return the seconds of a measured round: the sum over its levels of the slowest function's seconds."""
+    """Return the seconds of a measured round: the sum over its levels of the slowest function's seconds; infinite if the time of a function
+    is not known.
+    """
     by_level: dict[str, float] = {}
     for each in measured.functions:
         by_level[each.level] = max(by_level.get(each.level, 0.0), each.total_s or inf)

@@ -31,8 +31,8 @@ MEASURED_ON = "python3.10"  # the nearest to those functions' Python 3.8 of whic
 
 
 def fit_clocks(folder: Path) -> FoundAndLeft:
-    """Fit the figures of the services' own delays to the rows of the files in `folder`. Return (fitted figures, residuals of the rows).
-    Raises DataError if rows are missing or cannot be read.
+    """Fit the figures of the services' own delays to the rows of the files in `folder`, the calibration's folder. Return (fitted figures,
+    residuals of the rows). Raises DataError if rows are missing or cannot be read.
     """
     tasks, maps, inits, latencies, hosts = (clock_rows.load_rows(name, folder) for name in clock_rows.FILES)
     try:
@@ -50,7 +50,7 @@ def fit_clocks(folder: Path) -> FoundAndLeft:
 
 def _fit_tasks(rows: Sequence[ClockRow]) -> tuple[dict[str, float], FoundAndLeft]:
     """Fit the time from the end of one task to the start of the next. Return (its seconds by year, (fitted figures, residuals)); the
-    figures include the seconds per byte of state.
+    figures include its spread, and the seconds per byte of state.
     """
     said, level_s, found, left = (
         f"{SERVICES}/{clock_rows.TASKS}",
@@ -101,8 +101,9 @@ def _fit_maps(rows: Sequence[ClockRow], level_s: float) -> FoundAndLeft:
 
 
 def _fit_sandboxes(tasks: Sequence[ClockRow], maps: Sequence[ClockRow], before_s: float, init_s: float) -> FoundAndLeft:
-    """Fit the time that a cold start takes beyond a warm one and INIT, for two years of the service, and its spread. Return (fitted
-    figures, residuals). `before_s`: fitted seconds from task to task in the earlier year; `init_s`: seconds of INIT.
+    """Fit the time that a cold start takes beyond a warm one and INIT (the new sandbox), for two years of the service, and the spread of
+    both together. Return (fitted figures, residuals). `tasks`, `maps`: rows of their files; `before_s`: fitted seconds from task to task in
+    the earlier year; `init_s`: seconds of INIT.
     """
     by_share = _group_rows(maps, "cold_share")
     warm_maps = by_share.pop(WARM)
@@ -140,8 +141,8 @@ def _prefix_year(year: str) -> str:
 
 
 def _fit_inits(rows: Sequence[ClockRow]) -> FoundAndLeft:
-    """Fit INIT of Python functions without dependencies, by kind of package and runtime, to rows on ARM of any memory. Return (fitted
-    figures, residuals).
+    """Fit the seconds of INIT of Python functions without dependencies, by kind of package and runtime, to rows on ARM of any memory, and
+    their spread by kind of package. Return (fitted figures, residuals).
     """
     found, left = list[FittedFigure](), list[FitResidual]()
     for package in ("zip", "image"):
@@ -207,8 +208,8 @@ def _fit_hosts(rows: Sequence[ClockRow]) -> FoundAndLeft:
 
 
 def _group_rows(rows: Iterable[ClockRow], *columns: str, **told: str) -> dict[str, list[ClockRow]]:
-    """Return the rows whose columns have the values in `told`, grouped by the values (joined by spaces) of the columns named
-    in `columns`.
+    """Return the rows whose columns have the values in `told`, grouped by the values (joined by spaces) of the columns named in `columns`;
+    one group "" if none is named. Raises DataError if a row lacks a column.
     """
     found: dict[str, list[ClockRow]] = {}
     for each in rows:
@@ -218,7 +219,9 @@ def _group_rows(rows: Iterable[ClockRow], *columns: str, **told: str) -> dict[st
 
 
 def _average_seconds(rows: Sequence[ClockRow], series: str = "") -> float:
-    """Return the geometric mean of the rows' median seconds. `series`: prefix of the name of the column with the median."""
+    """Return the geometric mean of the rows' median seconds. `series`: prefix of the name of the column with the median, before "p50".
+    Raises ValueError for no rows.
+    """
     return exp(fmean(log(each.seconds[f"{series}p50"]) for each in rows))
 
 

@@ -23,7 +23,8 @@ P95 = 1.645  # standard deviations
 class ClockSeries(NamedTuple):
     """Format of a group of columns in a file of percentiles. `columns`: their names, smallest percentile first; `middle`: column that is
     checked against the plausible range `least_s` to `most_s`, because the unit might differ; `seconds`: seconds per unit of the file;
-    `rows`: regular expression for the first column of the rows that have these columns; `computes`: whether the range is for a whole vCPU.
+    `rows`: regular expression for the beginning of the first column of the rows that have these columns, "" for all; `computes`: whether
+    the range is for a whole vCPU and shrinks with the function's memory.
     """
 
     columns: tuple[str, ...]
@@ -85,8 +86,8 @@ TOLD: Mapping[str, tuple[str, str]] = {  # what a column may say, and in words
 
 
 def load_rows(name: str, folder: Path = FOLDER) -> tuple[ClockRow, ...]:
-    """Return the rows of the file `name` (one of FILES) below `folder`. Raises DataError, naming file and line, if the file cannot be read
-    or a row is malformed or implausible.
+    """Return the rows of the file `name` (one of FILES) in the folder `services` below `folder`, in the file's order. Raises DataError,
+    naming file and line, if the file cannot be read or has no rows, or if a row is malformed or implausible.
     """
     try:
         text = (folder / SERVICES / name).read_text(encoding="utf-8")
@@ -112,8 +113,8 @@ def load_rows(name: str, folder: Path = FOLDER) -> tuple[ClockRow, ...]:
 
 
 def _parse_series(row: Mapping[str, str], series: ClockSeries, where: str) -> dict[str, float]:
-    """Return the seconds of one group of columns in a row, by column. Raises DataError if a figure is missing, if percentiles decrease, or
-    if the middle one is implausible. `where`: file and line, for the error.
+    """Return the seconds of one group of columns in a row, by column. `series`: format of the columns; `where`: file and line, for the
+    error. Raises DataError if a figure is missing, if percentiles decrease, or if the middle one is implausible.
     """
     seconds = dict[str, float]()
     for name in series.columns:

@@ -28,7 +28,9 @@ class Branches(nn.Module):
     """A module that applies several modules to the same input and concatenates their outputs along the channels."""
 
     def __init__(self, *branches: nn.Module) -> None:
-        """Create the module. `branches`: modules that are applied to the same input."""
+        """Create the module. `branches`: modules that are applied to the same input and give outputs of equal size except for the
+        channels.
+        """
         super().__init__()
         self.branches = nn.ModuleList(branches)
 
@@ -38,8 +40,8 @@ class Branches(nn.Module):
 
 
 class Sum(nn.Module):
-    """A residual block: the output of `body`, times `scale`, is added to the input, or to `shortcut` of the input if there is one; then
-    ReLU if `relu` is set.
+    """A residual block: the output of `body`, times `scale`, is added to `shortcut` of the input, or to the input itself if there is no
+    shortcut; then ReLU if `relu` is set.
     """
 
     def __init__(
@@ -62,7 +64,7 @@ class Sum(nn.Module):
 
 def _append_head(features: nn.Module, image: int, *head: int, channels: int = 3) -> nn.Module:
     """Return a network of `features`, flattened, followed by fully connected layers with ReLU between them. `image`: height and width of
-    the input in pixels; `head`: number of outputs of each layer; `channels`: of the input.
+    the input in pixels; `head`: number of outputs of each layer; `channels`: channels of the input.
     """
     with torch.device("meta"):
         width = features(torch.empty(1, channels, image, image)).numel()
@@ -224,9 +226,7 @@ class _Attention(nn.Module):
 
 
 class VisionTransformer(nn.Module):
-    """A vision transformer for square images of `image` pixels a side: patches of 16 x 16 pixels, a class token, and `depth` blocks that
-    normalize first. `width`: number of values per token.
-    """
+    """A vision transformer for square images: patches of 16 x 16 pixels, a class token, and blocks that normalize first."""
 
     def __init__(self, image: int, width: int, depth: int, heads: int) -> None:
         """Create the network. `image`: height and width in pixels; `width`: values per token; `depth`: number of blocks; `heads`: attention

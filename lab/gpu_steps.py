@@ -71,8 +71,8 @@ SHEETS = {
 
 @dataclass(frozen=True)
 class MeasuredStep:
-    """One measured training step. `counts`: operations, bytes and multiply-accumulates of the model's step; `samples`: minibatch size;
-    `seconds`: how long it took.
+    """One measured training step. `model`: its name in the measurements; `counts`: operations, bytes and multiply-accumulates of the
+    model's step; `parameters`: number of the model's parameters; `samples`: minibatch size; `seconds`: how long it took.
     """
 
     model: str
@@ -84,8 +84,9 @@ class MeasuredStep:
 
 @cache
 def count_model_step(models: str, name: str, image: int) -> tuple[StepCounts, int]:
-    """Return (counts of a training step, number of parameters) for our own build of a measured model. `models`: "profet" or "timm"; `name`:
-    the model's name there; `image`: height and width of the input in pixels.
+    """Return (counts of a training step, number of parameters) for our own build of a measured model, without computing it; cached for the
+    process. `models`: "profet" or "timm"; `name`: the model's name there; `image`: height and width of the input in pixels. Raises KeyError
+    for an unknown name.
     """
     with torch.device("meta"):
         module = {"profet": MODELS, "timm": TIMM}[models][name](image).train()
@@ -94,7 +95,9 @@ def count_model_step(models: str, name: str, image: int) -> tuple[StepCounts, in
 
 
 def load_profet_steps(folder: Path, card: str) -> list[MeasuredStep]:
-    """Return the training steps in fp32 that profet measured on a card. `card`: a key of PROFET."""
+    """Return the training steps in fp32 that profet measured on a card, from its file in `folder`; rows without a figure for the card are
+    left out. `card`: a key of PROFET.
+    """
     found = []
     for row in _read_rows(folder / "profet_2021_ec2_gpu_train_ms.csv"):
         if row[PROFET[card]]:
@@ -106,7 +109,7 @@ def load_profet_steps(folder: Path, card: str) -> list[MeasuredStep]:
 
 
 def load_timm_steps(folder: Path) -> list[MeasuredStep]:
-    """Return the training steps in mixed precision that timm measured, for the models of TIMM."""
+    """Return the training steps in mixed precision on AMP_CARD that timm measured, from its file in `folder`, for the models of TIMM."""
     found = []
     for row in _read_rows(folder / "benchmark-train-amp-nchw-pt112-cu113-rtx3090.csv"):
         if row["model"] in TIMM:
@@ -123,8 +126,8 @@ def _read_rows(path: Path) -> list[dict[str, str]]:
 
 
 def name_family(model: str) -> str:
-    """Return the family of a model, such as "vgg". Models of one family are so similar that none of them may be used in a fit that is
-    judged by another.
+    """Return the family of a model, such as "vgg"; the model's own name if it belongs to none. Models of one family are so similar that
+    none of them may be used in a fit that is judged by another.
     """
     for begins in ("VGG", "vgg", "ResNet", "resnet", "wide_resnet", "Inception", "inception", "vit"):
         if model.startswith(begins):
@@ -136,7 +139,7 @@ def fit_steps(
     steps: Sequence[MeasuredStep], sheet: Sheet, *, half: bool = False, fixed: Mapping[str, float]
 ) -> StepFactors:
     """Fit a card's factors to measured steps by least squares of logarithms, with less weight on outliers, and return them. `sheet`: the
-    card's data sheet; `half`: whether the steps are in half precision; `fixed`: factors that are not fitted.
+    card's data sheet; `half`: whether the steps are in half precision; `fixed`: factors that are not fitted, by their names in TERMS.
     """
     terms = np.array([_compute_terms(each, sheet, half=half) for each in steps])
     measured = np.log([each.seconds for each in steps])
@@ -173,9 +176,9 @@ def _compute_terms(step: MeasuredStep, sheet: Sheet, *, half: bool) -> list[floa
 def cross_validate(
     steps: Sequence[MeasuredStep], sheet: Sheet, *, half: bool, fixed: Mapping[str, float]
 ) -> dict[str, list[float]]:
-    """Return, by family of models, the logarithms of projected divided by measured seconds, one per step. Each family is projected by a fit
-    to all other families. `sheet`: the card's data sheet; `half`: whether the steps are in half precision; `fixed`: factors that are not
-    fitted.
+    """Return {family of models: logarithms of projected divided by measured seconds, one per step}. Each family is projected by a fit to
+    all other families. `sheet`: the card's data sheet; `half`: whether the steps are in half precision; `fixed`: factors that are not
+    fitted; for transformers those of UNSEEN_MATRIX.
     """
     found: dict[str, list[float]] = {}
     for name in sorted({name_family(each.model) for each in steps}):
@@ -218,7 +221,9 @@ def compute_error_factor(logs: Sequence[float], share: float) -> float:
 
 
 def fit(folder: Path) -> dict[str, Any]:
-    """Fit the factors of all cards to the measurements in a folder, and return the content of config/calibration/gpus.yaml."""
+    """Fit the factors of all cards to the measurements in a folder, and return the content of config/calibration/gpus.yaml; nothing is
+    written. Cards whose steps were not measured get factors by their data sheets.
+    """
     products = {card: fit_products(folder, card) for card in NEUSIGHT}
     middle = {"matrix_bytes": float(np.mean([each[0] for each in products.values()])), "matrix": products["A100"][1]}
     amp_sheet = Sheet((), 936, 35.6e12, 71e12)
@@ -274,7 +279,9 @@ TF32 = 0.4  # of the fp32 peak's time: PyTorch convolves in TF32 on these cards,
 
 
 def _load_printed_steps(card: str) -> list[MeasuredStep]:
-    """Return the steps of a card for which PRINTED has a published rate of images per second."""
+    """Return the steps of a card for which PRINTED has a published rate of images per second, as if measured with minibatches of BATCH
+    images of SIDE pixels.
+    """
     found = []
     for name, rate in PRINTED[card].items():
         counts, parameters = count_model_step("timm", name, SIDE)
@@ -361,7 +368,7 @@ PRINTED_HEAD = ["card", "model", "printed, images/s", "projected", "seen by the 
 
 def tabulate_printed(cards: Mapping[str, GpuCard]) -> list[list[str]]:
     """Return table rows of published rates in images per second beside projected ones, with the columns of PRINTED_HEAD. `cards`: fitted
-    cards by name.
+    cards by name, with those of PRINTED.
     """
     rows = []
     for card in PRINTED:
@@ -380,7 +387,7 @@ def tabulate_printed(cards: Mapping[str, GpuCard]) -> list[list[str]]:
 
 
 def write_factors(found: Mapping[str, Any], path: Path = GPUS) -> None:
-    """Write the result of `fit` to `path` as YAML."""
+    """Write the result of `fit` to the file `path`, by default config/calibration/gpus.yaml, as YAML with a comment on its origin."""
     text = yaml.dump(dict(found), Dumper=_WithoutAliases, sort_keys=False, width=140)
     head = (
         "# Written by `python -m lab gpus FOLDER`, not by hand: lab/gpu_steps.py says from what. Peaks and bandwidths: "
@@ -391,7 +398,7 @@ def write_factors(found: Mapping[str, Any], path: Path = GPUS) -> None:
 
 
 class _WithoutAliases(yaml.SafeDumper):
-    """A YAML dumper that writes a repeated mapping out in full instead of a reference to its first occurrence."""
+    """A YAML dumper that writes a repeated mapping out in full in place of a reference to its first occurrence."""
 
     def ignore_aliases(self, data: Any) -> bool:
         """Return True, so that no value is written as a reference."""

@@ -38,7 +38,8 @@ LATENCIES = ("min_ms", "p5_ms", "p25_ms", "median_ms", "p75_ms", "p90_ms", "p95_
 @dataclass(frozen=True, kw_only=True)
 class MeasuredCell:
     """One measured experiment: a way to aggregate the gradients of `clients` clients in Lambda functions. `gradient`: name of the model;
-    `gradient_mib`: size of a gradient in MiB; `design`: grads_sharding, lambda_fl or lifl; `aggregators`: number of functions.
+    `gradient_mib`: size of a gradient in MiB; `design`: grads_sharding, lambda_fl or lifl; `aggregators`: number of functions; `memory_mb`:
+    memory of each.
     """
 
     gradient: str
@@ -61,8 +62,8 @@ class MeasuredCell:
 
     @property
     def levels(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
-        """The levels of functions, each of which waits for the one before, as (name, number of vectors that each of its
-        functions reads).
+        """The levels of functions, each of which waits for the one before, as (name, numbers of vectors that each of its functions
+        reads).
         """
         match self.design:
             case "grads_sharding":
@@ -76,7 +77,8 @@ class MeasuredCell:
 
 def _count_tree_reads(clients: int, *, groups: Sequence[int]) -> list[tuple[int, ...]]:
     """Return, for each level of a tree of functions, how many vectors each function reads: groups of results of the level below, filled in
-    order; at the end one root. `groups`: size of the groups at each level below the root.
+    order; at the end one root that reads all that is left. `clients`: number of vectors at the bottom; `groups`: size of the groups at each
+    level below the root.
     """
     levels, below = list[tuple[int, ...]](), clients
     for size in (*groups, clients):
@@ -133,7 +135,9 @@ class Throughput:
 
 
 def load_rounds(folder: Path = FOLDER) -> tuple[Round, ...]:
-    """Return every measured round of all files. Raises DataError, naming file and row, if a row is missing, malformed or implausible."""
+    """Return every measured round of all files below `folder`, held-out and cold ones included. Raises DataError, naming file and row, if a
+    file or row is missing, malformed or implausible.
+    """
     found = [each for name in SESSIONS for each in _read_session(folder / AGGREGATION / name)]
     return (*found, *_read_designs(folder / AGGREGATION / DESIGNS))
 
@@ -242,9 +246,10 @@ def _build_aggregator(
     *,
     reads: int | None = None,
 ) -> MeasuredAggregator:
-    """Return the measured seconds of function `number` of a round. `timed`: seconds of all functions by part ("read", "compute", ...);
-    `reads`: number of vectors that it reads, by default one per client. Raises DataError if its throughput is implausible, because the file
-    may then use other units.
+    """Return the measured seconds of function `number` (from 0) of a round's level. `where`: position in the file, for errors; `timed`:
+    seconds of all functions of the level by part ("read", "compute", "write" or "total"); a missing total is the sum if the others are
+    known; `reads`: number of vectors that it reads, by default one per client. Raises DataError if its throughput is implausible, because
+    the file may then use other units.
     """
     reads = cell.clients if reads is None else reads
     seconds = {part: series[number] for part, series in timed.items()}
@@ -274,7 +279,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 def _require_rows(plain: Mapping[str, Any], key: str, where: str, *, warm: int) -> Sequence[Mapping[str, Any]]:
     """Return the list of rows below `key`. Raises DataError if it is missing, if the number of rows that are not cold differs from `warm`,
-    or if a repetition is missing. `where`: position in the file, for errors.
+    or if a combination of round and repetition is missing. `where`: position in the file, for errors.
     """
     listed = plain.get(key)
     if not isinstance(listed, list) or not listed:
@@ -339,8 +344,8 @@ def parse_positive(value: Any, where: str) -> float:
 
 
 def load_latencies(folder: Path = FOLDER) -> tuple[Latency, ...]:
-    """Return the measured latencies of requests for 1 KB objects. Raises DataError, naming file and row, if one is missing, malformed or
-    implausible.
+    """Return the measured latencies of requests for 1 KB objects, one per series of measurements. Raises DataError, naming file and row, if
+    one is malformed or implausible, or if a store has not as many rows of reads as of writes.
     """
     path, found = folder / SKYRISE / "storage-latency.csv", []
     for where, row in _read_table(path, ("file", "store", "operation", "object_kb", "mean_ms", *LATENCIES)):
@@ -376,7 +381,8 @@ def load_latencies(folder: Path = FOLDER) -> tuple[Latency, ...]:
 
 def load_throughputs(folder: Path = FOLDER, *, interval_ms: float = 20, least_s: float = 5) -> tuple[Throughput, ...]:
     """Return the measured throughputs of single functions (not of several at once), in series with intervals of `interval_ms` milliseconds
-    and at least `least_s` seconds. Raises DataError, naming file and row, if one is malformed or implausible.
+    and at least `least_s` seconds. Raises DataError, naming file and row, if one is malformed or implausible, or if there are none inside
+    or outside a VPC.
     """
     path, found, series = folder / SKYRISE / "lambda-network-throughput.csv", [], "aggregated_mbps_by_interval"
     for where, row in _read_table(path, ("file", "vpc", "concurrent", "interval_ms", "direction", series)):
@@ -412,8 +418,8 @@ def _parse_not_negative(value: str, where: str) -> float:
 
 
 def _read_table(path: Path, needed: Sequence[str]) -> Iterable[tuple[str, dict[str, str]]]:
-    """Yield (file and line, text by column) for each row of a CSV file. Raises DataError if there is no row, or if a column of `needed` is
-    missing.
+    """Yield (file and line, text by column) for each row of a CSV file. `needed`: columns that every row must have. Raises DataError if the
+    file cannot be read, if there is no row, or if such a column is missing.
     """
     try:
         lines = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))

@@ -43,8 +43,8 @@ HEAD = """\
 
 @dataclass(frozen=True)
 class TimedFunctions:
-    """The measured seconds of one part (such as reading) of all functions of one level in one session. `reads`: vectors that each function
-    reads; `seconds`: one value per function.
+    """The measured seconds of one part (such as reading) of all functions of one level of an experiment in one session. `file`: the
+    session's file; `reads`: vectors that each function reads; `seconds`: one value per function.
     """
 
     cell: MeasuredCell
@@ -55,7 +55,7 @@ class TimedFunctions:
 
     @property
     def share(self) -> float:
-        """Part of one vCPU that each function has by its memory, at most 1."""
+        """Share of one vCPU that each function has by its memory, at most 1."""
         return min(1.0, vcpus(self.cell.memory_mb))
 
     @property
@@ -76,8 +76,8 @@ class TimedFunctions:
 
 
 def fit(folder: Path = FOLDER, out: Path = figures.FITTED) -> dict[str, Any]:
-    """Fit the calibration to the measurements in `folder`, write it to the file `out`, and return its content. Raises DataError, naming
-    file and row, if measurements are missing or malformed.
+    """Fit the calibration to the measurements in `folder`, write it to the file `out`, by default config/calibration/fitted.yaml, and
+    return its content. Raises DataError, naming file and row, if measurements are missing or malformed.
     """
     found = fit_services(folder)
     text = yaml.safe_dump(found, sort_keys=False, width=200, default_flow_style=None)
@@ -86,8 +86,8 @@ def fit(folder: Path = FOLDER, out: Path = figures.FITTED) -> dict[str, Any]:
 
 
 def fit_services(folder: Path = FOLDER) -> dict[str, Any]:
-    """Fit all services to the measurements in `folder`, except held-out ones, and return the content of fitted.yaml: figures, measured
-    ranges, caveats and residuals.
+    """Fit all services to the measurements in `folder`, except held-out and cold ones, and return the content of fitted.yaml: figures,
+    measured ranges, caveats and residuals. Nothing is written. Raises DataError if measurements are missing or malformed.
     """
     kept = [each for each in measurements.load_rounds(folder) if not each.cold and not is_cell_held_out(each.cell.key)]
     latencies = [*_fit_latencies(measurements.load_latencies(folder))]
@@ -173,8 +173,8 @@ def _name_files(seen: Iterable[TimedFunctions]) -> str:
 def _fit_reading(
     seen: Sequence[TimedFunctions], known: dict[str, float]
 ) -> tuple[list[FittedFigure], list[FitResidual]]:
-    """Fit the slowdown of transfers, the client's set-up time and their spreads to the seconds of reading. Return (fitted figures,
-    residuals). `known`: figures fitted before, by name.
+    """Fit the slowdown of transfers, the client's set-up time, the processor time per byte and their spreads to the seconds of reading.
+    Return (fitted figures, residuals). `seen`: measured reads; `known`: figures fitted before, by name.
     """
     connection = figures.load_figures()["objects"]["client_bytes_s"]
     network = TokenBucket(burst_bytes=known["network.burst_bytes"], floor_bytes_s=known["network.floor_bytes_s"])
@@ -216,8 +216,8 @@ def _fit_reading(
 
 
 def _project_transfer_s(bytes_: float, connection: float, network: TokenBucket) -> float:
-    """Return the projected seconds to read `bytes_` bytes. `connection`: bytes per second of one connection; `network`: limit of the
-    function's network.
+    """Return the projected seconds to read `bytes_` bytes, without latency. `connection`: bytes per second of one connection; `network`:
+    limit of the function's network.
     """
     seen = Service(latency_s=0.0, client_bytes_s=connection).for_client(
         burst_bytes=network.burst_bytes, floor_bytes_s=network.floor_bytes_s
@@ -240,8 +240,8 @@ def _fit_writing(
 
 
 def _fit_arithmetic(seen: Sequence[TimedFunctions]) -> tuple[list[FittedFigure], list[FitResidual]]:
-    """Fit the speed of vector arithmetic on a whole vCPU, and the exponent by which it falls with a part of a vCPU. Return (fitted figures,
-    residuals).
+    """Fit the bytes per second of vector arithmetic on a whole vCPU, and the exponent by which this speed falls with the share of a vCPU.
+    Return (fitted figures, residuals). `seen`: measured additions.
     """
     through = [(each.reads + 1) * each.cell.object_bytes for each in seen]
     rates = np.log([bytes_ / each.mean_s for bytes_, each in zip(through, seen, strict=True)])
@@ -256,7 +256,9 @@ def _fit_arithmetic(seen: Sequence[TimedFunctions]) -> tuple[list[FittedFigure],
 
 
 def _build_residuals(part: str, seen: Sequence[TimedFunctions], fitted_s: Iterable[float]) -> list[FitResidual]:
-    """Return the measured mean seconds of each group of functions beside the fitted ones. `part`: what was timed."""
+    """Return the measured mean seconds of each group of functions in `seen` beside the fitted ones. `part`: what was timed, such as "read";
+    `fitted_s`: fitted seconds in the same order.
+    """
     return [
         FitResidual(part, each.file, each.level, len(each.seconds), each.mean_s, float(projected))
         for each, projected in zip(seen, fitted_s, strict=True)

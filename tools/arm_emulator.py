@@ -20,7 +20,7 @@ CORE = "neoverse-n1"
 @dataclass(frozen=True)
 class Emulator:
     """An emulated ARM system with Lambda's Python. `qemu`: path of the emulator program; `root`: folder of the unpacked system; `path`:
-    folders that its Python searches first for modules.
+    folders in which its Python searches first for modules.
     """
 
     qemu: str
@@ -41,8 +41,8 @@ class Emulator:
         return str(self.root / "usr" / "bin" / f"python{PYTHON}")
 
     def run(self, *arguments: str, timeout_s: float = 300.0) -> str:
-        """Run the emulated Python with `arguments` and return its standard output. Raises CalledProcessError if it fails, TimeoutExpired
-        after `timeout_s` seconds.
+        """Run the emulated Python with `arguments` and return its standard output. It gets no variables of this process's environment.
+        Raises CalledProcessError, with its error output, if it fails; TimeoutExpired after `timeout_s` seconds.
         """
         environment = {"PATH": os.defpath, "LANG": "C.UTF-8"}
         ended = subprocess.run(
@@ -60,8 +60,8 @@ class Emulator:
 
 
 def unpack_emulator(folder: Path, path: Sequence[Path] = ()) -> Emulator:
-    """Download and unpack an ARM system below `folder`, unless that is done already, and return an emulator of it. `path`: folders that its
-    Python searches first. Raises MissingTool if qemu or Debian's archive is missing.
+    """Download and unpack an ARM system into `folder`/arm64, unless that is done already, and return an emulator of it. `path`: folders in
+    which its Python searches first for modules. Raises MissingTool if qemu or Debian's archive is missing.
     """
     qemu = shutil.which("qemu-aarch64-static") or shutil.which("qemu-aarch64")
     if qemu is None:

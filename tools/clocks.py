@@ -57,12 +57,16 @@ def _draw_cold_s(calibration: Calibration, factors: RandomFactors) -> float:
 
 
 def _draw_init_s(calibration: Calibration, factors: RandomFactors) -> float:
-    """Draw the random seconds of INIT of a Python 3.12 function without packages."""
+    """Draw the random seconds of INIT of a Python 3.12 function without packages, with the spread of a task. `calibration` is not used
+    otherwise.
+    """
     return PYTHON_3_12 * factors.task()
 
 
 def _draw_band(calibration: Calibration, seconds: Callable[[Calibration, RandomFactors], float]) -> Band:
-    """Return p5, p50 and p95, in milliseconds, of DRAWS random draws. `seconds`: function that draws one value in seconds."""
+    """Return p5, p50 and p95, in milliseconds, of DRAWS random draws. `calibration`: gives the spreads of the random factors; `seconds`:
+    function that draws one value in seconds. Equal calls give equal results.
+    """
     factors = RandomFactors(
         SEED,
         0,
@@ -110,8 +114,8 @@ COST_HEAD = [
 
 
 def project_costs() -> Iterator[list[str]]:
-    """Yield one table row per architecture and training, in the order of COST_HEAD: time and cost of an epoch after the first, and how much
-    of it is due to the starts of tasks and states. Simulated without random stragglers.
+    """Yield one table row per architecture and training, in the order of COST_HEAD: time and cost of an epoch, and how much of it is due to
+    the starts of tasks and states. Simulated without random stragglers, which takes seconds to minutes.
     """
     without = replace(AWS, task_s=0.0, payload_s_byte=0.0)
     for file, training in SETTINGS:
@@ -133,7 +137,7 @@ def project_costs() -> Iterator[list[str]]:
 
 
 class Epoch(NamedTuple):
-    """Duration in seconds, cost in dollars and counts of one epoch of a simulated run."""
+    """Duration in seconds, cost in dollars, and numbers of invocations, state transitions and rounds of one epoch of a simulated run."""
 
     seconds: float
     usd: float

@@ -50,7 +50,8 @@ RUNS: dict[str, tuple[str, list[str]]] = {
 
 def project_bands(name: str, changes: Sequence[str], calibration: Calibration) -> tuple[Band, Band, float]:
     """Return (p5 to p95 of the seconds, p5 to p95 of the dollars, bytes moved) of a run, projected with `calibration`. `name`: name of the
-    architecture in the examples of config/, such as "spirt"; `changes`: settings as in `--set`.
+    architecture in the examples of config/, such as "spirt"; `changes`: settings as in `--set`. For MLLess with threshold 0.3, the measured
+    share of significant updates is used.
     """
     significant = 0.18 if "mlless.threshold=0.3" in changes else calibration.significant  # as the runs passed
     found = project(load(CONFIG / f"{name}-cifar10.yaml", list(changes)), replace(calibration, significant=significant))
@@ -58,7 +59,7 @@ def project_bands(name: str, changes: Sequence[str], calibration: Calibration) -
 
 
 def build_tables(calibration: Calibration = AWS) -> list[str]:
-    """Return the four Markdown tables of projected dollars in docs/exchange.md, simulated with `calibration`."""
+    """Return the four Markdown tables of projected dollars in docs/exchange.md, simulated with `calibration`. Takes minutes."""
     one = ["training.epochs=1"]
     cheaper, so_far, whole = list[list[str]](), list[str](), 0.0
     for words, changes in CHEAPER.items():

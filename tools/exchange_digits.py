@@ -38,7 +38,7 @@ SETTINGS = (  # an epoch is 6 minibatches of a worker
 
 def list_inexact_experiments(own: Experiment) -> dict[str, Experiment]:
     """Return the experiments whose trained model differs in its bits from that of the reference (MLLess and P2P), by the name of their line
-    in the table. `own`: experiment that they are varied from.
+    in the table. `own`: experiment from which they are varied.
     """
     mlless = replace(own, architecture="mlless", exchange=Exchange())
     peers = replace(own, architecture="p2p_instance", exchange=SYNCHRONOUS)
@@ -78,7 +78,7 @@ def name_exchange(exchange: Exchange) -> str:
 
 def format_line(name: str, found: list[float], synchronous: list[float]) -> str:
     """Return a line of the Markdown table: the name, mean and range of the accuracies `found`, and the mean of their differences to
-    `synchronous` with its 95 % interval. Both lists are in the order of the seeds.
+    `synchronous` with its 95 % interval. Both lists are in the order of SEEDS, ten values in percent each.
     """
     differences = [mine - its for mine, its in zip(found, synchronous, strict=True)]
     half = T_95 * stdev(differences) / sqrt(len(differences))

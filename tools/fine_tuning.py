@@ -104,13 +104,13 @@ def list_trials() -> list[Run]:
 
 
 def find_record_path(name: str) -> Path:
-    """Return the path in docs/results/fine-tuning for the record of the run with this name. The file need not exist."""
+    """Return the path in docs/results/fine-tuning of the record of the run called `name`. The file need not exist."""
     return KEPT / f"{name.replace(', ', '-').replace(' ', '-')}.json"
 
 
 def ensure_result(run: Run) -> dict[str, Any]:
-    """Return the content of a run's result.json. If docs/results has no record of the run, train it now (or resume it) and save the record.
-    Prints its error.
+    """Return the content of a run's result.json. If docs/results/fine-tuning has no record of the run, train it now (or resume it) and save
+    the record. Prints the run's error in percent.
     """
     record = find_record_path(run[0])
     folder = UNDER_WAY / record.stem
@@ -130,14 +130,17 @@ def compute_error(result: Mapping[str, Any]) -> float:
 
 
 def format_interval(values: Sequence[float], *, sign: str = "") -> str:
-    """Return the mean of two to five values with its 95 % interval as text. `sign`: "+" to show the sign of positive numbers too."""
+    """Return the mean of two to five values with its 95 % interval as text, such as `1.20 (1.00 to 1.40)`. `sign`: "+" to show the sign of
+    positive numbers too.
+    """
     half, mean = T_95[len(values)] * stdev(values) / sqrt(len(values)), fmean(values)
     return f"{mean:{sign}.2f} ({mean - half:{sign}.2f} to {mean + half:{sign}.2f})"
 
 
 def train_bag_of_words(task: str, seed: int) -> float:
-    """Return the percentage of wrong answers of a logistic regression on the same mails with the same split. Its features are the words of
-    a mail; for the task "fields" those of a token and its two neighbours on each side. `task`: "spam" or "fields".
+    """Train a logistic regression on the same mails with the same split, and return the percentage of wrong answers on the validation part.
+    Its features are the words of a mail; for the task "fields" those of a token and its two neighbours on each side. `task`: "spam" or
+    "fields"; `seed`: seed of the split.
     """
     experiment = validation.load(EXAMPLES / "adapters.yaml", [*TASKS[task], f"seed={seed}"])
     dataset = load(experiment)
@@ -175,7 +178,7 @@ def _build_windows(inputs: Tensor) -> csr_matrix:
 
 
 def load_errors() -> dict[str, float]:
-    """Return the validation error in percent of each run that has a record in docs/results, by the run's name."""
+    """Return {name of a run: its validation error in percent} for the runs that have a record in docs/results/fine-tuning."""
     return {
         name: compute_error(json.loads(path.read_text()))
         for name, _ in list_runs()
@@ -242,8 +245,8 @@ def _load_experiment(way: str, settings: Sequence[str]) -> Experiment:
 
 
 def main() -> None:
-    """Train the fine-tuning runs that lack a record, and print the tables. Options: `--rates` trains the trials of learning rates instead,
-    without tables; `--kept` only prints the tables of recorded runs; `--projected` only prints what a run would take on AWS.
+    """Train the fine-tuning runs that lack a record, and print the tables. Options: `--rates` trains the trials of learning rates in place
+    of these, without tables; `--kept` only prints the tables of recorded runs; `--projected` only prints what a run would take on AWS.
     """
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--processes", type=int, default=1, help="at once; of all parameters each takes 4 GB")

@@ -36,8 +36,8 @@ def find_dates(plain: Any) -> Iterator[str]:
 
 
 def list_old(folder: Path, *, today: date) -> Iterator[str]:
-    """Yield one warning for each file of FILES and `as_of` date in it that is too old on the day `today`. `folder`: the folder that holds
-    FILES.
+    """Yield one warning for each file of FILES and `as_of` date in it that is more than the file's `stale_after` days old on the day
+    `today`. `folder`: the folder that holds FILES.
     """
     for name in FILES:
         plain = yaml.safe_load((folder / name).read_text(encoding="utf-8"))

@@ -12,7 +12,9 @@ DRAWN = re.compile(r"(?<=^```mermaid\n).*?(?=^```$)", re.MULTILINE | re.DOTALL)
 
 
 def draw_page() -> str:
-    """Return the text of docs/architecture.md with its diagram of the packages' imports drawn anew from the code."""
+    """Return the text of docs/architecture.md with its diagram of the packages' imports drawn anew from the code; nothing is written.
+    Arrows that others imply are left out.
+    """
     house = networkx.DiGraph()
     for path in files():
         own = part_of(module_of(path))

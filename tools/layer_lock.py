@@ -17,7 +17,8 @@ MACHINES = (("3.13", "aarch64"), ("3.13", "x86_64"), ("3.12", "x86_64"))
 
 def _find_wheels(requirements: Iterable[str], python: str, machine: str, *options: str) -> Iterator[tuple[str, str]]:
     """Yield (`name==version`, SHA-256) of each wheel that pip would install, as the package index reports them, without installing.
-    `python`, `machine`: Python version and processor of the target; `options`: further options of pip. Raises NoWheels if pip finds none.
+    `python`, `machine`: Python version and processor of the target, such as "3.13" and "aarch64"; `options`: further options of pip. Raises
+    NoWheels if pip finds none.
     """
     command = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--quiet"]
     command += ["--report", "-", "--target", "none", *platform(python, machine), *options, *requirements]
@@ -33,8 +34,9 @@ def _find_wheels(requirements: Iterable[str], python: str, machine: str, *option
 
 
 def _lock_requirements(requirements: Iterable[str], machines: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """Yield one line of a lock file, with hashes, for each requirement and each of its dependencies. pip chooses the versions for the first
-    of `machines` (pairs of Python version and processor); the others get the same versions.
+    """Yield one line of a lock file, with hashes, for each requirement and each of its dependencies, sorted by name. pip chooses the
+    versions for the first of `machines` (pairs of Python version and processor); the others get the same versions. Raises NoWheels if one
+    of them has no wheel.
     """
     pins, hashes, alone = list(requirements), dict[str, set[str]](), list[str]()
     for python, machine in machines:
@@ -48,8 +50,8 @@ def _lock_requirements(requirements: Iterable[str], machines: Iterable[tuple[str
 
 
 def _lock_torch() -> Iterator[str]:
-    """Yield the lines of a lock file for PyTorch, on ARM and on x86. If PyTorch's index cannot be reached, the x86 line keeps its present
-    hash.
+    """Yield the two lines of a lock file for PyTorch, on ARM and on x86. If PyTorch's index cannot be reached, the x86 line keeps its
+    present hash, and a note is printed.
     """
     ((name, digest),) = _find_wheels([f"torch=={TORCH}"], *MACHINES[0], "--no-deps")
     yield f'{name} ; platform_machine == "aarch64" --hash=sha256:{digest}'

@@ -19,8 +19,8 @@ COMPILER = ("torch/_dynamo/*", "torch/_inductor/*")
 
 
 def trace_files(folder: Path) -> list[str]:
-    """Run the workload on the unpruned wheels in the ARM emulator, and return the paths, inside the wheels, of the Python files that it
-    loaded. `folder`: folder for downloads. Raises CrossoverError if the workload fails.
+    """Run the workload on the unpruned wheels in the ARM emulator, and return the paths, inside the wheels, of PyTorch's Python files that
+    it loaded, without those of its compiler. Takes minutes. `folder`: folder for downloads. Raises CrossoverError if the workload fails.
     """
     with tempfile.TemporaryDirectory(dir=folder) as name:
         tree = Path(name)
@@ -49,7 +49,7 @@ def _write_file(path: Path, data: bytes) -> None:
 
 
 def main() -> int:
-    """Write layer/torch-<version>.txt, the list of loaded files, and return the exit status."""
+    """Write layer/torch-<version>.txt, the list of loaded files, and return the exit status: 0, or that of the error that is printed."""
     folder = ROOT / "build" / "layer"
     folder.mkdir(parents=True, exist_ok=True)
     try:

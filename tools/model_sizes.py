@@ -16,8 +16,9 @@ CLASSES = 10
 
 
 def count_models() -> dict[str, dict[str, dict[str, Any]]]:
-    """Count the sizes of the project's models. Return, by model and by image such as `3x32x32`, the number of parameters, buffers and
-    multiply-accumulates, the counts of a training step, and the bytes that a gradient and an evaluation hold for one sample.
+    """Count the sizes of the project's models without training them. Return {model: {image, such as `3x32x32`: counts by name}}: numbers of
+    parameters, buffers and multiply-accumulates, the counts of a training step (`step`), and the bytes that a gradient and an evaluation
+    hold for one sample.
     """
     found: dict[str, dict[str, dict[str, Any]]] = {}
     for model in sorted(MODELS):

@@ -24,8 +24,8 @@ def render_page() -> str:
 
 
 def _list_section(schema: dict[str, Any], section: dict[str, Any], name: str) -> Iterator[str]:
-    """Yield the lines of the page for one section of the schema and all sections inside it: description, then a table of fields. `schema`:
-    the whole schema; `section`: the section's part of it; `name`: dotted name of the section, "" for the top.
+    """Yield the lines of the page for one section of the schema and all sections inside it: heading, description, then a table of fields.
+    `schema`: the whole schema; `section`: the section's part of it; `name`: dotted name of the section, "" for the top.
     """
     yield f"\n## {f'`{name}`' if name else 'At the top'}\n"
     if name and section.get("description"):

@@ -26,7 +26,7 @@ OUT = ROOT / "docs" / "pages"
 
 
 def write_sliders(out: Path) -> Path:
-    """Simulate the project's example, write the break-even page with sliders into the folder `out`, and return its path."""
+    """Simulate the project's example, write the break-even page with sliders into the folder `out`, and return the page's path."""
     experiment = load_runnable(CONFIG, None)
     return breakeven_page.write_sliders(
         breakeven_page.simulate_grid([experiment], AWS, prices.load(), sizes=sizes(experiment)), out
@@ -51,7 +51,9 @@ SHOTS: tuple[tuple[str, Callable[[Path], Path], int, int, bool], ...] = (
 
 
 def main() -> None:
-    """Write all pages of SHOTS in a temporary folder, and save a screenshot of each in docs/pages."""
+    """Write all pages of SHOTS in a temporary folder, and save a screenshot of each in docs/pages, replacing earlier ones. Changes the
+    current folder while it works.
+    """
     OUT.mkdir(exist_ok=True)
     with (
         tempfile.TemporaryDirectory() as folder,

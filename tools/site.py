@@ -29,7 +29,9 @@ def copy_page(name: str, out: Path) -> None:
     page = ROOT / name
 
     def copy_target(link: re.Match[str]) -> str:
-        """Return the new target of a link, and copy the file that it leads to if that is no Markdown page."""
+        """Return the new target of a link, and copy the file that it leads to if that is no Markdown page. Links to other sites, to files
+        outside the project or to none stay as they are.
+        """
         aimed = (page.parent / link[1]).resolve()
         if not aimed.exists() or not aimed.is_relative_to(ROOT):  # an address, or example text in a block of code
             return link[1]
@@ -47,7 +49,9 @@ def copy_page(name: str, out: Path) -> None:
 
 
 def main() -> None:
-    """Copy the pages, then build the site. A broken link or anchor ends the command with zensical's exit status."""
+    """Delete the site's earlier pages, copy all pages, and build the site. Exits with zensical's status, which is not 0 if a link or anchor
+    is broken.
+    """
     shutil.rmtree(PAGES, ignore_errors=True)
     for name in list_pages():
         copy_page(name, PAGES)

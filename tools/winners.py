@@ -66,7 +66,9 @@ def list_rows() -> Iterator[list[str]]:
 
 
 def _advise(file: str, calibration: Calibration) -> Advice:
-    """Return the advice for a training with a calibration. `file`: ending of the example's file name, such as `-cifar10`."""
+    """Return the advice for a training with a calibration, without deadline and budget. `file`: ending of the example's file name, such as
+    `-cifar10`.
+    """
     question, sizes, _ = subject.build_question(load(CONFIG / f"all-reduce{file}.yaml", []), calibration)
     return advise(question, Constraints(), sizes)
 

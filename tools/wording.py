@@ -41,7 +41,9 @@ COLUMNS = (
 
 
 def list_functions(tree: ast.Module) -> Iterator[tuple[Function, ast.ClassDef | None]]:
-    """Yield each function of a module with the class that holds it, or None."""
+    """Yield (function, class that holds it) for each function and method of a module, nested ones included; None in place of the class for
+    others.
+    """
     holders = {id(child): node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for child in node.body}
     for node in ast.walk(tree):
         if isinstance(node, Function):
@@ -56,7 +58,7 @@ def list_arguments(function: Function) -> list[str]:
 
 
 def list_self_explaining(function: Function) -> set[str]:
-    """Return the arguments of a function that need no explanation: their type has their name, as in `prices: Prices` and
+    """Return the names of those arguments of a function that need no explanation: their type has their name, as in `prices: Prices` and
     `records: Sequence[Record]`, or they are options of a command, whose help explains them.
     """
     found = set()
@@ -82,7 +84,9 @@ def find_stale_explanations(path: Path) -> Iterator[str]:
 
 
 def _words_of(node: ast.AST) -> Iterator[str]:
-    """Yield each identifier that a node of a syntax tree contains: names, attributes, arguments and strings."""
+    """Yield each identifier that one node of a syntax tree contains itself: name, attribute, argument, or a string that is an
+    identifier.
+    """
     if isinstance(node, ast.Name):
         yield node.id
     elif isinstance(node, ast.Attribute):
@@ -114,7 +118,9 @@ def count_wording(paths: list[Path]) -> Counter[str]:
 
 
 def main(folders: list[str]) -> int:
-    """Print the counts of each folder and their sum, then the errors. Returns 1 if there are errors, else 0."""
+    """Print the counts of each folder and their sum, then the errors. Returns 1 if there are errors, else 0. `folders`: names relative to
+    the project, by default FOLDERS.
+    """
     rooms: dict[str, list[Path]] = {}
     for path in sorted(path for folder in folders or FOLDERS for path in (ROOT / folder).rglob("*.py")):
         parts = path.relative_to(ROOT).parts

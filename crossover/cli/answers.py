@@ -13,7 +13,7 @@ _answered = False
 
 def reserve_stdout() -> None:
     """Keep the process's standard output for the command's JSON answer, and redirect everything else that this process or its children
-    print to standard error. Does nothing if one of both streams is closed.
+    print there to standard error, for the rest of the process. Does nothing if one of both streams is closed.
     """
     global _kept
     with suppress(OSError):  # one of the two is closed
@@ -27,8 +27,8 @@ def answer_stream() -> TextIO:
 
 
 def write_answer(answer: Mapping[str, Any]) -> None:
-    """Print a command's answer as one JSON document, and note that the command has answered. Raises ValueError if a number
-    is not finite.
+    """Print a command's answer as one JSON document on the stream of answers, and note for this process that the command has answered.
+    Raises ValueError if a number is not finite.
     """
     global _answered
     print(json.dumps(answer, indent=1, allow_nan=False), file=answer_stream(), flush=True)
@@ -36,14 +36,14 @@ def write_answer(answer: Mapping[str, Any]) -> None:
 
 
 def expect_answer() -> None:
-    """Note that a command begins and has printed no answer yet."""
+    """Note for this process that a command begins and has printed no answer yet."""
     global _answered
     _answered = False
 
 
 def write_error(message: str, *, status: int) -> None:
-    """Print `message` and the exit status as a JSON document, unless the command has already printed its answer, because its reader expects
-    exactly one document.
+    """Print {"error": message, "exit_status": status} as the command's JSON answer, unless it has already printed its answer, because its
+    reader expects exactly one document. Does nothing if the reader has closed the pipe.
     """
     if not _answered:
         with suppress(OSError):  # the reader has left
@@ -51,5 +51,7 @@ def write_error(message: str, *, status: int) -> None:
 
 
 def discard_answers() -> None:
-    """Redirect the stream of answers to the null device. Called after its reader has closed the pipe."""
+    """Redirect the stream of answers to the null device, so that flushing it at the end cannot fail. Called after its reader has closed the
+    pipe.
+    """
     os.dup2(os.open(os.devnull, os.O_WRONLY), answer_stream().fileno())

@@ -35,10 +35,11 @@ UPDATE_EVERY_S = {True: 0.5, False: 15.0}  # on a terminal, and elsewhere
 
 @contextmanager
 def show_waiting(what: str, *, whole: bool = True) -> Iterator[None]:
-    """Context manager that shows on standard error, during its block, what is being computed, how many parts are done, and the time so far.
-    `what`: words for the work.
+    """Context manager that shows on standard error, during its block, what is being computed, how many parts are done, and the time so far;
+    nothing if the block is short. On a terminal one line is updated, otherwise lines are printed. `what`: words for the work.
 
-    `whole`: whether the number of parts is known from the start; only then the total and the time left are shown.
+    `whole`: whether the number of parts is known from the start; only then the total and the time left are shown. Parts are those of
+    `pools.POOLED`.
     """
     screen, ended = Console(stderr=True, highlight=False), threading.Event()
     status = screen.status(what) if sys.stderr.isatty() else None
@@ -72,8 +73,8 @@ def _show_elapsed(what: str, whole: bool, ended: threading.Event, status: Status
 def format_wait(what: str, done: int, given: int, seconds: float, *, whole: bool) -> str:
     """Return a progress line: `30 repetitions: 12 of 60 parts, 40.0 s so far, about 2 min 40 s left`.
 
-    `what`: words for the work; `done`, `given`: number of parts computed and started; `seconds`: time so far; `whole`: whether `given` is
-    the total, so that the time left can be estimated.
+    `what`: words for the work; `done`, `given`: number of parts computed and started, 0 if the work has none; `seconds`: time so far;
+    `whole`: whether `given` is the total, so that the time left can be estimated.
     """
     parts = f"{done:,} of {given:,} parts, " if whole and given else f"{done:,} parts, " if given else ""
     left = f", about {display.seconds(seconds * (given - done) / done)} left" if whole and done else ""
@@ -117,7 +118,7 @@ def show_progress(
 
 
 def format_epoch(progress: "Progress") -> str:
-    """Return the line that reports an epoch, with its loss, metric, seconds and dollars at AWS's prices.
+    """Return the line that reports an epoch, with its losses, metric, seconds and dollars at AWS's prices; what is unknown is left out.
 
     `epoch 3/20 loss 0.4121 validation loss 0.3902 accuracy 91.20 % 12.3 s $0.0012 at AWS's prices`
     """
@@ -134,14 +135,16 @@ def format_epoch(progress: "Progress") -> str:
 
 
 def _format_metric(progress: "Progress") -> str:
-    """Return the validation metric of an epoch as text: in percent if the metric is a share, such as accuracy, else as a number."""
+    """Return the validation metric of an epoch as text of fixed width: in percent if the metric is a share, such as accuracy, else as a
+    number.
+    """
     return f"{100 * progress.val_metric:6.2f} %" if progress.metric.is_share else f"{progress.val_metric:8.4g}"
 
 
 @contextmanager
 def _show_bar(console: Console, *, epochs: int) -> Iterator[tuple[Callable[[int], None], Callable[[], None]]]:
-    """Show a progress bar during the block if the console is a terminal. Yields two functions: one moves the bar to a given epoch, one
-    removes the bar. Both do nothing without a terminal. `epochs`: number of epochs.
+    """Context manager that shows a progress bar during its block if the console is a terminal. Yields two functions: one moves the bar to a
+    given epoch, one removes the bar. Both do nothing without a terminal. `epochs`: number of epochs.
     """
     if not console.is_terminal:
         yield (lambda epoch: None), (lambda: None)
@@ -186,7 +189,7 @@ def print_json(answer: Mapping[str, Any]) -> None:
 
 
 def set_options(override: list[str] | None) -> list[str]:
-    """Return the --set options in `override` as words of a command line: `["--set", "training.epochs=3"]`."""
+    """Return the --set options in `override` as words of a command line: `["--set", "training.epochs=3"]`; an empty list for None."""
     return [word for each in override or () for word in ("--set", each)]
 
 
@@ -223,10 +226,10 @@ def require_checkout(command: str, *, otherwise: str = "") -> None:
 
 def load_runnable(config: Path, override: list[str] | None = None, *, travels: bool = True) -> Experiment:
     """Load the experiment of the file `config`, make all checks that come before a run, and return it. Notes about its user code are
-    printed to standard error.
+    printed to standard error. A model that is not built in is imported.
 
-    `override`: --set options; `travels`: whether user code will run in other processes or on AWS. Raises ConfigError for everything that
-    `run` refuses before it starts.
+    `override`: --set options; `travels`: whether user code will run in other processes or on AWS, where it must be packed. Raises
+    ConfigError, or OwnCodeError for user code, for everything that `run` refuses before it starts.
     """
     experiment = load(config, override or [])  # before torch, so that an architecture is noticed that brings it
     from crossover.simulation.workload import MODELS

@@ -46,18 +46,18 @@ PLACES = {name: (panel, module) for panel, members in PANELS.items() for name, m
 
 class _CommandGroup(TyperGroup):
     """The group of all commands in PANELS. A command's module is imported only when the command is called, so that the list of commands
-    appears quickly.
+    appears quickly. `listed`: whether commands are only listed, by name and help.
     """
 
     listed = False
 
     def __init__(self, **given: Any) -> None:
-        """Register the names of all commands, among which a mistyped name's nearest ones are looked up."""
+        """Register the names of all commands, with which a mistyped name is compared. `given`: passed on to typer."""
         super().__init__(**given)
         self.commands = cast(Any, dict.fromkeys(PLACES))  # whose names a mistyped one is held against
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command. SIGTERM and SIGHUP stop it as Ctrl-C does, with everything that it has started."""
+        """Run the command and return its result. SIGTERM and SIGHUP stop it as Ctrl-C does, with everything that it has started."""
         with stop_on_signals():  # of any command: what it started ends with it, and nothing is left to be cleaned up
             return super().invoke(ctx)
 
@@ -93,8 +93,8 @@ class _CommandGroup(TyperGroup):
 
 
 def _read_help(module: str, function: str) -> str:
-    """Return the help text of a command without importing it: the docstring of `function` in the file of `module`, or the module's
-    docstring if it has no such function because it is a group of commands.
+    """Return the help text of a command without importing it: the docstring of `function` in the file of the module called `module`, or the
+    module's docstring if it has no such function because it is a group of commands; "" if there is none.
     """
     tree = ast.parse(Path(__file__).with_name(f"{module}.py").read_text("utf-8"))
     found = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == function]

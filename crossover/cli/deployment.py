@@ -68,7 +68,7 @@ _PATIENCE_S = 60.0
 
 def check_docker(experiment: Experiment) -> None:
     """Raise MissingTool if the experiment's functions are packaged as images and this machine cannot build them: no Docker (or the program
-    in CDK_DOCKER), or none that builds for ARM.
+    in CDK_DOCKER), or none that builds for ARM. Does nothing for other packaging and for experiments without functions.
     """
     if experiment.functions.packaging != "image" or not steps(architecture_of(experiment)):
         return
@@ -89,7 +89,9 @@ def check_docker(experiment: Experiment) -> None:
 
 
 def _run_program(*command: str) -> tuple[str, str]:
-    """Run a command and return (failure, output): the reason why it failed, "" if it did not, and its standard output."""
+    """Run a command and return (failure, output): the reason why it failed, "" if it did not, and its standard output. It is stopped after
+    a minute, which is a failure.
+    """
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=_PATIENCE_S, check=False, encoding="utf-8"
@@ -135,8 +137,8 @@ def doctor(
 
 
 def check_account(experiment: Experiment) -> Iterator[Finding]:
-    """Yield a finding about everything that a deployment needs: user code, local tools, the layers, and the AWS account. Changes nothing.
-    Raises the errors of the user code and of checks of the experiment itself.
+    """Yield a finding about everything that a deployment needs: user code, local tools, the layers, and the AWS account. Creates nothing on
+    AWS. A missing thing is a finding; errors of the user code and of the experiment's own checks are raised (OwnCodeError, ConfigError).
     """
     yield from check_user_code(experiment)
     check_deployment(experiment)
@@ -153,7 +155,9 @@ def check_account(experiment: Experiment) -> Iterator[Finding]:
 
 
 def check_user_code(experiment: Experiment) -> Iterator[Finding]:
-    """Try the experiment's user code, and yield a finding about the result; nothing if it has none. Errors of the code are raised."""
+    """Try the experiment's user code by training on a few samples, and yield a finding that it works; nothing if the experiment has no user
+    code. Errors of the code are raised.
+    """
     found, _ = try_user_code(experiment)
     if found:
         yield Finding("your code", True, found)
@@ -174,8 +178,8 @@ def _check_packaging(experiment: Experiment) -> Iterator[Finding]:
 
 
 def check_hosts_module(experiment: Experiment) -> Iterator[Finding]:
-    """Yield a finding about the file of the Redis module for database hosts, built for their processor: whether it exists. Yields nothing
-    if the experiment has no such hosts.
+    """Yield a finding on whether the Redis module for database hosts has been built for their processor. Yields nothing if the experiment
+    has no such hosts.
     """
     if kind := hosts_processor(experiment):
         mend = f"make host-module PROCESSOR={kind}"
@@ -183,8 +187,8 @@ def check_hosts_module(experiment: Experiment) -> Iterator[Finding]:
 
 
 def check_machine(experiment: Experiment) -> Iterator[Finding]:
-    """Yield a finding about everything that a run on this machine needs: user code, server programs, the Redis module, the data set's
-    folder. Changes nothing.
+    """Yield a finding about everything that a run on this machine's local cloud needs: user code, server programs, the Redis module, the
+    data set's folder. Changes nothing. A missing thing is a finding; errors of the user code are raised.
     """
     yield from check_user_code(experiment)
     from crossover.local import servers
@@ -251,8 +255,8 @@ def _resource_as_json(found: FoundResource) -> dict[str, Any]:
 
 
 def list_stack_rows(session: Any, names: list[str], *, now: datetime) -> Iterator[tuple[str, str, str, str]]:
-    """Yield a table row for each stack named in `names`: its name, state, time of the last change, and time to live, as texts. `session`:
-    boto3 session; `now`: the current time.
+    """Yield a table row for each stack named in `names`: its name, state ("not deployed" if it does not exist), time of the last change,
+    and time to live, as texts. Asks AWS. `session`: boto3 session; `now`: the current time.
     """
     for name in names:
         stack = account.find_stack(session, name)
@@ -283,8 +287,8 @@ def describe_resources(found: Sequence[FoundResource]) -> Iterator[str]:
 
 
 def describe_run(session: Any, experiment: Experiment, owner: Owner, *, now: datetime) -> Iterator[str]:
-    """Yield a line with the progress and the cost so far of the run that is under way on the experiment's stack. Yields nothing if no run
-    is under way or the stack is incomplete.
+    """Yield one line with the progress and the cost so far of the run that is under way on the experiment's stack, or on why the cost is
+    unknown. Yields nothing if no run is under way or the stack is incomplete.
 
     `session`: boto3 session; `owner`: ids of the resources in the experiment's stack; `now`: the current time.
     """

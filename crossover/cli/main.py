@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and exit the process with the command's status, by SystemExit.
+    """Run the command line and exit the process with the command's status, by SystemExit; it never returns.
 
     `arguments`: words of the command line, None for those of this process. Only for the latter, threads that still run are abandoned at the
-    end.
+    end, and --json reserves standard output for the answer.
     """
     _open_closed_streams()
     if not os.environ.get("COLUMNS", "1").strip("0"):
@@ -77,8 +77,8 @@ def _exit_at_interrupt() -> Iterator[None]:
 
 
 def run_command(app: "Typer", arguments: Sequence[str], *, name: str = "crossover") -> None:
-    """Run the typer application `app` with the words `arguments`. Any failure is printed as one message and ends in SystemExit with its
-    status; with --json the message is also printed as a JSON document.
+    """Run the typer application `app` with the words `arguments`, and exit by SystemExit. Any failure is printed as one message to standard
+    error and ends with its status (see the module); with --json the message is also printed as a JSON document.
 
     `name`: name of the application in its usage lines.
     """
@@ -133,16 +133,16 @@ def _find_extra(module: str) -> str:
 
 
 def _fail_unexpectedly(error: Exception, arguments: Sequence[str]) -> NoReturn:
-    """Print that an error is a fault of Crossover's, and exit with status 1. `arguments`: words of the command line; with --debug the
-    traceback is printed.
+    """Print that an error is a fault of Crossover's, and exit with status 1. `arguments`: words of the command line, which may contain
+    --debug or --json, as for `_fail`.
     """
     message = f"{type(error).__name__}: {error}\nThis is a fault of Crossover's; --debug shows where it happened."
     _fail(error, message, status=1, arguments=arguments)
 
 
 def _fail(error: Exception, message: str, *, status: int, arguments: Sequence[str]) -> NoReturn:
-    """Print `message` as an error, and exit with `status`. `arguments`: words of the command line; with --debug the traceback of `error` is
-    printed first, with --json the message also as a JSON document.
+    """Print `message` as an error to standard error, and exit with `status`. `arguments`: words of the command line; with --debug the
+    traceback of `error` is printed first, with --json the message also as a JSON document.
     """
     if "--debug" in arguments:
         import traceback

@@ -158,8 +158,8 @@ def _hyphenate(name: str) -> str:
 
 
 def _list_source_files(like: str, *, stack: bool) -> list[Path]:
-    """Return the existing source files of the architecture `like`: its Python modules and, if `stack` is true, the module of
-    its CDK stack.
+    """Return the existing source files of the architecture `like`: its Python modules and, if `stack` is true, the module of its CDK stack
+    at the end.
     """
     own = [ROOT / "stacks" / f"{like}.py"] if stack else []
     modules = [
@@ -193,8 +193,8 @@ def _rewrite_architecture(text: str, module: str, simulation: str) -> str:
 
 
 def _write_files(root: Path, files: Mapping[str, str]) -> None:
-    """Write all files below the folder `root`, or none of them if one fails. `files`: texts by path, relative to `root`. Raises UserError
-    if one of them exists already.
+    """Write all files below the folder `root`, or none of them if one fails: what was created is deleted again. `files`: texts by path,
+    relative to `root`; folders are created. Raises UserError, before anything is written, if one of them exists already.
     """
     if there := [file for file in files if (root / file).exists()]:
         raise UserError(f"{there[0]} exists already; choose another name, or move it")

@@ -48,11 +48,11 @@ _ALIKE = re.compile(
 class PlanEstimate:
     """A projected estimate of one run, for `crossover plan`.
 
-    `minutes`, `usd`: 5th, 50th and 95th percentile over simulations; all three are equal if there are no simulations. `lines`: lines of the
-    bill of the median run; `boot_minutes`: time in which instances boot before it, which is billed too. `words`: source of the estimate;
-    `spread`: source of the percentiles, or why there are none; `problems`: why AWS would not run it; `outside`: settings beyond the
-    measured range; `earlier_run`: what an earlier run on this machine took, in words; `on_aws`: whether the estimate comes from an earlier
-    run on AWS.
+    `epochs`: number of epochs; `minutes`, `usd`: 5th, 50th and 95th percentile over simulations; all three are equal if there are no
+    simulations. `lines`: lines of the bill of the median run that are not 0; `boot_minutes`: time in which instances boot before it, which
+    is billed too. `words`: source of the estimate; `spread`: source of the percentiles, or why there are none; `problems`: why AWS would
+    not run it; `outside`: settings beyond the measured range; `earlier_run`: what an earlier run on this machine took, in words; `on_aws`:
+    whether the estimate comes from an earlier run on AWS.
     """
 
     epochs: int
@@ -71,9 +71,9 @@ class PlanEstimate:
 def estimate_run(
     experiment: Experiment, *, results: Path = Path("results"), repetitions: int | None = None
 ) -> PlanEstimate:
-    """Return an estimate of a run's minutes and dollars: from an earlier run on AWS in the folder `results`, with the relative spread of a
-    simulation; without one from a simulation; if that is impossible, from an earlier run on this machine. `repetitions`: number of
-    simulations.
+    """Return an estimate of a run's minutes and dollars: from an earlier run on AWS in the folder `results`/<name>, with the relative
+    spread of a simulation; without one from a simulation; if that is impossible, from an earlier run on this machine. `repetitions`: number
+    of simulations, None for the default.
 
     Raises NoProjection if none of these is possible, ConfigError if a price is missing.
     """
@@ -106,7 +106,8 @@ def _longest_boot_minutes(experiment: Experiment) -> float:
 
 
 def estimate_by_simulation(experiment: Experiment, *, repetitions: int | None = None) -> PlanEstimate:
-    """Return an estimate of a run by simulation. `repetitions`: number of simulations, None for the default.
+    """Return an estimate of a run by simulation; user code is loaded to measure its sizes. `repetitions`: number of simulations, None for
+    the default.
 
     Raises NoProjection if the sizes of model or data are unknown, or if a step of the architecture cannot be simulated.
     """
@@ -129,8 +130,8 @@ def estimate_by_simulation(experiment: Experiment, *, repetitions: int | None = 
 
 
 def _find_workload(experiment: Experiment) -> "Workload":
-    """Return the sizes of the experiment's model and data. Models and data of the user are loaded to measure them. Raises NoProjection if
-    the sizes stay unknown.
+    """Return the sizes of the experiment's model and data. If they are not known beforehand, the user's model and data are loaded to
+    measure them. Raises NoProjection if the sizes stay unknown.
     """
     from crossover.advice import question  # torch, if the sizes are not known
     from crossover.simulation import Workload
@@ -147,7 +148,7 @@ def _find_workload(experiment: Experiment) -> "Workload":
 
 
 def _scale_band(middle: float, like: Band) -> Band:
-    """Return percentiles around the median `middle` with the same relative spread as those of `like`."""
+    """Return percentiles around the median `middle` with the same relative spread as those of `like`, whose median is not 0."""
     return Band(*(middle * each / like.p50 for each in like))
 
 
@@ -251,8 +252,9 @@ def plan(config: Config, override: Override = None, as_json: AsJson = False, deb
 
 
 def try_user_code(experiment: Experiment) -> "TriedCode":
-    """Try the experiment's user code by training a few minibatches. Returns (sentence on the code, how the data was understood); the first
-    is None without user code, the second if nothing is known of the data. Raises OwnCodeError, ConfigError, DataError.
+    """Try the experiment's user code by training on a few samples. Returns (sentence on the code, how the data was understood); the first
+    is None without user code, in which case nothing is trained, the second if nothing is known of the data. Raises OwnCodeError,
+    ConfigError, DataError.
     """
     if not bundling.list_user_code_with_loader(experiment):
         return None, understood.describe_known(experiment)
@@ -272,6 +274,7 @@ def plan_as_json(
     experiment: Experiment, architecture: Architecture, own: str | None, data: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     """Return the plan of an experiment as a dictionary for --json. `run` is None if no run can be projected; `no_projection` then says why.
+    Nothing is asked of AWS.
 
     `architecture`: the experiment's architecture; `own`, `data`: the two values that `try_user_code` returned.
     """
@@ -319,7 +322,7 @@ def describe_deployment(experiment: Experiment, architecture: Architecture) -> s
 
 def base_weights_cost(experiment: Experiment, architecture: Architecture) -> dict[str, Any] | None:
     """Return {"bytes", "sha256", "read_s"} for the pretrained weights that the experiment starts from, None if there are none. `read_s`
-    has, by step, the projected seconds by which reading them lengthens a function's cold start.
+    has, by step that trains, the projected seconds by which reading them lengthens a function's cold start; {} for programs.
     """
     if experiment.training.weights.file is None:
         return None
@@ -374,7 +377,7 @@ def find_users_region() -> str:
 
 
 def describe_hourly_costs(experiment: Experiment) -> list[str]:
-    """Return lines on what a deployment costs per hour, and on the most that it can cost until it deletes itself."""
+    """Return lines on what a deployment costs per hour, on the most that it can cost until it deletes itself, and on a missing budget."""
     resting, during = (
         running_costs.sum_usd(running_costs.list_hourly_costs(experiment)),
         running_costs.sum_usd(running_costs.list_hourly_costs(experiment, running=True)),
@@ -396,7 +399,9 @@ def describe_hourly_costs(experiment: Experiment) -> list[str]:
 
 
 def describe_run(experiment: Experiment) -> list[str]:
-    """Return lines with the projected minutes and dollars of one run, its largest cost items, and the source of the projection."""
+    """Return lines with the projected minutes and dollars of one run, its three largest cost items, the source of the projection, and
+    warnings if it exceeds the experiment's limits; one line with the reason if there is no projection.
+    """
     try:
         found = estimate_run(experiment)
     except NoProjection as unknown:
@@ -459,8 +464,8 @@ def functions_table(experiment: Experiment, architecture: Architecture) -> TextT
 
 
 def list_functions(experiment: Experiment, architecture: Architecture) -> list[dict[str, Any]]:
-    """Return a dictionary for each Lambda function: `name` of its step, `memory_mb`, whether it has `torch`, and the services that it
-    `reaches`.
+    """Return a dictionary for each Lambda function: `name` of its step, `memory_mb`, whether it has `torch`, and the sorted names of the
+    services that it `reaches`.
     """
     found = []
     hosts = database_hosts(experiment, architecture)

@@ -83,7 +83,9 @@ def probe(
 
 
 def _parse_numbers(text: str, between: str, option: str, example: str) -> tuple[int, ...]:
-    """Return the whole numbers above 0 in `text`, which `between` separates. Raises ConfigError naming `option`, with an `example`."""
+    """Return the whole numbers above 0 in `text`, which `between` separates, in order. Raises ConfigError naming `option`, with an
+    `example`, if it contains anything else.
+    """
     parts = text.split(between)
     if not all(each.isdecimal() and int(each) > 0 for each in parts):
         raise ConfigError(f"{option}: {text!r} is not allowed; expected whole numbers above 0, such as {example}")

@@ -156,7 +156,7 @@ def project(
 def _choose_calibration(given: list[str] | None, architecture: str) -> "Calibration":
     """Return the calibration (speeds of AWS) that the --calibration options `given` name: the current one by default, a named or a paper's
     one; with computing speeds from folders of runs, if such are given. `architecture`: architecture for which a paper's calibration is
-    fitted. Raises ConfigError if two options exclude each other.
+    fitted. Raises ConfigError if two named ones are given, DataError for a folder without a run.
     """
     from crossover.simulation.calibration import AWS, NAMED
     from crossover.simulation.measured import calibrate_from_runs
@@ -171,7 +171,9 @@ def _choose_calibration(given: list[str] | None, architecture: str) -> "Calibrat
 
 
 def _print_projection(found: "Projection") -> None:
-    """Print the projection of a run: its steps, cost lines, traffic, percentiles and caveats."""
+    """Print the projection of a run: its steps, cost lines, traffic, percentiles and caveats. Steps, lines and traffic are those of the
+    median simulation.
+    """
     from crossover.reports import prices
 
     run = found.run
@@ -218,7 +220,9 @@ def _print_projection(found: "Projection") -> None:
 
 
 def _bands_table(found: "Projection") -> TextTable:
-    """Return a table with the 5th, 50th and 95th percentile of a run's time and dollars."""
+    """Return a table with the 5th, 50th and 95th percentile of a run's time, time per epoch, total AWS bill and cost by the papers'
+    method.
+    """
     rows = [
         [words, *(shown(each) for each in found.band(name))]
         for words, name, shown in (

@@ -147,8 +147,8 @@ def run(
 
 
 def _start(experiment: Experiment, on: Where, out: Path, on_progress: "OnProgress", *, resume: str) -> RunFolder:
-    """Train the experiment where `on` says (inline, local or aws), and return the folder `out` with its results. `on_progress`: called
-    after each epoch; `resume`: the run to resume, "" for a new one.
+    """Train the experiment where `on` says (inline, local or aws), and return the run in the folder `out`. `on_progress`: called after each
+    epoch; `resume`: the run to resume (on AWS its name), "" for a new one.
     """
     from crossover import running  # reports, and torch once it stages data
 
@@ -163,8 +163,8 @@ def _start(experiment: Experiment, on: Where, out: Path, on_progress: "OnProgres
 
 
 def _find_resume_folder(resume: str, out: Path | None) -> Path:
-    """Return the folder that the option --resume names, if it holds an unfinished run. Raises UserError if it holds none, or if `out` is
-    another folder.
+    """Return the folder that the option --resume names, if it holds an unfinished run. Raises UserError if it holds none, or if `out`, the
+    option --out, is another folder.
     """
     from crossover.running import inline
     from crossover.running import resume as resumption
@@ -178,18 +178,22 @@ def _find_resume_folder(resume: str, out: Path | None) -> Path:
 
 
 def _is_damage(error: BaseException) -> bool:
-    """Return whether a run could not be resumed because its data is corrupt, so that the same command would fail again."""
+    """Return whether `error` says that a run could not be resumed because its data is corrupt, so that the same command would fail
+    again.
+    """
     return any(isinstance(each, Corrupt) for each in (error, error.__cause__)) or f"{Corrupt.__name__}: " in str(error)
 
 
 def _has_diverged(error: BaseException) -> bool:
-    """Return whether training failed because values were no longer finite, so that a resumed run would fail again."""
+    """Return whether `error` says that training failed because values were no longer finite, so that a resumed run would fail again. Goes
+    by the error's words.
+    """
     return any(advice in str(error) for advice in ("may keep it finite", "may keep them finite"))
 
 
 def _print_resume_command(config: str, on: Where, folder: Path) -> None:
-    """Print the command that resumes the run in `folder`, if that holds an unfinished run of this machine. `config`: words that name the
-    experiment on a command line; `on`: where the run trains.
+    """Print to standard error the command that resumes the run in `folder`, if that holds an unfinished run of this machine; nothing for
+    runs on AWS. `config`: words that name the experiment on a command line; `on`: where the run trains.
     """
     from crossover.running import inline
 
@@ -201,6 +205,7 @@ def _print_resume_command(config: str, on: Where, folder: Path) -> None:
 
 def _check_deployed(experiment: Experiment, config: str, *, take_over: bool) -> Experiment:
     """Check that the experiment can run on its deployed stack, and return the experiment with its budget reduced to what is left of it.
+    Prints a note if a run is still under way, which will be resumed.
 
     `config`: words that name the experiment on a command line; `take_over`: whether another owner's stack may be used. Raises UserError if
     the stack is missing, incomplete, expired, changed or another owner's, if the budget is spent, or if the prices are of another region.
@@ -249,8 +254,8 @@ def _summarise(folder: RunFolder, *, shown: Path) -> None:
 
 
 def _data_override(folder: Path | None) -> list[str]:
-    """Return the --set option, in a list, that makes an experiment read its data from `folder`; an empty list if that is None. Raises
-    DataError if there is no such folder.
+    """Return, in a list, the --set option that makes an experiment read its data from `folder`, as an absolute path; an empty list if that
+    is None. Raises DataError if there is no such folder.
     """
     if folder is None:
         return []
@@ -260,8 +265,8 @@ def _data_override(folder: Path | None) -> list[str]:
 
 
 def _check_folder(folder: Path) -> None:
-    """Raise ConfigError unless results can be written to `folder`: it is new, empty or of an earlier run, and writable. A folder with other
-    files is refused, so that they are not mixed with those of a run.
+    """Raise ConfigError unless results can be written to `folder`: it is new, empty or of an earlier run, and writable, which is tried. A
+    folder with other files is refused, so that they are not mixed with those of a run.
     """
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"--out {folder}: this is a file; expected a folder")
@@ -291,12 +296,12 @@ def _create_temporarily(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
-    """Context manager that holds the lock of `folder` during its block, so that no other process trains there. Raises UserError if another
-    process holds it.
+    """Context manager that holds the lock of `folder` during its block, so that no other process trains there. Raises UserError at once if
+    another process holds it, or if the lock file cannot be created.
 
     The lock is a file beside the folder, so that the folder itself need not exist. The kernel releases it when the process ends, however
-    that ends. The file, and parent folders that were created for it, are deleted at the end. A process that has opened the deleted file
-    meanwhile notices this and opens the new one.
+    that ends. The file, and parent folders that were created for it and are empty, are deleted at the end. A process that has opened the
+    deleted file meanwhile notices this and opens the new one.
     """
     path = folder.resolve()
     made = [each for each in path.parents if not each.exists()]

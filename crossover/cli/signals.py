@@ -16,11 +16,11 @@ ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 @contextmanager
 def stop_on_signals() -> Iterator[None]:
-    """Context manager in whose block the first SIGTERM or SIGHUP raises KeyboardInterrupt, as Ctrl-C does. When the block has ended,
-    typer.Exit is raised with the status 128 + number of the signal.
+    """Context manager in whose block the first SIGTERM or SIGHUP raises KeyboardInterrupt (Interrupted), as Ctrl-C does. If that ends the
+    block, typer.Exit is raised in its place, with the status 128 + number of the signal.
 
     Further signals are ignored, unless Python has discarded the first exception. Signals that already have a handler or are ignored, as
-    under nohup, are left alone.
+    under nohup, are left alone. Outside the main thread it does nothing.
     """
     received: list[int] = []
     raised: list[Interrupted] = []

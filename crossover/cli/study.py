@@ -168,7 +168,8 @@ def reproduce(
 def _show_cells(held: "Sequence[tuple[StudyCell | None, StudyCell | None, str]]") -> None:
     """Print a table of each figure of a bundle beside the reproduced one, and a line that counts how they compare.
 
-    `held`: for each figure the bundle's cell, the reproduced cell (None if missing), and how they compare, in words.
+    `held`: result of `report.compare_cells`: for each figure the bundle's cell, the reproduced cell (None if missing), and how they
+    compare, in words.
     """
     from crossover.reports import tables as tables_
     from crossover.reports.tables import TextTable
@@ -187,8 +188,8 @@ def _show_cells(held: "Sequence[tuple[StudyCell | None, StudyCell | None, str]]"
 
 
 def _compare_with_records(found: "Bundle") -> list[str]:
-    """Print how a bundle's results and files differ from what its own records, digests and code say. Returns a sentence for each kind of
-    difference that makes the bundle untrustworthy; empty if there is none.
+    """Print how a bundle's results and files differ from its own records, digests and from the code of this installation. Returns a
+    sentence for each kind of difference that makes the bundle untrustworthy; empty if there is none. Different code is only reported.
     """
     from crossover.reports import tables as tables_
 
@@ -251,7 +252,8 @@ def _run_again(found: "Bundle", on: Where, folder: Path, budget_usd: float | Non
     """Run all trials of the bundle again with results in `folder`, and return the cells of the resulting tables. `on`: where the trials
     run; `budget_usd`: most dollars for all trials, or None; `resume`: whether to continue an earlier reproduction in `folder`.
 
-    Raises ConfigError if `folder` holds a study that is no reproduction of this bundle, because its trials must not count.
+    Raises ConfigError if the budget is too small for any trial, if a setting is not valid here, or if `folder` holds a study that is no
+    reproduction of this bundle, because its trials must not count.
     """
     from crossover.reports import tables as tables_
     from crossover.reports.folder import write_atomically
@@ -342,8 +344,9 @@ def replicate(
 
 
 def _find_data_folder(data: Path | None) -> Path | None:
-    """Return the folder of the data sets: `data` if given, else the one that CROSSOVER_DATA names, else shared/datasets in or beside the
-    repository; None if none of them exists, so that files are downloaded. Raises DataError if `data` does not exist.
+    """Return the absolute folder of the data sets: `data` if given, else the one that CROSSOVER_DATA names, else shared/datasets in or
+    beside the repository; None if none of them exists, so that files are downloaded. Raises DataError if `data` is given and does not
+    exist.
     """
     if data is not None and not data.is_dir():
         raise DataError(f"--data {data}: no such folder")
@@ -354,8 +357,8 @@ def _find_data_folder(data: Path | None) -> Path | None:
 
 
 def _print_forecast(runner: "Runner", parts: "Sequence[Part]", wanted: "Sequence[Measurement]") -> None:
-    """Print a table of the runs that the tables and figures `parts` need, with the seconds that each is expected to take on this machine,
-    and which need a data set that is not available. `wanted`: the runs.
+    """Print a table of the runs that the tables and figures `parts` need, with the seconds that each is expected to take on this machine (0
+    for finished runs), and which need a data set that is not available. May try to download data sets. `wanted`: the runs.
     """
     from crossover.reports import tables
 

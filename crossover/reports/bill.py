@@ -11,7 +11,7 @@ from typing import Any
 
 from crossover.experiment import Experiment
 from crossover.reports.prices import Prices
-from crossover.reports.usage import Record, Unrecorded, billed_ms, end, init_s, object_requests, on_instance, traffic
+from crossover.reports.usage import Record, Unrecorded, billed_ms, end, init_s, is_on_instance, object_requests, traffic
 from crossover.workflow import architecture
 from crossover.workflow import architecture as instances
 from crossover.workflow.architecture import Architecture, architecture_of, steps
@@ -27,8 +27,9 @@ GPU_BOOT_S = 300.0  # likewise with the larger image, whose volume is read from 
 @dataclass(frozen=True, kw_only=True)
 class Fleet:
     """A group of EC2 instances of one type that is billed from its start. `purpose`: what the instances are for, in words; `count`: number
-    of instances; `busy`: number of vCPUs of an instance that compute all the time; `volume_gb`: size of its disk; `boot_s`: seconds from
-    its start until the program works; `setting`: the YAML field that holds the type.
+    of instances; `busy`: number of vCPUs of an instance that compute all the time; `volume_gb`: size of each disk; `boot_s`: seconds from
+    its start until the program works; `spot`: whether spot prices apply; `gpu`: whether the instances have GPUs; `setting`: the YAML field
+    that holds the type.
     """
 
     purpose: str
@@ -45,7 +46,8 @@ class Fleet:
 @dataclass(frozen=True, kw_only=True)
 class Infrastructure:
     """What a run needs besides calls that are billed singly: instances, broker, endpoints and secrets, which are billed by the hour.
-    `memory_mb`: memory size of each step's function.
+    `broker_instance_type`: None without a broker; `interface_endpoints`, `secrets`: their numbers; `memory_mb`: memory size by step of its
+    function.
     """
 
     fleets: tuple[Fleet, ...] = ()
@@ -56,8 +58,8 @@ class Infrastructure:
 
 
 def infrastructure_of(experiment: Experiment, architecture: Architecture | None = None) -> Infrastructure:
-    """Return the infrastructure that an experiment deploys: instances, broker, endpoints, secrets, and the functions' memory sizes.
-    `architecture`: by default the experiment's. Raises ConfigError for an architecture that does not exist.
+    """Return the infrastructure that an experiment deploys: instances, broker, endpoints, secrets, and the functions' memory sizes. AWS is
+    not asked. `architecture`: by default the experiment's. Raises ConfigError for an architecture that does not exist.
     """
     architecture = architecture or architecture_of(experiment)
     found = steps(architecture)
@@ -106,7 +108,7 @@ GB = 10**9
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """One line of an AWS bill: an item in words, its quantity, unit and dollars, and the date of the price."""
+    """One line of an AWS bill. `item`: what is billed, in words; `quantity`: in `unit`; `usd`: dollars; `as_of`: date of the price."""
 
     item: str
     quantity: float
@@ -115,7 +117,7 @@ class Line:
     as_of: str
 
     def as_json(self) -> dict[str, Any]:
-        """Return this line of the bill as an entry of result.json."""
+        """Return this line of the bill as an entry of result.json: a dictionary with its five fields."""
         return asdict(self)
 
 
@@ -134,7 +136,9 @@ def gb_seconds(billed_ms: int, *, memory_mb: int) -> float:
 
 
 def lambda_duration(prices: Prices, total_gb_seconds: float) -> Line:
-    """Return the line of the bill for the duration of Lambda functions on ARM, in GB-seconds."""
+    """Return the line of the bill for the duration of Lambda functions on ARM: `total_gb_seconds`, as `gb_seconds` counts them. Raises
+    ConfigError if there is no price.
+    """
     return line(prices, "lambda.arm64.gb_second", total_gb_seconds, item="Lambda duration, arm64")
 
 
@@ -165,9 +169,10 @@ def object_storage_line(prices: Prices, bytes_: int, *, seconds: float) -> Line:
 
 
 def fleet_lines(prices: Prices, of: Fleet, *, seconds: float) -> list[Line]:
-    """Return the lines of the bill for a group of EC2 instances: the instances, their public addresses, their disks, and the CPU credits
-    that they use beyond the baseline of a burstable type. The credits are an upper bound, as if the instances never waited. `of`: the
-    instances; `seconds`: time from their start, boot included.
+    """Return the lines of the bill for a group of EC2 instances: the instances, their public addresses, their disks, and, for a burstable
+    type that computes more than its baseline, the CPU credits. The credits are an upper bound, as if the instances never waited. `of`: the
+    instances; `seconds`: time from their start, boot included, at least a minute of which is billed. Raises ConfigError if a price is
+    missing.
     """
     hours = instance_hours(count=of.count, seconds=seconds)
     price_item = f"ec2.{of.instance_type}.spot" if of.spot else f"ec2.{of.instance_type}"
@@ -194,7 +199,9 @@ def instance_hours(*, count: int, seconds: float, boot_s: float = 0.0) -> float:
 
 
 def broker_line(prices: Prices, instance_type: str, *, seconds: float) -> Line:
-    """Return the line of the bill for an Amazon MQ broker of type `instance_type` that runs for `seconds` seconds."""
+    """Return the line of the bill for an Amazon MQ broker that runs for `seconds` seconds. `instance_type`: its type, such as
+    mq.m7g.medium, which is a key of the price list.
+    """
     return line(prices, instance_type, seconds / 3_600, item=f"Amazon MQ broker, {instance_type}")
 
 
@@ -204,7 +211,7 @@ def endpoints_line(prices: Prices, count: int, *, seconds: float) -> Line:
 
 
 def secrets_lines(prices: Prices, count: int, *, seconds: float, calls: int) -> list[Line]:
-    """Return the lines of the bill for `count` secrets that exist for `seconds` seconds (a share of a month), and for `calls` calls that
+    """Return two lines of the bill: for `count` secrets that exist for `seconds` seconds (a share of a month), and for `calls` calls that
     read one of them.
     """
     return [
@@ -253,7 +260,9 @@ def gpu_usd(seconds: float, *, instances: int = 1, usd_per_hour: float = GPU_USD
 
 
 def lambda_usd_per_s(memory_mb: float, *, usd_per_gb_s: float = ARM64_USD_PER_GB_S) -> float:
-    """Return the dollars of one second of a Lambda function with `memory_mb` MB by the 2023 paper, Table II, with 1,024 MB to a GB."""
+    """Return the dollars of one second of a Lambda function with `memory_mb` MB by the 2023 paper, Table II, with 1,024 MB to a GB.
+    `usd_per_gb_s`: price, by default the paper's for ARM.
+    """
     return memory_mb / 1_024 * usd_per_gb_s
 
 
@@ -292,7 +301,7 @@ class Memory:
 
     def of(self, record: Record) -> int:
         """Return the memory size in MB of the function that wrote the record: as the platform reported it, else as it was deployed, else as
-        the experiment would deploy it.
+        the experiment would deploy it with torch.
         """
         known: Mapping[str, int] = self.infrastructure.memory_mb
         deployed = known.get(record["step"]) or self.experiment.functions.memory_of(record["step"], torch=True)
@@ -307,9 +316,10 @@ def paper_method(
     prices: Prices,
     duration_s: float,
 ) -> tuple[str, float]:
-    """Return (name, dollars): the papers' cost formula that applies to this run, and its result. The 2023 paper's applies to peers, the
-    2025 paper's to functions and to GPUs. `records`: records of the run; `infrastructure`: deployed memory sizes and instances; `prices`:
-    today's prices, for instance types that the papers do not have; `duration_s`: seconds of the run.
+    """Return (name of the formula, dollars): the papers' cost formula that applies to this run, and its result. The 2023 paper's applies to
+    peers, the 2025 paper's to functions and to GPUs. `records`: records of the run, failed attempts included; `infrastructure`: deployed
+    memory sizes and instances; `prices`: today's prices, for instance types that the papers do not have; `duration_s`: seconds of the run.
+    Raises ConfigError if such a type has no price.
     """
     fleets = {fleet.purpose: fleet for fleet in infrastructure.fleets}
     memory = Memory(experiment, infrastructure)
@@ -321,20 +331,20 @@ def paper_method(
         known = PEER_USD_PER_S.get(peers.instance_type)
         ec2 = known or prices.of(f"ec2.{peers.instance_type}").usd / 3_600
         return FORMULA_2023, _peers_usd(records, memory, ec2_usd_per_s=ec2)
-    functions = (r for r in records if not on_instance(r))
+    functions = (r for r in records if not is_on_instance(r))
     return FORMULA_2025, sum(lambda_usd(float(r["wall_s"]), memory_mb=memory.of(r)) for r in functions)
 
 
 def _peers_usd(records: Iterable[Record], memory: Memory, *, ec2_usd_per_s: float) -> float:
-    """Return the dollars of all peers of a run by equations 1 and 2 of the 2023 paper. A peer's computation time is the time of its stage
-    for gradients; its batches are the invocations of functions for the same peer and epoch. `memory`: memory sizes of the functions;
-    `ec2_usd_per_s`: price of a peer's instance.
+    """Return the dollars of all peers of a run by equations 1 and 2 of the 2023 paper. A peer's computation time in an epoch is that of its
+    stage for gradients; its batches are the successful invocations of functions for the same peer and epoch. `memory`: memory sizes of the
+    functions; `ec2_usd_per_s`: price of a peer's instance.
     """
     seconds: dict[tuple[int, int], float] = defaultdict(float)
     batches: dict[tuple[int, int], list[float]] = defaultdict(list)
     for record in records:
         peer = (record["worker"], record["epoch"])
-        if on_instance(record):
+        if is_on_instance(record):
             seconds[peer] += sum(stage["wall_s"] for stage in record["stages"] if stage["stage"] in COMPUTING)
         elif record["outcome"] == "ok":
             batches[peer].append(lambda_usd_per_s(memory.of(record)))
@@ -357,13 +367,15 @@ def _peers_usd(records: Iterable[Record], memory: Memory, *, ec2_usd_per_s: floa
 
 
 def begin(record: Record) -> float:
-    """Return the unix time in seconds from which the invocation of a record is billed: its start, or that of its INIT."""
+    """Return the unix time in seconds from which the invocation of a record is billed: its start, or that of its INIT, Lambda's start of a
+    new environment, if it had one.
+    """
     return float(record["started_at"]) - init_s(record)
 
 
 def make_interim_record(mark: Record, now: float) -> Record:
     """Return a record for an invocation that has not ended. It is made from the invocation's latest usage snapshot `mark`, as if the
-    invocation had been working from then until `now` (unix seconds).
+    invocation had been working from then until `now` (unix seconds) without further requests.
     """
     return {**mark, "wall_s": float(mark["wall_s"]) + max(0.0, now - end(mark))}
 
@@ -393,7 +405,9 @@ def record_until(record: Record, moment: float) -> Record | None:
 
 
 def _reduce_record(record: Record, until: Mapping[str, Any]) -> Record:
-    """Return the record with some figures replaced by those in `until`; billed time and stages are reduced in proportion to `wall_s`."""
+    """Return a copy of the record with the figures in `until` in place of its own, without wait for a core and snapshots; billed time and
+    stages are reduced in proportion.
+    """
     part = {**record, **until, "slot_wait_s": 0.0, "marks": ()}
     wall_s, billed = float(record["wall_s"]), record.get("billed_ms")
     share = float(part["wall_s"]) / wall_s if wall_s else 0.0
@@ -405,8 +419,8 @@ def _reduce_record(record: Record, until: Mapping[str, Any]) -> Record:
 
 
 def _interpolate_counts(before: Any, after: Any, share: float) -> Any:
-    """Return counts interpolated between two snapshots, in nested mappings of any depth. `before`, `after`: counts of both snapshots; a
-    count that only `after` has starts at 0; `share`: position between them, 0 to 1.
+    """Return counts interpolated between two snapshots, in nested mappings of any depth, as whole numbers. `before`, `after`: counts of
+    both snapshots; a count that only `after` has starts at 0; `share`: position between them, 0 to 1.
     """
     if isinstance(after, Mapping):
         return {
@@ -427,8 +441,8 @@ PROJECTED = "projected from local seconds"
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """The dollars of a run, or of the part of it until some moment. `paper_method`: name of the papers' formula that applies; `lines`:
-    lines of the AWS bill.
+    """The dollars of a run, or of the part of it until some moment. `paper_method`: name of the papers' formula that applies;
+    `paper_method_usd`: its result; `lines`: lines of the AWS bill whose quantity is not 0.
     """
 
     paper_method: str
@@ -441,7 +455,7 @@ class Cost:
         return sum(line.usd for line in self.lines)
 
     def as_json(self, *, where: str) -> dict[str, Any]:
-        """Return the cost as it is written in result.json, labelled as measured or projected. `where`: inline, local or aws; only the
+        """Return the cost as it is written in result.json, labelled `measured-aws` or `projected`. `where`: inline, local or aws; only the
         seconds of a run on AWS were billed.
         """
         measured = where == "aws"
@@ -460,7 +474,7 @@ class BilledRun:
     """A run and all that it is billed for. Records of failed and superseded attempts count too, because AWS bills them.
 
     `infrastructure`: what existed during the run; `started_at`: unix seconds; `duration_s`: seconds from then until the end, or until now.
-    `transitions`: state transitions of the whole run, None if they were not counted (at least one per invocation is billed then);
+    `transitions`: state transitions of the whole run, None if they were not counted (one per invocation is billed then, as a lower bound);
     `unrecorded`: invocations that were killed before they wrote a record; the papers' formulas ignore them.
     """
 
@@ -474,17 +488,17 @@ class BilledRun:
     unrecorded: Unrecorded | None = None
 
     def __post_init__(self) -> None:
-        """Sort the records by their end, and compute the running sums of what they are billed for, which `until` uses."""
+        """Sort the records by their end, and compute the running sums of what they are billed for, which `cost_until` uses."""
         self._by_end = sorted(self.records, key=end)
         self._ends = [end(record) for record in self._by_end]
-        self._sums = list(accumulate(map(self._used, self._by_end), initial=Quantities()))
-        self._formula, _ = self._by_paper((), duration_s=0.0)
+        self._sums = list(accumulate(map(self._quantities_of, self._by_end), initial=Quantities()))
+        self._formula, _ = self._apply_paper_method((), duration_s=0.0)
 
     def cost(self) -> Cost:
         """Return the cost of the whole run. Raises ConfigError if a price is missing."""
-        return self.until(self.started_at + self.duration_s)
+        return self.cost_until(self.started_at + self.duration_s)
 
-    def until(self, moment: float) -> Cost:
+    def cost_until(self, moment: float) -> Cost:
         """Return the cost that the run would have had if it had been stopped at `moment` (unix seconds). The cost never falls with time;
         from the run's end on it is that of the whole run. Raises ConfigError if a price is missing.
         """
@@ -492,7 +506,7 @@ class BilledRun:
         over = elapsed_s >= self.duration_s
         ended = len(self._ends) if over else bisect_right(self._ends, moment)
         going_on = [part for r in self._by_end[ended:] if begin(r) <= moment and (part := record_until(r, moment))]
-        used = sum((self._used(record) for record in going_on), self._sums[ended])
+        used = sum((self._quantities_of(record) for record in going_on), self._sums[ended])
         invocations = used.invocations
         if self.unrecorded:  # nobody knows when
             share = 1.0 if over else elapsed_s / self.duration_s
@@ -504,7 +518,7 @@ class BilledRun:
         if self._formula == FORMULA_2025:  # linear in seconds times memory, which are added up already
             usd = lambda_usd(used.mb_s, memory_mb=1)
         else:
-            _, usd = self._by_paper([*self._by_end[:ended], *going_on], duration_s=elapsed_s)
+            _, usd = self._apply_paper_method([*self._by_end[:ended], *going_on], duration_s=elapsed_s)
         lines = bill(used, self.infrastructure, self.prices, duration_s=elapsed_s, transitions=transitions)
         return Cost(
             paper_method=self._formula,
@@ -512,11 +526,11 @@ class BilledRun:
             lines=tuple(line for line in lines if line.quantity > 0),
         )
 
-    def _used(self, record: Record) -> "Quantities":
-        """Return what AWS bills for one record of the run."""
+    def _quantities_of(self, record: Record) -> "Quantities":
+        """Return the quantities that AWS bills for one record of the run."""
         return Quantities.of(record, memory_mb=Memory(self.experiment, self.infrastructure).of(record))
 
-    def _by_paper(self, records: Sequence[Record], *, duration_s: float) -> tuple[str, float]:
+    def _apply_paper_method(self, records: Sequence[Record], *, duration_s: float) -> tuple[str, float]:
         """Return (name, dollars): the papers' cost formula that applies to this run, and its result for these records. `duration_s`:
         seconds of the run.
         """
@@ -531,8 +545,9 @@ class BilledRun:
 
 @dataclass(frozen=True, kw_only=True)
 class Quantities:
-    """Quantities of what AWS bills by use: those of one invocation, or sums over many. `gb_s`: GB-seconds of Lambda; `writes`, `reads`:
-    requests to S3; `stored_bytes`: bytes written to S3.
+    """Quantities of what AWS bills by use: those of one invocation, or sums over many. `gb_s`: billed GB-seconds of Lambda, INIT included;
+    `mb_s`: wall seconds times memory in MB without INIT, for the 2025 paper's formula; `invocations`, `cold_starts`: of functions;
+    `writes`, `reads`: requests to S3; `stored_bytes`: bytes written to S3.
     """
 
     gb_s: float = 0.0
@@ -546,11 +561,11 @@ class Quantities:
     @classmethod
     def of(cls, record: Record, *, memory_mb: int) -> "Quantities":
         """Return the quantities that one record is billed for. `memory_mb`: memory size of its function. For a record of a program on an
-        instance, only its requests to S3 and bytes count, because the instance is billed by the hour.
+        instance, only its requests to S3 and bytes written there count, because the instance is billed by the hour.
         """
         writes, reads = object_requests(record)
         stored = traffic([record])["object_store"]["bytes_out"]
-        if on_instance(record):
+        if is_on_instance(record):
             return cls(writes=writes, reads=reads, stored_bytes=stored)
         return cls(
             gb_s=gb_seconds(billed_ms(record), memory_mb=memory_mb),
@@ -584,8 +599,8 @@ def bill(
     transitions: int | None,
 ) -> list[Line]:
     """Return all lines of the AWS bill of a run, including those with quantity zero. `used`: quantities billed by use; `infrastructure`:
-    what is billed by the hour; `duration_s`: seconds for which it is billed; `transitions`: number of state transitions, None if they were
-    not counted. Raises ConfigError if a price is missing.
+    what is billed by the hour, instances with their boot in addition; `duration_s`: seconds for which it is billed; `transitions`: number
+    of state transitions, None if they were not counted. Raises ConfigError if a price is missing.
     """
     lines = [
         lambda_duration(prices, used.gb_s),

@@ -31,9 +31,11 @@ UNEVEN = 0.8  # and so much of what the best of those compared had
 
 @dataclass(frozen=True, kw_only=True)
 class RaceEntry:
-    """One run's row in a comparison. `goal_*`: seconds and dollars until the first epoch whose metric reached the comparison's goal, None
-    if no epoch did. `setting`: digest that is equal for runs that differ only in their seed; `cpu_share`: processor seconds of computing
-    divided by its wall seconds, None if nothing was computed; `cost_label`: whether the dollars are measured or projected.
+    """One run's row in a comparison. `label`, `cost_label`: origin of its figures and of its dollars, such as measured-local; `complete`:
+    whether no record is missing; `best_metric`, `final_metric`: of the validation, None if nothing was evaluated; `moved_bytes`,
+    `requests`: of all channels; `failed_attempts`: failed and superseded invocations; `goal_*`: seconds and dollars until the first epoch
+    whose metric reached the comparison's goal, None if no epoch did; `setting`: digest that is equal for runs that differ only in their
+    seed; `cpu_share`: processor seconds of computing divided by its wall seconds, None if nothing was computed.
     """
 
     name: str
@@ -69,7 +71,7 @@ class RaceEntry:
 
     @property
     def to_goal(self) -> list[str]:
-        """Three texts: the run's time, dollars by the papers' method, and total AWS bill until it reached the goal; a dash each if it did
+        """Three texts: the run's time, dollars by the papers' method, and total AWS bill until it reached the goal; dashes if it did
         not.
         """
         return [display.seconds(self.goal_s), display.usd(self.goal_paper_usd), display.usd(self.goal_full_usd)]
@@ -80,15 +82,15 @@ class RaceEntry:
         return self.outcome == "finished" and self.complete and self.goal_s is not None
 
 
-def _values(result: Result) -> list[float]:
+def _metric_values(result: Result) -> list[float]:
     """Return the values of the run's validation metric, one for each evaluated epoch, in order. `result`: content of result.json."""
     return [epoch["val_metric"] for epoch in result["epochs"] if epoch["val_metric"] is not None]
 
 
 def race_goal(results: Sequence[Result], at: float | None = None) -> tuple[float | None, str]:
     """Return (value, origin): the value of the metric that compared runs must reach, and where it comes from, in words. It is `at`, or else
-    the target that the experiments of all finished runs share; (None, "") if there is neither. Raises ConfigError if the metric cannot
-    reach `at`.
+    the target that the experiments of all finished runs share; (None, "") if there is neither. Raises ConfigError if the first run's metric
+    cannot have the value `at`.
     """
     if at is not None:
         if why := display.metric_of(results[0]).explain_unreachable(at):
@@ -101,7 +103,7 @@ def race_goal(results: Sequence[Result], at: float | None = None) -> tuple[float
 
 def race_entry(result: Result, name: str, goal: float | None) -> RaceEntry:
     """Return a run's row in a comparison. `result`: content of its result.json; `name`: the run's name in the comparison; `goal`: value of
-    the metric to reach, or None.
+    the metric to reach, None for no goal, so that the fields `goal_*` are None.
     """
     metric = display.metric_of(result)
     known = [e for e in result["epochs"] if goal is not None and e["val_metric"] is not None]
@@ -121,7 +123,7 @@ def race_entry(result: Result, name: str, goal: float | None) -> RaceEntry:
         workers=result["experiment"]["workers"],
         epochs=display.epochs_of(result),
         metric=metric,
-        best_metric=metric.best(_values(result)),
+        best_metric=metric.best(_metric_values(result)),
         final_metric=(result.get("final") or {}).get("val_metric"),
         duration_s=result["duration_s"],
         paper_method_usd=result["cost"]["paper_method_usd"],
@@ -137,8 +139,8 @@ def race_entry(result: Result, name: str, goal: float | None) -> RaceEntry:
 
 
 def setting_of(result: Result) -> str:
-    """Return a digest of all that makes up a run except its seed: experiment, label, place, versions and code. Runs with the same digest
-    are repetitions with different seeds. `result`: content of result.json.
+    """Return a digest of 12 letters of all that makes up a run except its seed: experiment, label, place, versions and code. Runs with the
+    same digest are repetitions with different seeds. `result`: content of result.json.
     """
     experiment = {name: value for name, value in result["experiment"].items() if name != "seed"}
     told = [experiment, *(result.get(name) for name in ("label", "where", "versions", "code"))]
@@ -157,9 +159,10 @@ def _cpu_share(result: Result) -> float | None:
 
 
 def race_verdict(entries: Sequence[RaceEntry], goal: float | None, why: str, *, dollars: bool = True) -> str:
-    """Return the verdict of a comparison as text: which setting reached the goal first and at the lowest cost, with confidence intervals
-    over common seeds; or why there is no winner; and which runs were left out. `entries`: rows of the compared runs; `goal`: value of the
-    metric to reach; `why`: origin of the goal, in words; `dollars`: whether dollars may be compared too.
+    """Return the verdict of a comparison as text: which setting reached the goal first and which at the lowest cost, with 95 % confidence
+    intervals over common seeds, or that it is too close to call; or why there is no winner; and which runs were left out. A winner needs
+    two settings with at least SEEDS common seeds. `entries`: rows of the compared runs; `goal`: value of the metric to reach; `why`: origin
+    of the goal, in words; `dollars`: whether dollars may be compared too.
     """
     if goal is None:
         return "no winner by measured time: the runs have no common target and --at is not given (such as --at 0.85)."
@@ -220,8 +223,8 @@ def _left_out_sentence(left: Mapping[str, str]) -> str:
 
 
 def _find_starved(racers: Sequence[RaceEntry]) -> dict[str, float]:
-    """Return {run: share} for the runs on this machine that often waited for a CPU core: the share of its computing time in which the run
-    had one, below STARVED, or well below the best of the compared runs.
+    """Return {run: share} for the runs measured on this machine that often waited for a CPU core: the share of its computing time in which
+    the run had one, if it is below STARVED, or below UNEVEN times that of the best of the compared runs.
     """
     shares = {e.name: e.cpu_share for e in racers if e.cpu_share is not None and e.label == "measured-local"}
     least = max(STARVED, UNEVEN * max(shares.values(), default=0.0))
@@ -229,7 +232,7 @@ def _find_starved(racers: Sequence[RaceEntry]) -> dict[str, float]:
 
 
 def _raced_settings(racers: Sequence[RaceEntry]) -> dict[str, dict[int, list[RaceEntry]]]:
-    """Return {setting: {seed: runs}}. A setting, which is the runs that differ only in their seed, is named after its first run."""
+    """Return {setting: {seed: runs}}. A setting, that is all runs that differ only in their seed, is named after its first run."""
     found: dict[str, dict[int, list[RaceEntry]]] = {}
     for entry in racers:
         found.setdefault(entry.setting, {}).setdefault(entry.seed, []).append(entry)
@@ -272,7 +275,8 @@ def _compare_settings(draws: Mapping[str, Sequence[float]], what: str, better: s
 def interval(differences: Sequence[float], student: Sequence[float] = OF_TIME) -> tuple[float, float, float]:
     """Return (lower end, mean, upper end) of Student's confidence interval for the mean.
 
-    `differences`: SEEDS or more values. `student`: critical values for SEEDS, SEEDS + 1, ... values; the last one is used for more.
+    `differences`: SEEDS or more values. `student`: critical values of Student's t for SEEDS, SEEDS + 1, ... values, which decide the
+    confidence level; the last one is used for more.
     """
     count, middle = len(differences), fmean(differences)
     half = student[min(count - SEEDS, len(student) - 1)] * stdev(differences) / sqrt(count)
@@ -307,7 +311,9 @@ ELSEWHERE = {
 
 
 def run_names(runs: Sequence[RunFolder]) -> list[str]:
-    """Return a name for each run: its folder's name, with the parent folder's name in front if two are equal."""
+    """Return a name for each run, in their order: its folder's name, with the parent folder's name in front if several runs have that
+    name.
+    """
     short = [run.name for run in runs]
     return [
         name if short.count(name) == 1 else f"{run.path.resolve().parent.name}/{name}"
@@ -316,8 +322,8 @@ def run_names(runs: Sequence[RunFolder]) -> list[str]:
 
 
 def list_mismatches(runs: Sequence[RunFolder], names: Sequence[str]) -> list[str]:
-    """Return a sentence for each difference in data, model or metric because of which the runs must not be compared. `names`: the runs'
-    names.
+    """Return a sentence for each difference in data, model or metric because of which the runs must not be compared; empty if there is
+    none. `names`: the runs' names, in their order.
     """
     found = [mark for path in MUST_AGREE if (mark := _describe_difference(runs, names, *path))]
     rises = _group_names(
@@ -333,7 +339,7 @@ def same_prices(results: Sequence[Result]) -> bool:
 
 def list_caveats(runs: Sequence[RunFolder], names: Sequence[str]) -> list[str]:
     """Return the caveats of a comparison, one sentence each: runs that failed or are incomplete, and differences in label, seeds, settings,
-    prices or versions. `names`: the runs' names.
+    prices or versions. `names`: the runs' names, in their order.
     """
     found = [mark for run, name in zip(runs, names, strict=True) for mark in _list_faults(run, name)]
     labels = _group_names(runs, names, lambda r: str(r["label"]))
@@ -368,7 +374,9 @@ def _list_faults(run: RunFolder, name: str) -> list[str]:
 
 
 def lost_records(run: RunFolder) -> str:
-    """Return in words how a run's metrics.jsonl differs from the records that its result.json was made from; "" if it does not."""
+    """Return in words how a run's metrics.jsonl differs from the records that its result.json was made from: their number, or records of
+    several runs; "" if it does not.
+    """
     counted, there = int(run.result["invocations"]["count"]), len(run.records)
     if counted != there:
         return f"metrics.jsonl has {there} records, but result.json was computed from {counted}"
@@ -386,7 +394,9 @@ def _list_seed_differences(runs: Sequence[RunFolder], names: Sequence[str]) -> l
 
 
 def _list_setting_differences(runs: Sequence[RunFolder], names: Sequence[str]) -> list[str]:
-    """Return a sentence for each field of the experiments, of those that a reader must know about, in which the runs differ."""
+    """Return a sentence for each field of the experiments in which the runs differ, of those fields that may change results: MARKED, those
+    of MARKED_SECTIONS, and, if all runs have one architecture, its own section.
+    """
     paths: list[tuple[str, ...]] = [(key,) for key in MARKED]
     one = {run.result["architecture"] for run in runs}
     own = {key for run in runs for key in run.result["experiment"].keys() - COMMON} if len(one) == 1 else set()
@@ -433,8 +443,8 @@ def _list_groups(groups: Mapping[str, Sequence[str]]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Several compared runs. `entries`: a row for each; `goal`: value of the metric to reach, or None; `marks`: caveats, a sentence each;
-    `verdict`: who won, in words; `on_aws`: projections on AWS by run name, of the runs that could be simulated.
+    """Several compared runs. `entries`: a row for each, in the order of `runs`; `goal`: value of the metric to reach, or None; `marks`:
+    caveats, a sentence each; `verdict`: who won, in words; `on_aws`: projections on AWS by run name, of the runs that could be simulated.
     """
 
     runs: tuple[RunFolder, ...]
@@ -474,7 +484,8 @@ def compare_runs(
 
     `at`: value of the metric that a run must reach, by default the runs' common target; `mixed`: accept runs with different data or models,
     which get no verdict; `simulated`: function that takes contents of result.json and returns for each run its projection on AWS, with the
-    same random draws for all. Raises ConfigError for no run, the same run twice, or different data or models.
+    same random draws for all, or None. Raises ConfigError for no run, the same run twice, different data or models (unless `mixed`), or a
+    goal that the metric cannot reach.
     """
     if not runs:
         raise ConfigError("compare: no run given; give the folder of at least one run")
@@ -512,7 +523,9 @@ def _build_entry(run: RunFolder, name: str, goal: float | None) -> RaceEntry:
 
 
 def as_json(comparison: Comparison) -> dict[str, Any]:
-    """Return the comparison as a dictionary for --json, with seconds, dollars and bytes as plain numbers."""
+    """Return the comparison as a dictionary for --json with verdict, goal, runs, caveats (`marks`) and projections; seconds, dollars and
+    bytes are plain numbers.
+    """
     return {
         "verdict": comparison.verdict,
         "goal": comparison.goal,
@@ -523,7 +536,9 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
 
 
 def to_csv(comparison: Comparison) -> str:
-    """Return the comparison as CSV text with one row for each run: seconds, dollars, bytes and values of the metric as plain numbers."""
+    """Return the comparison as CSV text with a head and one row for each run: seconds, dollars, bytes and values of the metric as plain
+    numbers. Projected percentiles are empty for runs without a projection.
+    """
     text = io.StringIO()
     columns = [field.name for field in fields(RaceEntry)]
     projected = [f"on_aws_{figure}_{name}" for figure in ("seconds", "usd") for name in Band._fields]

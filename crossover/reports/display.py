@@ -13,8 +13,8 @@ GAP = "\u00a0"  # a unit stays on its figure's line
 
 
 def usd(value: float | None) -> str:
-    """Return dollars as text: with cents from a dollar on, with three significant digits below, never in powers of ten. None becomes a
-    dash.
+    """Return dollars as text: with cents from a dollar on, with three significant digits below, never in powers of ten. 0 becomes `$0`,
+    positive amounts below 1e-7 `< $0.0000001`, None a dash.
     """
     if value is None:
         return DASH
@@ -31,7 +31,7 @@ def usd(value: float | None) -> str:
 
 
 def rounded_usd(value: float) -> float:
-    """Return the dollars rounded as `usd` shows them, as a number."""
+    """Return the dollars rounded as `usd` shows them, as a number; below 1e-7 that is 1e-7, unless they are 0."""
     return float(usd(value).lstrip("< $").replace(",", ""))
 
 
@@ -62,7 +62,7 @@ def seconds(value: float | None) -> str:
 
 
 def rough_usd(value: float) -> str:
-    """Return dollars for a headline, with two significant digits: `8.7 cents`, `$1.20`, `$340`."""
+    """Return dollars for a headline, with two significant digits: `8.7 cents`, `$1.20`, `$340`; `$0` for 0."""
     if value < 0.995:
         return f"{_two_digits(100 * value)} cents" if value else "$0"
     rounded = float(f"{value:.2g}")
@@ -114,12 +114,12 @@ def bytes_(value: float | None) -> str:
 
 
 def percent(value: float | None) -> str:
-    """Return a share from 0 to 1 as text in percent, such as `91.2 %`. None becomes a dash."""
+    """Return a share (1 is the whole) as text in percent with one decimal, such as `91.2 %`. None becomes a dash."""
     return DASH if value is None else f"{100 * value:.1f}{GAP}%"
 
 
 def metric_of(result: Mapping[str, Any]) -> Metric:
-    """Return the metric by which a run is judged. `result`: content of its result.json."""
+    """Return the metric by which a run is judged, the default one if its experiment names none. `result`: content of its result.json."""
     return Metric(**result["experiment"].get("training", {}).get("metric", {}))
 
 
@@ -164,7 +164,7 @@ def describe_subject(result: Mapping[str, Any]) -> str:
 
 def epochs_of(result: Mapping[str, Any]) -> int:
     """Return the number of epochs that a run trained: the highest epoch number in the rows of its result.json, since a row may stand for
-    several epochs. Rows without a number are counted.
+    several epochs; 0 if there are no rows. Rows without a number are counted.
     """
     return max((int(row.get("epoch", number)) for number, row in enumerate(result["epochs"], 1)), default=0)
 
@@ -185,8 +185,8 @@ def describe_attempts(result: Mapping[str, Any]) -> str:
 
 
 def describe_dropped(result: Mapping[str, Any]) -> dict[int, str]:
-    """Return {worker: text}: the rounds of training from which the worker's contribution was left out because it was not finite, such as
-    `round 3`. `result`: content of the run's result.json.
+    """Return {worker: text}, sorted by worker: the rounds of training from which the worker's contribution was left out because it was not
+    finite, such as `round 3` or `2 rounds, 3 to 9`. `result`: content of the run's result.json.
     """
     rounds: dict[int, list[int]] = {}
     for each in result.get("dropped", []):
@@ -231,7 +231,7 @@ OPEN = "too close to call"
 
 
 class Band(NamedTuple):
-    """The 5th, 50th and 95th percentile of a figure over the random draws of a simulation."""
+    """The 5th, 50th and 95th percentile of a figure over the random draws of a simulation, in the figure's unit."""
 
     p5: float
     p50: float
@@ -243,8 +243,8 @@ class Band(NamedTuple):
 
 
 def band_of(values: Sequence[float]) -> Band:
-    """Return the 5th, 50th and 95th percentile of those values that are finite; NaN if there are none. Percentiles are interpolated by
-    Hazen's rule.
+    """Return the 5th, 50th and 95th percentile of those values that are below infinity; NaN three times if there are none. Percentiles are
+    interpolated by Hazen's rule.
     """
     ordered = sorted(value for value in values if value < inf)
     return Band(*(_percentile(ordered, share) for share in (0.05, 0.5, 0.95)))
@@ -262,26 +262,28 @@ def _percentile(ordered: Sequence[float], share: float) -> float:
 
 
 def describe_error_spread(errors: Sequence[float]) -> str:
-    """Return the median, the 90th percentile and the maximum of relative errors as Markdown text."""
+    """Return the median, the 90th percentile and the maximum of at least one relative error as Markdown text."""
     ordered = sorted(errors)
     middle, most = (_percentile(ordered, share) for share in (0.5, 0.9))
     return f"median **{middle:.1%}**, p90 {most:.1%}, worst {ordered[-1]:.1%}"
 
 
 def count_wins(ours: Sequence[float], theirs: Sequence[float]) -> int:
-    """Return in how many paired draws the value in `ours` is smaller than the one in `theirs` at the same position."""
+    """Return in how many paired draws the value in `ours` is smaller than the one in `theirs` at the same position; equal values are no
+    win. Raises ValueError if their numbers differ.
+    """
     return sum(mine < other for mine, other in zip(ours, theirs, strict=True))
 
 
 def is_sure(count: int, of: int) -> bool:
-    """Return whether `count` wins in `of` paired draws suffice to say which of two is ahead, that is 95 %."""
+    """Return whether `count` wins in `of` paired draws suffice to say which of two is ahead, that is at least 95 %."""
     return count >= SURE * of
 
 
 class Lead(NamedTuple):
     """The result of comparing a figure, such as cost, between several names over paired draws: `first` has the smallest median, `second` is
-    its closest competitor. `wins`: in how many of the `of` draws the first is smaller; `ratio`: median of the second divided by that of the
-    first.
+    the competitor from which it is least surely ahead. `wins`: in how many of the `of` draws the first is smaller; `ratio`: median of the
+    second divided by that of the first.
     """
 
     first: str
@@ -297,8 +299,9 @@ class Lead(NamedTuple):
 
 
 def lead(draws: Mapping[str, Sequence[float]]) -> Lead | None:
-    """Return which name has the smallest median, and its lead over the closest other one; None if there are fewer than two names. `draws`:
-    values of one figure by name, paired by position; infinite if a draw failed.
+    """Return which name has the smallest median, and its lead over the one from which it is least surely ahead: one that it does not surely
+    beat, then the one with fewest wins, then the smallest ratio. None if there are fewer than two names. `draws`: values of one figure by
+    name, paired by position; infinite if a draw failed.
     """
     if len(draws) < 2:
         return None
@@ -312,9 +315,9 @@ def lead(draws: Mapping[str, Sequence[float]]) -> Lead | None:
 
 
 def describe_winner(draws: Mapping[str, Sequence[float]], what: str, better: str, shown: Callable[[float], str]) -> str:
-    """Return in words which name has the smallest median, by what factor, and in how many paired draws; or that it is too close to call. ""
-    if there are fewer than two names. `draws`: values by name, paired by position; `what`, `better`: words such as cheapest and cheaper;
-    `shown`: formats a value.
+    """Return in words which name has the smallest median, by what factor, and in how many paired draws; or that it is too close to call
+    (see `Lead.is_sure`). "" if there are fewer than two names. `draws`: values by name, paired by position; `what`, `better`: words such as
+    cheapest and cheaper; `shown`: formats a value.
     """
     led = lead(draws)
     if led is None:
@@ -361,8 +364,8 @@ PALETTE = (
 
 
 class SeriesLook(NamedTuple):
-    """How one series of values looks in plots. `colour`: index into PALETTE; `marker`: matplotlib's name of the marker; `sign`: a character
-    that looks like the marker, for text.
+    """The look of one series of values in plots. `colour`: index into PALETTE; `marker`: matplotlib's name of the marker; `sign`: a
+    character that looks like the marker, for text.
     """
 
     colour: int
@@ -395,15 +398,16 @@ MACHINES = {"function": "functions", "instance": "instances", "gpu": "GPUs"}  # 
 
 
 def look_of(name: str, place: int = 0) -> SeriesLook:
-    """Return how an architecture or a kind of machine looks in plots. `place`: number by which a look is chosen for a name that has none of
-    its own.
+    """Return the colour and marker of an architecture or a kind of machine in plots. `name`: such as "spirt" or "functions"; `place`:
+    number by which a look is chosen for a name that has none of its own.
     """
     return LOOKS.get(name) or PLAIN[place % len(PLAIN)]
 
 
 def look_of_experiment(architecture: str, sections: Mapping[str, Any], place: int = 0) -> SeriesLook:
-    """Return how an experiment looks in plots: as its architecture; or, if it has a single worker, as the kind of machine that its section
-    `single` names. `sections`: the experiment's sections as plain data; `place`: number by which a look is chosen for an unknown name.
+    """Return the colour and marker of an experiment in plots: those of its architecture; or, for the architecture `single`, those of the
+    kind of machine that its section `single` names. `sections`: the experiment's sections as plain data; `place`: number by which a look is
+    chosen for an unknown name.
     """
     on = (sections.get("single") or {}).get("on", "function")
     return look_of(MACHINES.get(on, "") if architecture == "single" else architecture, place)

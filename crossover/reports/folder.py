@@ -27,8 +27,8 @@ from crossover.reports.usage import (
     busy_s,
     cell_of,
     init_s,
+    is_on_instance,
     latest_end,
-    on_instance,
     traffic,
 )
 from crossover.stores import encoding
@@ -37,8 +37,8 @@ from crossover.stores import encoding
 
 
 def count_attempts(records: Sequence[Record]) -> dict[str, int]:
-    """Return counts of a run's invocations: all (`count`), by outcome (`ok`, `error`, `stale` for superseded), cold starts (`cold`), and
-    pieces of work that succeeded after a failed attempt (`retried`).
+    """Return counts of a run's invocations: all (`count`), by outcome (`ok`, `error`, `stale` for superseded attempts), cold starts
+    (`cold`), and pieces of work that succeeded after a failed attempt (`retried`).
     """
     outcomes = Counter(record["outcome"] for record in records)
     failed = {cell_of(record) for record in records if record["outcome"] == "error"}
@@ -63,9 +63,9 @@ def list_missing(
 ) -> list[str]:
     """Return a sentence for everything that is missing from a run's records and epochs; empty if nothing is known to be missing.
 
-    `expected`: for each step the number of its successful executions, None if they were not counted, so that lost records cannot be
-    noticed. In a failed run they may include the execution that ended it. `epochs`: the evaluated epochs, as for `build`; `span`: number of
-    epochs between two evaluations; `failed`: whether the run failed.
+    `expected`: for each step the number of its successful executions, None if they were not counted, so that lost records of most steps
+    cannot be noticed. In a failed run they may include the execution that ended it. `epochs`: the evaluated epochs, as for `build`; `span`:
+    number of epochs between two evaluations; `failed`: whether the run failed.
     """
     found = _missing_records(records, expected=expected, failed=failed) if expected is not None else []
     return found + _missing_continuations(records) + _missing_epochs(epochs, span)
@@ -96,8 +96,9 @@ def _missing_records(records: Sequence[Record], *, expected: Mapping[str, int], 
 
 
 def _describe_holes(records: Sequence[Record], *, shown: int = 3) -> str:
-    """Return in words which records of a step seem to be missing: combinations of epoch, round, worker and minibatch without one; "" if
-    there are none. It is a hint where to look, not a proof. `records`: of this step; `shown`: most combinations to name.
+    """Return in words, in parentheses after a space, which records of a step seem to be missing: combinations of epoch, round, worker and
+    minibatch without one; "" if there are none. It is a hint where to look, not a proof. `records`: of this step; `shown`: most
+    combinations to name.
     """
     cells = {cell_of(record) for record in records if record["outcome"] == "ok"}
     rounds = sorted({(epoch, round) for _, _, epoch, round, _ in cells})
@@ -208,8 +209,8 @@ _SHAPE = {
 
 @dataclass(frozen=True, kw_only=True)
 class RunFolder:
-    """One run as stored in a folder. `path`: the folder; `result`: content of result.json; `records`: content of metrics.jsonl, one for
-    each invocation.
+    """One run as stored in a folder. `path`: the folder; `result`: content of result.json; `records`: content of metrics.jsonl, one mapping
+    for each invocation of a function and each epoch of a program.
     """
 
     path: Path
@@ -223,9 +224,10 @@ class RunFolder:
 
 
 def write(path: Path, *, result: Mapping[str, Any], records: Iterable[Record], model: bytes | None = None) -> RunFolder:
-    """Write a run's files into the folder `path` and return the run. result.json is written last, so that a folder that has it is complete.
-    `result`: content of result.json; `records`: records for metrics.jsonl; `model`: bytes of model.safetensors, None if there is no trained
-    model.
+    """Write a run's files into the folder `path`, which is created if necessary, and return the run. Existing files of the same names are
+    replaced. result.json is written last, so that a folder that has it is complete. `result`: content of result.json; `records`: records
+    for metrics.jsonl, which are sorted by their start; `model`: bytes of model.safetensors, None if there is no trained model. Raises
+    ValueError if a number in `result` is not finite.
     """
     path.mkdir(parents=True, exist_ok=True)
     ordered = sorted(records, key=lambda record: float(record["started_at"]))
@@ -238,26 +240,26 @@ def write(path: Path, *, result: Mapping[str, Any], records: Iterable[Record], m
 
 
 def is_ours(entry: Path) -> bool:
-    """Return whether the name of the file or folder `entry` is one that a run gives to entries of its results folder, temporary files
-    included.
+    """Return whether the file or folder `entry` of a results folder has a name that runs give: one of their files, temporary ones included,
+    or the folder of an earlier run. The content is not read.
     """
     return entry.name.removeprefix(".").startswith(_OWN) or bool(_EARLIER.fullmatch(entry.name))
 
 
-def parts(path: Path) -> list[Path]:
-    """Return the entries of the results folder `path` that the run in it has written, without the subfolders in which earlier runs were
-    put.
+def list_own_entries(path: Path) -> list[Path]:
+    """Return the entries of the results folder `path` that the run in it has written, without the subfolders into which earlier runs were
+    moved; empty if there is no such folder.
     """
     entries = path.iterdir() if path.is_dir() else ()
     return [each for each in entries if is_ours(each) and not _EARLIER.fullmatch(each.name)]
 
 
 def move_aside(path: Path, run: str = "") -> Path | None:
-    """Move the files of an earlier run in the folder `path` into the subfolder named after that run's id, so that another run can write
-    there. Returns the subfolder; None if there are no files, or if they are of the run with the id `run`. If the move is interrupted, the
-    next call finishes it.
+    """Move the files of an earlier run in the folder `path` into the subfolder named after that run's id (or `incomplete-...` if it is
+    unknown), so that another run can write there. Returns the subfolder; None if there are no files, or if they are of the run with the id
+    `run`. If the move is interrupted, the next call finishes it.
     """
-    found = parts(path)
+    found = list_own_entries(path)
     if not found or (run and run == _run_of(path)):
         return None
     earlier = path / _run_of(path) if _run_of(path) else Path(tempfile.mkdtemp(prefix="incomplete-", dir=path))
@@ -268,15 +270,16 @@ def move_aside(path: Path, run: str = "") -> Path | None:
 
 
 def _run_of(path: Path) -> str:
-    """Return the id of the run whose files are in the folder `path`, "" if it is not known."""
+    """Return the id of the run whose files are in the folder `path`, by its first record or its resume data; "" if it is not known."""
     with contextlib.suppress(OSError, ValueError, KeyError), (path / METRICS).open(encoding="utf-8") as file:
         return str(json.loads(file.readline())["run"])
     return next((each.name for each in (path / UNFINISHED).glob("runs/*")), "")
 
 
 def read(path: Path) -> RunFolder:
-    """Return the run stored in the folder `path`. Raises DataError, with the file and what is wrong with it, if a file is missing, damaged
-    or of another version.
+    """Return the run stored in the folder `path`, finished or failed. Fields that were renamed since then have their present names. Raises
+    DataError, with the file and what is wrong with it, if result.json or metrics.jsonl is missing, or a file is damaged or of another
+    version.
     """
     result = _parse_json((path / RESULT).read_bytes(), where=str(path / RESULT)) if (path / RESULT).is_file() else None
     if not isinstance(result, dict) or not {"architecture", "epochs", "cost", "experiment"} <= result.keys():
@@ -322,8 +325,8 @@ def experiment_of(result: Mapping[str, Any]) -> Experiment:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write `data` to a temporary file and rename it to `path`, so that a reader sees the whole old file or the whole new one, also after a
-    crash.
+    """Write `data` to a temporary file in the same folder and rename it to `path`, so that a reader sees the whole old file or the whole
+    new one, also after a crash. The folder must exist. The file gets mode 0644.
     """
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -444,8 +447,8 @@ def _head_of_result(experiment: Experiment, *, label: Label, where: str, failure
 def _find_begin_and_end(
     records: Sequence[Record], epochs: Sequence[Mapping[str, Any]], *, started_at: float
 ) -> tuple[float, float]:
-    """Return (begin, end) of a run in unix seconds, from its records and the evaluations of its epochs. `started_at`: time of the run's
-    configuration, which for a resumed run is later than the records of the first attempt.
+    """Return (begin, end) of a run in unix seconds: from the earliest to the latest of `started_at`, its records, and the evaluations of
+    its epochs. `started_at`: time of the run's configuration, which for a resumed run is later than the records of the first attempt.
     """
     began = min([started_at, *(float(record["started_at"]) for record in records)])
     agreed = [float(epoch["at"]) for epoch in epochs if "at" in epoch]
@@ -453,7 +456,9 @@ def _find_begin_and_end(
 
 
 def sum_records(records: Sequence[Record]) -> dict[str, Any]:
-    """Return those fields of result.json that are sums over the records: invocations, stages, steps, traffic and staleness."""
+    """Return those fields of result.json that are sums over the records, by name: `invocations`, `stages`, `steps`, `traffic` and
+    `staleness`.
+    """
     return {
         "invocations": count_attempts(records),
         "stages": stages(records),
@@ -464,8 +469,8 @@ def sum_records(records: Sequence[Record]) -> dict[str, Any]:
 
 
 def staleness(records: Sequence[Record]) -> dict[str, float] | None:
-    """Return {"gradients", "mean", "max"}: how many gradients asynchronous peers averaged, and the mean and maximum of the gradients' age
-    in rounds. None if the records have no such figures, because the peers wait for one another.
+    """Return {"gradients", "mean", "max"}: how many gradients asynchronous peers averaged, and the mean (over gradients) and maximum of the
+    gradients' age in rounds. None if the records have no such figures, because the peers wait for one another.
     """
     found = [record for record in records if record.get("staleness") is not None]
     if not found:
@@ -513,8 +518,9 @@ def _add_numbers(row: dict[str, Any], **by: float) -> None:
 
 
 def steps(records: Sequence[Record]) -> list[dict[str, Any]]:
-    """Return a row for each step with its number of invocations, cold starts and failures, its seconds (wall, processor, INIT, billed) and
-    its peak memory in MB over all records. `slot_wait_s`, the wait for a free core of the local machine, is in no other field.
+    """Return a row for each step, in order of first appearance, with its number of invocations, cold starts and failures, its seconds
+    (wall, processor, INIT, billed) and its peak memory in MB over all records. `slot_wait_s`, the wait for a free core of the local
+    machine, is in no other field. Programs on instances have no billed seconds.
     """
     table: dict[str, dict[str, Any]] = {}
     zero = ("count", "cold", "failed", "wall_s", "cpu_s", "init_s", "slot_wait_s", "billed_s", "max_rss_mb")
@@ -529,7 +535,7 @@ def steps(records: Sequence[Record]) -> list[dict[str, Any]]:
             cpu_s=float(record["cpu_s"]),
             init_s=init_s(record),
             slot_wait_s=busy_s(record) - float(record["wall_s"]),
-            billed_s=0.0 if on_instance(record) else billed_ms(record) / 1_000,
+            billed_s=0.0 if is_on_instance(record) else billed_ms(record) / 1_000,
         )
         row["max_rss_mb"] = max(row["max_rss_mb"], float(record.get("max_rss_mb") or 0.0))
     return list(table.values())
@@ -545,7 +551,7 @@ def _epoch_rows(epochs: Sequence[Mapping[str, Any]], run: bill.BilledRun) -> lis
     for epoch in sorted(epochs, key=lambda e: int(e["epoch"])):
         number = int(epoch["epoch"])
         before, moment = moment, float(epoch["at"]) if "at" in epoch else moment + float(epoch["wall_s"])
-        until, given = run.until(moment), epoch.get("train_loss")
+        until, given = run.cost_until(moment), epoch.get("train_loss")
         rows.append(
             {
                 "epoch": number,
@@ -563,9 +569,9 @@ def _epoch_rows(epochs: Sequence[Mapping[str, Any]], run: bill.BilledRun) -> lis
 
 
 def train_losses(records: Sequence[Record]) -> dict[int, float]:
-    """Return the mean training loss by epoch, weighted by the number of samples (or predictions) behind each loss. Work that was done twice
-    counts once, and losses that are not finite are left out. A record has one `loss`, or `losses` as (epoch, mean, weight) if its
-    invocation worked on several epochs.
+    """Return {epoch: mean training loss}, weighted by the number of samples (or predictions) behind each loss. Work that was done twice
+    counts once, and losses that are not finite are left out, as are epochs without a loss. A record has one `loss`, or `losses` as (epoch,
+    mean, weight) if its invocation worked on several epochs.
     """
     once = {cell_of(r): r for r in records if r["outcome"] == "ok"}
     total: dict[int, float] = defaultdict(float)

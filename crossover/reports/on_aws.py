@@ -11,7 +11,7 @@ from crossover.reports.display import Band, band_of
 @dataclass(frozen=True, kw_only=True)
 class OnAws:
     """The projection of one run on AWS by repeated simulation. `seconds`, `usd`: time and total bill in each random draw, infinite if AWS
-    would not run it; `words`: what was simulated; `problems`: reasons why AWS would not run it; `outside`: assumptions beyond the measured
+    would not run it; `words`: what was simulated; `problems`: reasons why AWS would not run it; `outside`: settings beyond the measured
     range. Compared runs have the same draws.
     """
 
@@ -23,12 +23,14 @@ class OnAws:
 
     @property
     def time(self) -> Band:
-        """The 5th, 50th and 95th percentile of the projected seconds."""
+        """The 5th, 50th and 95th percentile of the projected seconds, over the draws in which AWS would run it; NaN if it never would."""
         return band_of(self.seconds)
 
     @property
     def dollars(self) -> Band:
-        """The 5th, 50th and 95th percentile of the projected total AWS bill in dollars."""
+        """The 5th, 50th and 95th percentile of the projected total AWS bill in dollars, over the draws in which AWS would run it; NaN if it
+        never would.
+        """
         return band_of(self.usd)
 
     @property
@@ -49,7 +51,7 @@ class OnAws:
         return display.band(display.seconds, *self.time), display.band(display.usd, *self.dollars)
 
     def as_json(self) -> dict[str, Any]:
-        """Return this projection as it is written to projection.json."""
+        """Return this projection as it is written to projection.json; `seconds` and `usd` are None if AWS would not run it."""
         return {
             "label": "projected",
             "words": self.words,

@@ -63,8 +63,8 @@ class Plot:
 
 
 def as_svg_file(svg: str) -> str:
-    """Return the text of an SVG file for `svg`, the inline picture of a page: with the name space, and with fixed colours in place of the
-    page's.
+    """Return the text of an SVG file for `svg`, the inline picture of a page: with the SVG name space, and with fixed colours in place of
+    the page's CSS variables.
     """
     for n, (colour, _) in enumerate(PALETTE):
         svg = svg.replace(f"var(--series-{n})", colour)
@@ -160,7 +160,7 @@ def offer_choice(found: Sequence[Plot]) -> dict[str, Any]:
 
 
 def shorten(sheet: Sheet, *, best: Sequence[Sequence[str]] | None = None, what: str = "that come first") -> list[Sheet]:
-    """Return the table in a list if it has at most MOST_ROWS rows; otherwise a table of the first MOST_ROWS rows, and the whole table,
+    """Return the table in a list if it has at most MOST_ROWS rows; otherwise two tables: the first MOST_ROWS rows, and the whole table,
     folded. `best`: the rows in another order, from which the first table takes its rows; `what`: words for the chosen rows, which follow
     "The 6 of 9".
     """
@@ -178,7 +178,7 @@ def place_of(result: Mapping[str, Any]) -> str:
 
 
 def epochs_sheet(result: Mapping[str, Any]) -> list[Sheet]:
-    """Return a table of the values of each epoch of a run, in a list; an empty list if the run has no epochs. `result`: content of
+    """Return a folded table of the values of each epoch of a run, in a list; an empty list if the run has no epochs. `result`: content of
     result.json.
     """
     metric = display.metric_of(result)

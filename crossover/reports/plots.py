@@ -65,8 +65,8 @@ PlotPoint = tuple[float, float]
 
 
 def series(n: int) -> str:
-    """Return the colour of the `n`-th series, as a placeholder that `svg` replaces by the CSS variable of the page's palette. After the
-    last colour they begin again.
+    """Return the colour of the `n`-th series, a placeholder that `svg` replaces by the CSS variable of the page's palette. After the last
+    colour they begin again.
     """
     return SERIES[n % len(SERIES)]
 
@@ -88,11 +88,13 @@ def lines(
     bands: Mapping[str, Sequence[tuple[float, float, float]]] | None = None,
     looks: Mapping[str, SeriesLook] | None = None,
 ) -> str:
-    """Return a chart of curves as inline SVG, each curve labelled at its end. On a logarithmic axis, points at 0 or below are left out.
+    """Return a chart of curves as inline SVG; if there are several, each is labelled at its end. On a logarithmic axis, points at 0 or
+    below are left out, as are points whose y is None.
 
     `curves`: points (x, y) by label; `x`, `y`: titles of the axes; `name`: prefix that makes ids unique in a page; `log_x`, `log_y`: use a
-    logarithmic axis; `percent`: show y in percent; `format_x`: formats the ticks of the x axis; `dashed`: labels of dashed curves; `bands`:
-    shaded areas by label, as (x, low, high); `looks`: colour and marker by label. Curves with equal looks differ in line style.
+    logarithmic axis; `percent`: show y, a share, in percent; `format_x`: formats the ticks of the x axis; `dashed`: labels of dashed
+    curves; `bands`: shaded areas by label, as (x, low, high); `looks`: colour and marker by label. Curves with equal looks differ in line
+    style.
     """
     with styled():
         beside = LINE * sum(len(_wrap_label(label)) for label in curves) if len(curves) > 1 else 0.0
@@ -135,8 +137,9 @@ def _wrap_label(label: str) -> list[str]:
 
 
 def _write_curve_labels(axes: Axes, ends: Sequence[tuple[str, SeriesLook, PlotPoint]], *, line: float) -> None:
-    """Draw each curve's label with its marker to the right of the curve's last point, shifted vertically if labels would overlap. `ends`:
-    (label, look, last point) of each curve; `line`: height of a line of text as a share of the axes.
+    """Draw each curve's label with its marker to the right of the axes, at the height of the curve's last point, shifted vertically if
+    labels would overlap, with a line to the point. `ends`: (label, look, last point) of each curve; `line`: height of a line of text as a
+    share of the axes.
     """
     axes.autoscale_view()
     place = axes.transScale + axes.transLimits
@@ -173,11 +176,11 @@ def bars(
     tick: Callable[[float], str] | None = None,
     looks: Sequence[SeriesLook] = (),
 ) -> str:
-    """Return a chart of horizontal bars as inline SVG.
+    """Return a chart of horizontal bars as inline SVG, the first row at the top.
 
-    `rows`: (label, value) of each bar; `x`: title of the axis; `name`: prefix that makes ids unique in a page; `shown`: formats the value
-    beside a bar; `title`: title for screen readers; `tick`: formats the ticks of the axis, by default as `shown`; `looks`: looks from which
-    the bars take their colours.
+    `rows`: (label, value) of each bar, values at least 0; `x`: title of the axis; `name`: prefix that makes ids unique in a page; `shown`:
+    formats the value beside a bar; `title`: title for screen readers; `tick`: formats the ticks of the axis, by default as `shown`;
+    `looks`: a look for each bar, of which it takes the colour; without any, all have the first colour.
     """
     with styled():
         figure = Figure(figsize=(WIDTH_IN, 0.7 + 0.27 * max(1, len(rows))))
@@ -228,11 +231,11 @@ def marks(
     log: bool = True,
     percent: bool = False,
 ) -> str:
-    """Return a chart of points with error bars in both directions as inline SVG. Groups differ in colour and marker, and chosen points are
-    larger and outlined.
+    """Return a chart of points with error bars in both directions as inline SVG. Groups differ in colour and marker; chosen points are
+    larger and outlined. A legend is drawn unless groups are too many or their names too long.
 
     `found`: the points; `x`, `y`: titles of the axes; `name`: prefix that makes ids unique in a page; `format_x`: formats the ticks of the
-    x axis; `log`: use two logarithmic axes; `percent`: show y in percent.
+    x axis; `log`: use logarithmic axes for both; `percent`: show y, a share, in percent.
     """
     groups = list(dict.fromkeys(each.group for each in found))
     longest = max(map(len, groups), default=0)
@@ -423,9 +426,9 @@ COLUMNS = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stretch of time in a picture of all invocations of a run. `row`: name of the row, such as worker 0; `lane`: number of its line
-    within the row, for invocations that overlap; `begin_s`, `end_s`: seconds since the run began; `kind`: name of the step, or COLD or
-    WAIT.
+    """A stretch of time in a picture of all invocations of a run. `row`: name of the row, such as "worker 0" or "run"; `lane`: number of
+    its line within the row, for invocations that overlap; `begin_s`, `end_s`: seconds since the run began; `kind`: name of the step, or
+    COLD or WAIT; `failed`: whether its invocation failed or was superseded.
     """
 
     row: str
@@ -437,8 +440,9 @@ class Span:
 
 
 def spans(records: Iterable[Record], *, started_at: float) -> list[Span]:
-    """Return the stretches of time of all invocations of a run: for each its INIT, then its wait for a core, then the step itself.
-    Invocations that overlap in one row are put into different lanes. `started_at`: start of the run in unix seconds.
+    """Return the stretches of time of all invocations of a run: for each its INIT (Lambda's start of a new environment), then its wait for
+    a core, then the step itself; without those of no length. Invocations that overlap in one row are put into different lanes.
+    `started_at`: start of the run in unix seconds.
     """
     rows: dict[str, list[Record]] = defaultdict(list)
     for record in records:
@@ -501,9 +505,9 @@ def _merge_spans(found: Sequence[Span], *, grain_s: float) -> list[Span]:
 
 
 def draw(records: Sequence[Record], *, started_at: float, epochs: Sequence[Mapping[str, float]], name: str) -> str:
-    """Return a picture of all invocations of a run over time as inline SVG, with one row for each worker. `records`: of the invocations;
-    `started_at`: unix seconds at which the axis begins; `epochs`: rows of result.json, whose ends are drawn as dotted lines unless they are
-    too many; `name`: prefix that makes ids unique in a page.
+    """Return a picture of all invocations of a run over time as inline SVG, with one row for each worker; above them a row for steps that
+    belong to no worker. `records`: of the invocations; `started_at`: unix seconds at which the axis begins; `epochs`: rows of result.json,
+    whose ends are drawn as dotted lines unless they are more than EPOCH_LINES; `name`: prefix that makes ids unique in a page.
     """
     found = merge_to_limit(spans(records, started_at=started_at))
     rows = sorted({span.row for span in found}, key=lambda row: (row != "run", len(row), row))
@@ -553,8 +557,8 @@ def _by_start(records: Sequence[Record]) -> list[Record]:
 
 
 def _draw_shapes(axes: Axes, found: Sequence[Span], base: Mapping[str, float], *, steps: Sequence[str]) -> list[Patch]:
-    """Draw all spans, with a single path for each kind, so that thousands of rectangles make a small file, and outline the failed ones.
-    Returns the entries of the legend. `base`: lower edge of each row; `steps`: names of the steps in the order of their colours.
+    """Draw all spans into `axes`, with a single path for each kind, so that thousands of rectangles make a small file, and outline the
+    failed ones. Returns the entries of the legend. `base`: lower edge by row; `steps`: names of the steps in the order of their colours.
     """
     fills = {COLD: (INK, ""), WAIT: (FAINT, "")}
     fills |= {step: (series(n), HATCHES[n % len(HATCHES)]) for n, step in enumerate(steps)}

@@ -15,8 +15,8 @@ STALE_AFTER = 180  # days, if the file does not say
 
 @dataclass(frozen=True, kw_only=True)
 class Price:
-    """The price of one item: `usd` dollars for one `unit` at the date `as_of`. `item`: key in the price list; `source`: where the price was
-    read; `verified`: whether it was checked there; `confirmed`: a second source, or "".
+    """The price of one item: `usd` dollars for one `unit` at the date `as_of`, a month or a day. `item`: key in the price list; `source`:
+    where the price was read; `verified`: whether it was checked there; `confirmed`: a second source, or "".
     """
 
     item: str
@@ -32,7 +32,8 @@ class Price:
 @dataclass(frozen=True, kw_only=True)
 class Prices:
     """The price list of one AWS region. `as_of`: date of the list, which prices without a date of their own have; `hours_per_month`: length
-    of a month in the list; `items`: prices by key; `stale_after`: age in days from which a price counts as old.
+    of a month in the list; `items`: prices by key; `stale_after`: age in days, from the end of a price's month or day, beyond which it
+    counts as old.
     """
 
     region: str
@@ -47,8 +48,8 @@ class Prices:
         return f"prices of {self.region}, {self.as_of}"
 
     def stale(self, items: Iterable[str], today: date) -> str:
-        """Return a sentence that names the dates of those prices of `items` that are more than `stale_after` days old at the date `today`;
-        "" if none is.
+        """Return a sentence that names the dates of those prices of `items` that are more than `stale_after` days old on the date `today`;
+        "" if none is. Raises ConfigError if the list lacks an item.
         """
         old = sorted(
             {self.of(item).as_of for item in items if (today - _last_day(self.of(item).as_of)).days > self.stale_after}
@@ -59,7 +60,9 @@ class Prices:
         return f"Prices of {dates} are more than {self.stale_after} days old: `crossover prices refresh` gets today's."
 
     def of(self, item: str) -> Price:
-        """Return the price of `item`. Raises ConfigError, which names similar items, if the list has none: a cost is never guessed."""
+        """Return the price of `item`, a key such as "ec2.t4g.medium". Raises ConfigError, which names similar items, if the list has none:
+        a cost is never guessed.
+        """
         if item in self.items:
             return self.items[item]
         family = item.split(".")[0]
@@ -69,8 +72,8 @@ class Prices:
 
 
 def load(path: Path = PRICING) -> Prices:
-    """Return the price list in the YAML file `path`. Raises ConfigError, which names the item and the field, if the file is not a valid
-    list.
+    """Return the price list in the YAML file `path`, by default config/pricing.yaml, read at every call. Raises ConfigError, which names
+    the item and the field, if the file is not a valid list.
     """
     import yaml  # functions, which have none, get their prices in the run's facts
 

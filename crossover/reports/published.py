@@ -15,8 +15,9 @@ PUBLISHED = Path(__file__).parents[2] / "config" / "published.yaml"
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One row of a table printed in a paper. `row`: its name; `about`: what the table is about; `figures`: values by column; `deviates`:
-    for figures that do not follow from the paper's own formula, the differing values; `note`: remark of ours.
+    """One row of a table printed in a paper. `row`: its name; `about`: what the table is about; `figures`: values by column, with values
+    that the table states once for all rows; `deviates`: by column, for figures that do not follow from the paper's own formula, `formula`
+    (what it gives) and `relative` (formula / printed - 1); `note`: remark of ours.
     """
 
     paper: str
@@ -35,7 +36,9 @@ class Row:
 
 @cache
 def load(path: Path = PUBLISHED) -> tuple[Row, ...]:
-    """Return all rows of all tables in config/published.yaml. The file is read once."""
+    """Return all rows of all tables in the YAML file `path`, by default config/published.yaml, in its order. A file is read once per
+    process.
+    """
     plain = yaml.safe_load(path.read_text(encoding="utf-8"))
     return tuple(_row(table, entry) for table in plain["tables"] for entry in table["rows"])
 
@@ -43,8 +46,8 @@ def load(path: Path = PUBLISHED) -> tuple[Row, ...]:
 def rows(
     *, paper: str | None = None, table: str | None = None, architecture: str | None = None, model: str | None = None
 ) -> list[Row]:
-    """Return those rows of the papers that match every given argument; None matches all. `paper`, `table`: where the row is printed;
-    `architecture`, `model`: values in the row.
+    """Return those rows of config/published.yaml that match every given argument, in the file's order; None matches all. `paper`, `table`:
+    where the row is printed; `architecture`, `model`: values in the row.
     """
     return [
         row

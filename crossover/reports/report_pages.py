@@ -45,13 +45,13 @@ from crossover.reports.tables import warnings
 
 
 def run_page(run: RunFolder, on_aws: OnAws | None = None) -> Page:
-    """Return the page of a run: its figures, plots and tables, its projection `on_aws` if there is one, and the papers' figures for its
-    architecture.
+    """Return the page of a run, as data for `render`: its figures, plots and tables, its projection `on_aws` if there is one, and the
+    papers' figures for its architecture.
     """
     result = run.result
     return Page(
         kind="Run",
-        title=answer(result, on_aws),
+        title=make_run_title(result, on_aws),
         subtitle=subtitle(result),
         labels=[result["label"], *({result["cost"]["label"]} - {result["label"]})],
         links=_list_existing_links(run.path, (folder.RESULT, "result.json"), (folder.METRICS, "metrics.jsonl")),
@@ -63,7 +63,7 @@ def run_page(run: RunFolder, on_aws: OnAws | None = None) -> Page:
             figures_sheet(result, on_aws),
             *epochs_sheet(result),
             *published_sheets([result["architecture"]]),
-            _configuration(result),
+            _configuration_sheet(result),
             facts_sheet("Data", result.get("data", {}), folded=True),
             facts_sheet("Versions", result["versions"], folded=True),
         ],
@@ -100,8 +100,8 @@ def _warn_if_refused(on_aws: OnAws | None) -> list[str]:
     return [] if on_aws is None or on_aws.would_run else [f"AWS would not run this: {'; '.join(on_aws.problems)}"]
 
 
-def answer(result: Result, on_aws: OnAws | None = None) -> str:
-    """Return the title of a run's page, a sentence with the metric that the run reached and its time and dollars: those projected on AWS if
+def make_run_title(result: Result, on_aws: OnAws | None = None) -> str:
+    """Return the title of a run's page: a sentence with the metric that the run reached and its time and dollars, those projected on AWS if
     `on_aws` would run, otherwise those where it ran. `result`: content of result.json.
     """
     metric, value = display.metric_of(result), _final_metric(result)
@@ -121,8 +121,8 @@ def answer(result: Result, on_aws: OnAws | None = None) -> str:
 
 
 def _final_metric(result: Result) -> float | None:
-    """Return the value of the run's metric at its end, or after the last epoch of a run that did not finish; None if nothing was evaluated.
-    `result`: content of result.json.
+    """Return the value of the run's metric that result.json has for its end, or else after the last epoch in it; None if nothing was
+    evaluated. `result`: content of result.json.
     """
     epochs = result["epochs"]
     value: float | None = (result["final"] or {}).get("val_metric", epochs[-1]["val_metric"] if epochs else None)
@@ -248,8 +248,8 @@ def _curves_of_run(result: Result) -> list[Plot]:
 
 
 def _clock_suffix(result: Result) -> str:
-    """Return the words that follow "seconds" in an axis title for a run on this machine; "" for a run on AWS. `result`: content of
-    result.json.
+    """Return the words that follow "seconds" in an axis title: " of this machine" for a run that was measured here, "" for one on AWS.
+    `result`: content of result.json.
     """
     return " of this machine" if place_of(result) == HERE else ""
 
@@ -336,8 +336,8 @@ def _timeline(run: RunFolder) -> list[Plot]:
 
 
 def published_sheets(architectures: Sequence[str]) -> list[Sheet]:
-    """Return a table of the papers' rows for these architectures with their source and notes, in a list; an empty list if
-    there are none.
+    """Return a folded table of the papers' rows for these architectures with their source and notes, in a list; an empty list if there are
+    none. `architectures`: their names, such as "spirt".
     """
     shown = {"model", "accuracy", "minutes", "function_s", "epoch_s", "compute_s", "memory_mb", "total_usd", "peer_usd"}
     rows = []
@@ -352,7 +352,7 @@ def published_sheets(architectures: Sequence[str]) -> list[Sheet]:
     return [sheet] if rows else []
 
 
-def _configuration(result: Result) -> Sheet:
+def _configuration_sheet(result: Result) -> Sheet:
     """Return a table of all fields of a run's experiment; a field that differs from its default has the default beside it. `result`:
     content of result.json.
     """
@@ -374,8 +374,8 @@ Points = dict[str, list[tuple[float, float]]]
 
 
 def comparison_page(found: Comparison, links: Sequence[tuple[str, str]] = ()) -> Page:
-    """Return the page of a comparison: verdict, tables, curves, and the stages and cost of each run, folded. `links`: (path, words) of
-    files in the page's folder.
+    """Return the page of a comparison, as data for `render`: verdict, tables, curves, and the stages and cost of each run, folded. `links`:
+    (path, words) of files in the page's folder.
     """
     labels = list(dict.fromkeys(name for e in found.entries for name in (e.label, e.cost_label)))
     at = [] if found.goal is None else ["--at", f"{found.goal:g}"]
@@ -383,17 +383,17 @@ def comparison_page(found: Comparison, links: Sequence[tuple[str, str]] = ()) ->
     facts = f"{display.describe_subject(found.runs[0].result)}, {display.count(len(found.runs), 'run')}; {', '.join(priced)}"
     return Page(
         kind="Comparison",
-        title=_answer(found),
+        title=_make_comparison_title(found),
         subtitle=facts,
         labels=labels,
         links=links,
         verdict=found.verdict,
         commands=[shlex.join(["crossover", "compare", *(str(run.path) for run in found.runs), *at])],
         warnings=_shorten_marks(found.marks),
-        **offer_choice(_curves(found)),
+        **offer_choice(_comparison_curves(found)),
         sheets=[
-            *_on_aws(found),
-            *_table(found),
+            *_projection_sheets(found),
+            *_run_sheets(found),
             *_list_differences(found.marks),
             *published_sheets([entry.architecture for entry in found.entries]),
         ],
@@ -423,8 +423,8 @@ MOST_MARKS = 3
 
 
 def _split_marks(marks: Sequence[str]) -> tuple[list[str], list[tuple[str, str]]]:
-    """Return (marks, differences) of a comparison's caveats. If more than MOST_MARKS of them say that a setting differs, these are returned
-    as (setting, values) in the second list, otherwise all are in the first.
+    """Return (marks, differences) of a comparison's caveats `marks`. If more than MOST_MARKS of them say that a setting differs, these are
+    returned as (setting, values) in the second list; otherwise all are in the first, and the second is empty.
     """
     differing = [(found[1], found[2]) for mark in marks if (found := DIFFERENCE.fullmatch(mark))]
     if len(differing) <= MOST_MARKS:
@@ -457,9 +457,9 @@ def _list_differences(marks: Sequence[str]) -> list[Sheet]:
     )
 
 
-def _answer(found: Comparison) -> str:
-    """Return the title of a comparison's page: which run is cheapest and which soonest on AWS if projections are known; otherwise the first
-    sentence of the verdict, and in front of it, if nobody won, which run reached the best metric.
+def _make_comparison_title(found: Comparison) -> str:
+    """Return the title of a comparison's page: which run is cheapest and which soonest on AWS, if at least two runs have projections;
+    otherwise the first sentence of the verdict, and in front of it, if nobody won, which run reached the best metric.
     """
     running = {name: each for name, each in found.on_aws.items() if each.would_run}
     leads = (
@@ -496,8 +496,8 @@ def _looks(found: Comparison) -> dict[str, SeriesLook]:
 
 
 def _points(found: Comparison, figure: str) -> Points:
-    """Return the curve of each compared run by its name: points (x, metric) of its epochs. `figure`: the field of an epoch that is x, such
-    as elapsed_s.
+    """Return the curve of each compared run by its name: points (x, metric) of its evaluated epochs. `figure`: the field of an epoch that
+    is x, such as "elapsed_s".
     """
     return {
         entry.name: [
@@ -507,7 +507,7 @@ def _points(found: Comparison, figure: str) -> Points:
     }
 
 
-def _curves(found: Comparison) -> list[Plot]:
+def _comparison_curves(found: Comparison) -> list[Plot]:
     """Return the plots of a comparison: the metric against time, against dollars (twice) and against epochs."""
     projected = any(entry.cost_label == "projected" for entry in found.entries)
     basis = " (this machine's seconds at AWS's prices)" if projected else ""
@@ -538,7 +538,9 @@ def _curves(found: Comparison) -> list[Plot]:
 
 
 def _common_clock_suffix(found: Comparison) -> str:
-    """Return the words that follow "seconds" in an axis title if all compared runs were on this machine; "" if one was on AWS."""
+    """Return the words that follow "seconds" in an axis title: those of `_clock_suffix` if they are equal for all compared runs, otherwise
+    "".
+    """
     told = {_clock_suffix(run.result) for run in found.runs}
     return told.pop() if len(told) == 1 else ""
 
@@ -559,9 +561,9 @@ def _comparison_bars(found: Comparison) -> list[Plot]:
     ]
 
 
-def _table(found: Comparison) -> list[Sheet]:
-    """Return the table of a comparison with one row per run, in a list; if there are more than MOST_ROWS runs, preceded by a table of those
-    with the best metric.
+def _run_sheets(found: Comparison) -> list[Sheet]:
+    """Return the table of a comparison with one row per run, in a list; if there are more than MOST_ROWS runs, it is folded, and preceded
+    by a table of those with the best metric.
     """
     goal = found.to_goal
     head = [
@@ -597,7 +599,7 @@ def _table(found: Comparison) -> list[Sheet]:
     return shorten(sheet, best=ranked, what=f"with the best {found.metric.words}")
 
 
-def _on_aws(found: Comparison) -> list[Sheet]:
+def _projection_sheets(found: Comparison) -> list[Sheet]:
     """Return a table of the time and dollars of each run as projected on AWS, in a list, shortened if it is long; an empty list if there
     are no projections.
     """
@@ -620,8 +622,8 @@ SCRIPTS = Path(__file__).parent
 
 
 def write_report(run: Path | RunFolder, on_aws: OnAws | None = None) -> Path:
-    """Write `report.html` into a run's folder and return its path. `run`: the run or its folder; `on_aws`: the run's projection on AWS.
-    Raises DataError for a folder that holds no run.
+    """Write `report.html` into a run's folder, replacing an earlier one, and return its path. `run`: the run or its folder; `on_aws`: the
+    run's projection on AWS, if known. Raises DataError for a folder that holds no run.
     """
     if isinstance(run, Path):
         run = folder.read(run)
@@ -631,8 +633,8 @@ def write_report(run: Path | RunFolder, on_aws: OnAws | None = None) -> Path:
 
 
 def write_comparison(found: Comparison, out: Path) -> Path:
-    """Write the page (report.html) and the CSV file (comparison.csv) of a comparison into the folder `out`, and return the path of the
-    page.
+    """Write the page (report.html) and the CSV file (comparison.csv) of a comparison into the folder `out`, which is created if necessary,
+    and return the path of the page. It links to the runs' own reports that exist.
     """
     out.mkdir(parents=True, exist_ok=True)
     folder.write_atomically(out / CSV, to_csv(found).encode())
@@ -644,7 +646,9 @@ def write_comparison(found: Comparison, out: Path) -> Path:
 
 
 def render(page: Page) -> str:
-    """Return the HTML text of a page. Every text is escaped except the project's own SVG, styles and scripts."""
+    """Return the HTML text of a page, one file that loads nothing. Every text is escaped except the project's own SVG, styles and
+    scripts.
+    """
     environment = Environment(
         loader=FileSystemLoader(SCRIPTS),
         autoescape=True,
@@ -664,7 +668,9 @@ def render(page: Page) -> str:
 
 
 def file_name(title: str) -> str:
-    """Return the title as a file name without an extension: in lower case, with hyphens in place of everything but letters and digits."""
+    """Return the title as a file name without an extension: in lower case, with hyphens in place of everything but letters and digits;
+    "page" if nothing is left.
+    """
     return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-") or "page"
 
 

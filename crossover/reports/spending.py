@@ -30,12 +30,14 @@ if TYPE_CHECKING:
 
 
 class BudgetReached(UserError):
-    """The error that a run has reached its budget and was stopped, or has ended itself. Its results so far are kept."""
+    """The error that a run has reached its budget (lifetime.budget_usd) and was stopped, or has ended itself. Its results so far are
+    kept.
+    """
 
 
-def why_no_further_epoch(limit_usd: float, usd: float, *, dearest_usd: float) -> str:
+def explain_no_further_epoch(limit_usd: float, usd: float, *, dearest_usd: float) -> str:
     """Return the reason why a run must not start another epoch, "" if it may. It must not if its cost so far, `usd`, plus that of its most
-    expensive epoch, `dearest_usd`, exceeds the budget `limit_usd`.
+    expensive epoch so far, `dearest_usd`, exceeds the budget `limit_usd`.
     """
     if usd + dearest_usd <= limit_usd:
         return ""
@@ -66,9 +68,9 @@ TRANSITIONS_PER_S = 4  # of one worker, at most: assumed; a poll and its wait ta
 
 
 def pricing_facts(experiment: Experiment, *, side_by_side: int) -> dict[str, Any]:
-    """Return what a run must know to compute its own cost, as a part of its configuration: `prices`, `infrastructure`, and
-    `most_usd_per_s`, the highest rate at which the run can spend. `side_by_side`: number of minibatches that one worker computes at once.
-    Raises ConfigError if a price is missing.
+    """Return what a run must know to compute its own cost, as a part of the configuration in its bucket: `prices`, `infrastructure`, and
+    `most_usd_per_s`, the highest dollars per second that the run can spend. `side_by_side`: number of minibatches that one worker computes
+    at once. Raises ConfigError if a price is missing.
     """
     listed, found = pricing.load(), infrastructures.infrastructure_of(experiment)
     return {
@@ -85,8 +87,8 @@ def pricing_facts(experiment: Experiment, *, side_by_side: int) -> dict[str, Any
 
 def _highest_usd_per_s(experiment: Experiment, found: Infrastructure, listed: Prices, *, side_by_side: int) -> float:
     """Return the highest dollars per second that a run can spend: all of its infrastructure, and as many functions as can run at once,
-    working without a pause. `found`: the infrastructure; `listed`: prices; `side_by_side`: number of minibatches that one worker computes
-    at once.
+    working without a pause, each with the largest memory. `found`: the infrastructure; `listed`: prices; `side_by_side`: number of
+    minibatches that one worker computes at once. Raises ConfigError if a price is missing.
     """
     hour_s = 3_600
     standing = sum(line.usd for line in bill(Quantities(), found, listed, duration_s=hour_s, transitions=0))
@@ -98,9 +100,9 @@ def _highest_usd_per_s(experiment: Experiment, found: Infrastructure, listed: Pr
 
 
 def compute_deadline(experiment: Experiment, money: Facts, *, began: float, usd: float, now: float) -> str:
-    """Return the time until which a run may continue without being followed by its command, as RFC 3339 text: the end of its maximum
-    duration, or earlier the time at which it could have spent its budget. `money`: result of `pricing_facts`; `began`, `now`: unix seconds;
-    `usd`: cost so far.
+    """Return the time until which a run may continue without being followed by its command, as text in TIME_FORMAT (RFC 3339, UTC): the end
+    of its maximum duration, or earlier the time at which it could have spent its budget, if it spends as fast as it can. `money`: result of
+    `pricing_facts`, {} if it is unknown; `began`, `now`: unix seconds; `usd`: cost so far.
     """
     ends = began + experiment.lifetime.maximum_run_hours * 3_600
     if experiment.lifetime.budget_usd is not None and money:  # a run of an earlier version knows no prices
@@ -112,9 +114,9 @@ def compute_deadline(experiment: Experiment, money: Facts, *, began: float, usd:
 def write_deadline(
     objects: ObjectStore, keys: Keys, experiment: Experiment, money: Facts, *, began: float, usd: float
 ) -> None:
-    """Write the run's deadline to the bucket (`objects`, under a key of `keys`), where the clean-up reads it and stops the run. `money`:
-    result of `pricing_facts`; `began`: unix seconds at which the run began; `usd`: cost so far. To be called only by the run that is
-    current.
+    """Write the run's deadline to the bucket (`objects`, under a key of `keys`), replacing an earlier one. The stack's clean-up reads it
+    and stops the run after it. `money`: result of `pricing_facts`; `began`: unix seconds at which the run began; `usd`: cost so far. To be
+    called only by the run that is current.
     """
     moment = compute_deadline(experiment, money, began=began, usd=usd, now=runtime.time())
     objects.put(keys.deadline(began), moment.encode())
@@ -122,20 +124,24 @@ def write_deadline(
 
 def decide_spending(ctx: "Context", before: Facts) -> dict[str, Any]:
     """Return, after an epoch of a run that has a budget, `usd` (cost so far), `dearest_usd` (cost of the most expensive epoch) and
-    `over_budget` (why the run must stop, or ""). Also extends the run's deadline by what is left. `ctx`: the invocation's context;
-    `before`: the decision after the epoch before.
+    `over_budget` (why the run must stop, or ""). Also writes the run's deadline anew. `ctx`: the invocation's context; `before`: the
+    decision after the epoch before. Raises Corrupt if a record in the bucket is damaged.
     """
     limit = ctx.experiment.lifetime.budget_usd
     assert limit is not None
     usd = sum_spent_usd(ctx, epochs=before["epoch"] + 1)
     dearest = max(before.get("dearest_usd", 0.0), usd - before.get("usd", 0.0))
     write_deadline(ctx.objects, ctx.keys, ctx.experiment, ctx.facts.money, began=ctx.facts.created_at, usd=usd)
-    return {"usd": usd, "dearest_usd": dearest, "over_budget": why_no_further_epoch(limit, usd, dearest_usd=dearest)}
+    return {
+        "usd": usd,
+        "dearest_usd": dearest,
+        "over_budget": explain_no_further_epoch(limit, usd, dearest_usd=dearest),
+    }
 
 
 def sum_spent_usd(ctx: "Context", *, epochs: int) -> float:
-    """Return the dollars that the run has spent until now, from the records and usage snapshots in its bucket. `epochs`: number of epochs
-    decided so far. Records are kept in `ctx`, so that a process reads each only once.
+    """Return the total AWS bill in dollars that the run has caused until now, from the records and usage snapshots in its bucket. `epochs`:
+    number of epochs decided so far. Records are kept in `ctx`, so that a process reads each only once. Raises Corrupt if one is damaged.
     """
     ended = dict(ctx.resources.records.get(ctx.run, {}))  # a copy: in one process workers decide side by side
     marks, money = read_records(ctx.objects, ctx.keys, ended), ctx.facts.money
@@ -164,9 +170,9 @@ def bill_running(
     infrastructure: Infrastructure,
     prices: Prices,
 ) -> BilledRun:
-    """Return the bill of an unfinished run until `now` (unix seconds). `ended`: records of ended invocations; `marks`: usage snapshots of
-    running invocations; `began`: unix seconds at which the run began; `epochs`: number of epochs decided; `infrastructure`, `prices`: those
-    at the run's start.
+    """Return an unfinished run with all that it is billed for until `now` (unix seconds). `ended`: records of ended invocations; `marks`:
+    usage snapshots of running invocations; `began`: unix seconds at which the run began; `epochs`: number of epochs decided;
+    `infrastructure`, `prices`: those at the run's start.
     """
     records, architecture = [*ended, *(make_interim_record(mark, now) for mark in marks)], architecture_of(experiment)
     started_at = min([began, *(float(record["started_at"]) for record in records)])
@@ -217,8 +223,8 @@ def _collect_corrupt(key: str, damaged: dict[str, Corrupt] | None) -> Iterator[N
 
 
 def _call_in_parallel(gets: Iterable[Callable[[], T]]) -> list[T]:
-    """Call all functions, up to eight at a time, and return their results in order. If some fail, raise the error of the first of them in
-    the order of the functions.
+    """Call all functions in threads, up to eight at a time, and return their results in order. If some fail, raise the error of the first
+    of them in the order of the functions, after all have ended.
     """
     found, failed = run_in_threads(gets, slots=8)
     if failed:
@@ -241,7 +247,7 @@ def _infrastructure(plain: Facts) -> Infrastructure:
 
 
 def _prices(plain: Facts) -> Prices:
-    """Return the price list from the plain data in a run's configuration."""
+    """Return the price list from the plain data in a run's configuration. All its prices have the list's date."""
     items = {
         item: Price(item=item, usd=usd, unit=unit, as_of=plain["as_of"], source="the run's facts")
         for item, (usd, unit) in plain["items"].items()

@@ -30,16 +30,16 @@ _FIGURE = re.compile(r"[-+$<(±]?[\s$]*\d")
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Return a rich console for standard output or standard error. Its width is that of the terminal, or COLUMNS; if there is neither, as
-    for a pipe, lines are never broken.
+    """Return a new rich console for standard output or standard error. Its width is that of the terminal, or COLUMNS; if there is neither,
+    as for a pipe, lines are never broken. `stderr`: for standard error.
     """
     known = (sys.stderr if stderr else sys.stdout).isatty() or os.environ.get("COLUMNS", "").isdecimal()
     return Console(stderr=stderr, highlight=False, emoji=False, markup=False, width=None if known else ENDLESS)
 
 
 def show(*parts: RenderableType | str, stderr: bool = False) -> None:
-    """Print texts and tables, one below the other. Lines of text are broken between words, never inside a figure. `stderr`: print to
-    standard error.
+    """Print texts and tables, one below the other. Lines of text are broken between words, never inside a figure; control characters are
+    shown as escapes. `stderr`: print to standard error in place of standard output.
     """
     screen = console(stderr=stderr)
     for part in parts:
@@ -62,8 +62,9 @@ class WholeLine:
 
 @dataclass(frozen=True)
 class TextTable:
-    """Table for the terminal with a title and one line for each row; long words in the last column are continued on further lines. If the
-    terminal is too narrow, each row becomes a block of lines. Columns of figures are aligned right.
+    """Table for the terminal with a title and one line for each row; long text in the last column is continued on further lines. If the
+    terminal is too narrow, each row becomes a block of lines. Columns of figures are aligned right. `title`: "" for none; `head`: names of
+    the columns, all "" for no head.
     """
 
     title: str
@@ -131,7 +132,9 @@ def lines_of(text: Text, width: int, console: Console) -> list[Text]:
 
 
 def _text(cell: Cell) -> Text:
-    """Return a table cell as a rich text of its own, in which control characters are replaced by visible escapes."""
+    """Return a table cell as a rich text of its own, in which control characters are replaced by visible escapes. If there are any, styles
+    inside the text are lost.
+    """
     if isinstance(cell, str):
         return Text(quote_controls(cell))
     return cell.copy() if quote_controls(cell.plain) == cell.plain else Text(quote_controls(cell.plain), cell.style)
@@ -168,19 +171,19 @@ def label(name: str) -> Text:
 
 
 def summary(result: Result, on_aws: OnAws | None = None) -> RenderableType:
-    """Return one run as text for the terminal: the projection `on_aws` if there is one; then outcome, time, dollars, traffic and stages
-    where it ran; and warnings. `result`: content of result.json.
+    """Return one run for the terminal, to be printed by `show`: the projection `on_aws` if there is one; then time, dollars, traffic and
+    stages where it ran; and warnings. `result`: content of result.json.
     """
-    parts: list[RenderableType] = [_title(result), Text()]
+    parts: list[RenderableType] = [_title_line(result), Text()]
     if on_aws is not None:
         time, dollars = on_aws.shown
         parts.append(Text.assemble((f"{AWS}, by simulation", "bold"), f": {time}; {dollars}  ", label("projected")))
         parts += [*(Text(f"  {limit}") for limit in on_aws.limits), Text()]
     parts += [
         Text.assemble((place_of(result), "bold"), "  ", label(result["label"])),
-        _figures(result),
+        _figures_table(result),
         Text(),
-        _stages(result),
+        _stages_table(result),
     ]
     parts += [Text(f"! {warning}", style="bold red") for warning in warnings(result)]
     return Group(*(WholeLine(each) if isinstance(each, Text) else each for each in parts))
@@ -202,12 +205,12 @@ def warnings(result: Result) -> list[str]:
     return found
 
 
-def _title(result: Result) -> Text:
+def _title_line(result: Result) -> Text:
     """Return a title with the run's architecture, model, data and size. `result`: content of result.json."""
     return Text.assemble((result["architecture"], "bold"), f"  {display.describe_run(result)}")
 
 
-def _figures(result: Result) -> TextTable:
+def _figures_table(result: Result) -> TextTable:
     """Return a table of a run's metric, time, dollars, invocations and traffic. `result`: content of result.json."""
     rows = list[tuple[Cell, ...]]()
 
@@ -244,15 +247,15 @@ def _figures(result: Result) -> TextTable:
     return TextTable("", ["", "", ""], rows)
 
 
-def _stages(result: Result) -> TextTable:
+def _stages_table(result: Result) -> TextTable:
     """Return a table of a run's time by stage. `result`: content of result.json."""
     sheet = stages_sheet(result)
     return TextTable("stages", sheet.head, sheet.rows)
 
 
 def comparison(found: Comparison) -> RenderableType:
-    """Return a comparison of several runs as text for the terminal: a table with one row for each run, the caveats, projections on AWS, and
-    the verdict as the last line.
+    """Return a comparison of several runs for the terminal, to be printed by `show`: a table with one row for each run, the caveats,
+    projections on AWS, and the verdict as the last line.
     """
     metric, goal = found.metric, found.to_goal
     labels = {entry.label for entry in found.entries}

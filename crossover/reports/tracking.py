@@ -40,8 +40,8 @@ def check_installed(to: Logger) -> None:
 
 
 def write_curves(run: RunFolder, to: Logger, *, where: str) -> str:
-    """Write the curves of a run for the tracking tool `to`, and return the command that shows them. `where`: a folder (TensorBoard), or a
-    tracking URI or folder (MLflow). Raises MissingTool if the tool's library is not installed.
+    """Write the curves of a run for the tracking tool `to`, and return the command line that shows them. `where`: a folder (TensorBoard),
+    or a tracking URI or folder (MLflow). Raises MissingTool if the tool's library is not installed.
     """
     return _tensorboard(run, Path(where)) if to == "tensorboard" else _mlflow(run, where)
 
@@ -62,7 +62,9 @@ def iter_points(run: RunFolder) -> Iterator[tuple[int, float, dict[str, float]]]
 
 
 def _tensorboard(run: RunFolder, folder: Path) -> str:
-    """Write the curves of a run as TensorBoard's event files below `folder`, and return the command that shows them."""
+    """Write the curves of a run as TensorBoard's event files into a subfolder of `folder` with the run's name, and return the command line
+    that shows them.
+    """
     check_installed("tensorboard")
     from tensorboard.summary import Writer
 
@@ -78,8 +80,8 @@ def _tensorboard(run: RunFolder, folder: Path) -> str:
 
 
 def _mlflow(run: RunFolder, where: str) -> str:
-    """Write the curves, settings and versions of a run to MLflow, and return the command that shows them. `where`: a tracking URI, or a
-    folder, in which a database is created.
+    """Write the curves, settings and versions of a run to MLflow as a new run of the experiment that is called like the project, and return
+    the command line that shows them. `where`: a tracking URI, or a folder, in which a database is created.
     """
     check_installed("mlflow")
     import mlflow

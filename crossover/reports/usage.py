@@ -43,13 +43,13 @@ class Unrecorded:
 
 
 def cell_of(record: Record) -> StepPosition:
-    """Return (step, worker, epoch, round, minibatch): the piece of work that the invocation of a record did. A retry of an invocation has
-    the same.
+    """Return (step, worker, epoch, round, minibatch): the piece of work that the invocation of a record did. A retry has the same as the
+    attempt that it repeats.
     """
     return (record["step"], record["worker"], record["epoch"], record["round"], record["minibatch"])
 
 
-def on_instance(record: Record) -> bool:
+def is_on_instance(record: Record) -> bool:
     """Return whether the record is of a program on an EC2 instance, not of a Lambda function."""
     return bool(record.get("instance_type"))
 
@@ -67,15 +67,15 @@ def end(record: Record) -> float:
 
 
 def init_s(record: Record) -> float:
-    """Return the seconds of a record's INIT, Lambda's start of a new environment, which come before its handler; 0 if it was
-    no cold start.
+    """Return the seconds of a record's INIT, Lambda's start of a new environment, which come before its handler; 0 if it was no cold start
+    or is not known.
     """
     return float(record.get("init_s") or 0.0) if record.get("cold") else 0.0
 
 
 def billed_ms(record: Record) -> int:
     """Return the milliseconds that AWS bills for a record's invocation: the platform's own figure if the record has it, otherwise its
-    handler and INIT, rounded up to a millisecond.
+    handler and INIT, rounded up to a millisecond, at least 1.
     """
     if record.get("billed_ms") is not None:
         return int(record["billed_ms"])
@@ -89,8 +89,8 @@ def latest_end(records: Iterable[Record]) -> float | None:
 
 
 def traffic(records: Iterable[Record]) -> dict[str, dict[str, int]]:
-    """Return {channel: {"bytes_in", "bytes_out", "requests"}}, summed over all records. The channels are object store, tensor store and
-    message bus; `bytes_in` were received by steps, `bytes_out` sent by them.
+    """Return {channel: {"bytes_in", "bytes_out", "requests"}}, summed over all records. The channels object_store, tensor_store and bus
+    (messages) are always there; `bytes_in` were received by steps, `bytes_out` sent by them.
     """
     total = {channel: dict.fromkeys(FIGURES, 0) for channel in CHANNELS}
     for record in records:
@@ -128,8 +128,8 @@ WAIT_S, LOOK_EVERY_S = 180.0, 5.0
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """Lambda's own report of one invocation, from its log. `logged_at`: unix seconds when it reached the log; `init_ms`: duration of INIT,
-    None if the environment was warm; `memory_mb`, `max_memory_mb`: configured and used memory.
+    """Lambda's own report of one invocation, from its log. `logged_at`: unix seconds when it was logged; `function`: the function's name;
+    `init_ms`: duration of INIT, None if the environment was warm; `memory_mb`, `max_memory_mb`: configured memory and peak of the used one.
     """
 
     request_id: str
@@ -143,8 +143,9 @@ class Report:
 
 
 def read_reports(session: Any, stack: str, *, since_s: float) -> dict[str, Report]:
-    """Read Lambda's reports of all functions of a stack from CloudWatch Logs, and return them by request id. `session`: makes the AWS
-    clients; `stack`: the stack's name, with which the functions' names begin; `since_s`: unix seconds from which logs are read.
+    """Read Lambda's reports of all functions of a stack from CloudWatch Logs, and return them by request id; empty if nothing was logged.
+    `session`: boto3 session; `stack`: the stack's name, with which the functions' names begin; `since_s`: unix seconds from which logs are
+    read.
     """
     found = dict[str, Report]()
     wanted = {"startTime": int(since_s * 1_000), "filterPattern": '{ $.type = "platform.report" }'}
@@ -181,15 +182,17 @@ def _parse_report(function: str, event: Mapping[str, Any]) -> Report | None:
     )
 
 
-def wait_for(
+def wait_for_reports(
     session: Any, stack: str, records: Sequence[Record], *, wait_s: float = WAIT_S, every_s: float = LOOK_EVERY_S
 ) -> dict[str, Report]:
     """Read the logs repeatedly until they contain Lambda's report on every record of a function, or until `wait_s` seconds have passed, and
     return the reports by request id, including those of invocations without a record. They are read from a minute before the first record.
+    Reports that are missing at the end are no error.
 
-    `session`: makes the AWS clients; `stack`: name of the stack; `every_s`: seconds between two attempts.
+    `session`: boto3 session; `stack`: name of the stack; `records`: records of the run, of which those of programs are ignored; `every_s`:
+    seconds between two attempts.
     """
-    wanted = {each["request_id"] for each in records if each.get("request_id") and not on_instance(each)}
+    wanted = {each["request_id"] for each in records if each.get("request_id") and not is_on_instance(each)}
     since_s = min((float(each["started_at"]) for each in records), default=runtime.time()) - 60
     pause = Pauses(every_s, within_s=wait_s)
     while True:
@@ -199,11 +202,11 @@ def wait_for(
 
 
 def add_reports(records: Iterable[Record], reports: Mapping[str, Report]) -> list[dict[str, Any]]:
-    """Return copies of the records in which `billed_ms`, `init_s` and `max_rss_mb` are Lambda's own figures, if there is a report with the
-    record's request id. `reports`: reports by request id.
+    """Return copies of the records in which `billed_ms`, `max_rss_mb` and, for cold starts, `cold` and `init_s` are Lambda's own figures,
+    if there is a report with the record's request id. `reports`: reports by request id.
     """
     return [
-        {**record, **(_figures(report) if (report := reports.get(str(record.get("request_id")))) else {})}
+        {**record, **(_fields_of_report(report) if (report := reports.get(str(record.get("request_id")))) else {})}
         for record in records
     ]
 
@@ -223,8 +226,8 @@ def find_unrecorded(
     ]
 
 
-def _figures(report: Report) -> dict[str, Any]:
-    """Return the fields of a record that Lambda's report replaces, with their new values."""
+def _fields_of_report(report: Report) -> dict[str, Any]:
+    """Return the fields of a record that Lambda's report replaces, with their new values, by name."""
     figures: dict[str, Any] = {"billed_ms": report.billed_ms, "max_rss_mb": float(report.max_memory_mb)}
     if report.init_ms is not None:
         figures |= {"cold": True, "init_s": report.init_ms / 1_000}
@@ -236,9 +239,9 @@ def _figures(report: Report) -> dict[str, Any]:
 
 
 def expected_records(architecture: Architecture, *, workers: int, days: Calendar, epochs: int) -> Counter[str]:
-    """Return the least number of records by step that a run must have written after `epochs` epochs. Steps that wait for others count once
-    per round, and a worker that trains through several invocations once, because how often they run is not known beforehand. `workers`:
-    number of workers; `days`: calendar of the run's epochs and rounds.
+    """Return the least number of successful records by step that a run must have written after `epochs` epochs. Steps that wait for others
+    count once per round, and a worker that trains through several invocations once, because how often they run is not known beforehand.
+    `workers`: number of workers; `days`: calendar of the run's epochs and rounds.
     """
     counts: Counter[str] = Counter()
     rounds = days.rounds_until(days.epoch_of_decision(epochs))

@@ -249,7 +249,7 @@ def fetch_lambda_reports(prepared: PreparedRun, *, session: Any, where: str) -> 
         return
     records = list(prepared.records.values())
     wait_s = usage.WAIT_S if where == "aws" else _LOCAL_WAIT_S
-    found = usage.wait_for(session, stack, records, wait_s=wait_s)
+    found = usage.wait_for_reports(session, stack, records, wait_s=wait_s)
     if where == "aws":
         prepared.records.update(zip(list(prepared.records), usage.add_reports(records, found), strict=True))
     lost = usage.find_unrecorded(records, found, functions=functions, since_s=prepared.facts["created_at"])

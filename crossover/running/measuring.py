@@ -242,7 +242,7 @@ class StepInvoker:
         did not cost. An invocation without a report keeps its maximum cost. `wait_s`: longest wait for the reports.
         """
         asked = [{"request_id": each, "started_at": self._began_s} for each in self._paid]
-        found = usage.wait_for(self.session, self.stack, asked, wait_s=wait_s)
+        found = usage.wait_for_reports(self.session, self.stack, asked, wait_s=wait_s)
         mine = [report for request, report in found.items() if request in self._paid]
         for each in mine:
             paid = self._paid.pop(each.request_id)

@@ -387,7 +387,7 @@ def _poll_until_end(prepared: PreparedRun, execution: Execution, on_progress: On
             looked = runtime.monotonic()
             retry(lambda: read_records(prepared))
             now = runtime.time()
-            usd = bill_so_far(prepared, now=now).until(now).full_usd
+            usd = bill_so_far(prepared, now=now).cost_until(now).full_usd
             spending.check_budget(limit_usd, usd)
             if looked - put > DEADLINE_EVERY_S:  # the dollars not spent allow more time
                 put = looked
@@ -441,7 +441,7 @@ def extend_deadline(prepared: PreparedRun, *, usd: float | None = None) -> None:
     if usd is None:
         read_records(prepared)  # of a run that is resumed
         now = runtime.time()
-        usd = bill_so_far(prepared, now=now).until(now).full_usd
+        usd = bill_so_far(prepared, now=now).cost_until(now).full_usd
     facts, money = prepared.facts, prepared.facts.get("money", {})
     spending.write_deadline(
         prepared.objects, prepared.keys, prepared.experiment, money, began=facts["created_at"], usd=usd
@@ -496,7 +496,7 @@ def _make_progress(prepared: PreparedRun, *, seconds: float) -> Progress:
         val_metric=decision["val_metric"],
         metric=prepared.experiment.training.metric,
         seconds=seconds,
-        usd=bill_so_far(prepared, now=runtime.time()).until(decision["at"]).full_usd,
+        usd=bill_so_far(prepared, now=runtime.time()).cost_until(decision["at"]).full_usd,
     )
 
 
@@ -567,4 +567,4 @@ def load_run_with_cost(
     )
     prepared = attach_to_run(found.run, experiment, objects=objects, resume=found.run)
     read_all_progress(prepared)
-    return prepared, bill_so_far(prepared, now=now).until(now)
+    return prepared, bill_so_far(prepared, now=now).cost_until(now)

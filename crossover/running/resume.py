@@ -14,7 +14,7 @@ from typing import Any
 from crossover import runtime
 from crossover.errors import ConfigError, Corrupt, CrossoverError, Missing, UserError
 from crossover.experiment import Experiment, flatten_fields, from_plain
-from crossover.reports.folder import MODEL, RESULT, UNFINISHED, move_aside, parts
+from crossover.reports.folder import MODEL, RESULT, UNFINISHED, list_own_entries, move_aside
 from crossover.stores import documents
 from crossover.stores.encoding import build_header
 from crossover.stores.files import FileObjectStore
@@ -350,7 +350,7 @@ def begin_run(folder: Path, *, where: str) -> Iterator[None]:
     finally:
         if has_no_state(folder):
             discard_resume_data(folder)
-        if earlier and not parts(folder):
+        if earlier and not list_own_entries(folder):
             for each in earlier.iterdir():
                 each.rename(folder / each.name)
             earlier.rmdir()

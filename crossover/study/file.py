@@ -35,8 +35,9 @@ RESERVED_FIELDS |= {"seed": "cannot vary here: list seeds under `seeds:`, by whi
 
 @dataclass(frozen=True, kw_only=True)
 class Search:
-    """Settings of a hyperparameter search with Optuna. `trials`: number of settings to try; `space`: for each field, a list of choices or
-    bounds (`low`, `high`); `sampler`, `pruner`: (name of Optuna's class, its arguments).
+    """Settings of a hyperparameter search with Optuna. `trials`: number of settings to try; `space`: for each dotted field, a list of
+    choices or a mapping with bounds (`low`, `high`, optionally `log`, `step`); `sampler`, `pruner`: (name of Optuna's class, its
+    arguments).
     """
 
     trials: int
@@ -47,9 +48,10 @@ class Search:
 
 @dataclass(frozen=True, kw_only=True)
 class Study:
-    """A study as its file describes it. `base`: fields of the experiment that all trials share; `folder`: folder of the file; `grid`:
-    values to try by field; `pairs`: named comparisons of two settings; `order`: seed that shuffles the trials; `plain`: the whole file as
-    plain data with the base in it; two studies are the same if it is equal.
+    """A study as its file describes it: many runs that differ in a few settings and in their seeds. `base`: fields of the experiment that
+    all trials share; `folder`: folder of the file; `grid`: values to try by dotted field; `search`: a search in place of a grid; `metric`:
+    the measure that is compared, a key of MEASURES; `pairs`: named comparisons of two settings; `order`: seed that shuffles the trials;
+    `plain`: the whole file as plain data with the base in it: two studies are the same if it is equal.
     """
 
     name: str
@@ -70,12 +72,12 @@ class Study:
 
     @property
     def count(self) -> int:
-        """The number of trials: every setting with every seed."""
+        """The number of trials: every setting once with every seed."""
         return self.settings * len(self.seeds)
 
     @property
     def fields(self) -> Sequence[str]:
-        """Dotted names of the fields that vary between trials."""
+        """Dotted names of the fields that vary between trials, except the seed, in the file's order."""
         return list(self.search.space if self.search else self.grid)
 
     def rises(self, metric: Metric) -> bool:
@@ -87,13 +89,15 @@ class Study:
 
 
 def read(path: Path) -> Study:
-    """Read a study's YAML file. Raises ConfigError that lists every fault of the file, one per line."""
+    """Read a study's YAML file and return the study. Raises ConfigError that lists every fault of the file, one per line. Settings are not
+    validated yet: `TrialFactory` does that.
+    """
     return parse_study(documents.read(path), path)
 
 
 def parse_study(plain: dict[str, Any], path: Path) -> Study:
-    """Build the study that the plain data of a study file describes. `path`: the file, for messages and for relative paths. Raises
-    ConfigError that lists every fault.
+    """Build the study that the plain data of a study file describes. `path`: the file, for messages, for the default name (its stem) and
+    for relative paths. Raises ConfigError that lists every fault, one per line.
     """
     if "architecture" in plain and "base" not in plain:
         raise ConfigError(
@@ -160,8 +164,8 @@ def _parse_base(given: Any, path: Path, faults: list[str]) -> dict[str, Any]:
 
 
 def _parse_grid(given: Any, faults: list[str]) -> dict[str, list[Any]]:
-    """Return the grid's lists of values by field; {} if there is no grid. Adds a message to `faults` for each entry that is not allowed.
-    `given`: the file's `grid:`.
+    """Return the grid's lists of values by field; {} if there is no grid. For each entry that is not allowed (reserved field, no list,
+    empty or repeated values) add a message to `faults`; entries that are no lists are left out. `given`: the file's `grid:`.
     """
     if given is None:
         return {}
@@ -183,8 +187,8 @@ def _parse_grid(given: Any, faults: list[str]) -> dict[str, list[Any]]:
 
 
 def _parse_seeds(given: Any, faults: list[str]) -> tuple[int, ...]:
-    """Return the seeds. A number stands for the seeds 1 to that number. Adds a message to `faults` if they are malformed or repeated.
-    `given`: the file's `seeds:`.
+    """Return the seeds in the file's order. A number N stands for the seeds 1 to N. If they are malformed, add a message to `faults` and
+    return (1,); if one is repeated, add a message. `given`: the file's `seeds:`.
     """
     if type(given) is int and given >= 1:
         return tuple(range(1, given + 1))
@@ -199,8 +203,8 @@ def _parse_seeds(given: Any, faults: list[str]) -> tuple[int, ...]:
 
 
 def _parse_search(given: Any, faults: list[str]) -> Search | None:
-    """Return the search; None if the file has none or it lacks required keys. Adds a message to `faults` for each fault. `given`: the
-    file's `search:`.
+    """Return the search; None if the file has none, or if `search:` lacks `trials` or `space` or has unknown keys. Adds a message to
+    `faults` for each fault. `given`: the file's `search:`.
     """
     if given is None:
         return None

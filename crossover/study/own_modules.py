@@ -15,9 +15,9 @@ from crossover.study.bundle import Bundle
 
 def check(bundle: Bundle, folders: Sequence[Path]) -> list[str]:
     """Compare the user's own code files that the bundle's trials would import with the digests in the bundle, without importing them.
-    Return one line for each name and file that it imports: field and name, path, SHA-256. Raises ConfigError that lists every file that is
-    missing, differs, or has no digest in the bundle. `folders`: where user code is searched, from now on in this process; modules that
-    were loaded from other folders are unloaded.
+    Return one line for each name and file that it imports: field and name, path, SHA-256; empty if no user code is named. Raises
+    ConfigError that lists every file that is missing, differs, or has no digest in the bundle. `folders`: where user code is searched, from
+    now on in this whole process; modules that were loaded from other folders are unloaded.
     """
     user_code.set_folders(*folders)
     lines, faults = list[str](), list[str]()
@@ -63,8 +63,8 @@ def _list_named_code(bundle: Bundle) -> Iterator[tuple[str, str]]:
 
 
 def _find_code_names(field: str, value: Any) -> Iterator[tuple[str, str]]:
-    """Yield (dotted field, `package.module:name`) for each name of user code in `value`, which may be nested. `field`: dotted field of
-    `value`.
+    """Yield (dotted field, `package.module:name`) for each name of user code in `value`, which may be nested. A dotted name in a field
+    `architecture` or `baseline` counts as `module:ARCHITECTURE`. `field`: dotted field of `value`.
     """
     match value:
         case Mapping():

@@ -20,9 +20,10 @@ COMPUTING = ("train", "compute_gradients", "compute_gradient")  # the functions 
 
 
 def function_s(run: RunFolder) -> float:
-    """Return the seconds of one function as the 2025 paper counts them: computing one minibatch of one worker, without evaluation.
+    """Return the mean seconds of one function as the 2025 paper counts them: wall time of all successful invocations that compute
+    gradients, without their evaluation, divided by the number of minibatches of all workers.
 
-    In SPIRT that is one invocation. An invocation of a long worker is divided by the number of its minibatches.
+    In SPIRT that is one invocation. An invocation of a worker that trains many minibatches is shared out among them.
     """
     records = [r for r in run.records if r["step"] in COMPUTING and r["outcome"] == "ok"]
     total = sum(float(r["wall_s"]) - _sum_stage_s(r, "evaluate") for r in records)
@@ -30,7 +31,9 @@ def function_s(run: RunFolder) -> float:
 
 
 def minibatches(run: RunFolder) -> int:
-    """Return how many minibatches all workers computed in the whole run."""
+    """Return how many minibatches all workers computed in the whole run, by the entries of its stage `compute`; 1 if it has none, so that
+    it can divide.
+    """
     stages = {row["stage"]: row for row in run.result["stages"]}
     computed = stages.get("compute") or {"count": 0}
     return max(1, int(computed["count"]))
@@ -42,8 +45,9 @@ def _sum_stage_s(record: Mapping[str, Any], stage: str) -> float:
 
 
 def stage(run: RunFolder, name: str) -> Mapping[str, float]:
-    """Return the figures of one stage of the run: `count` of entries, `wall_s` as mean seconds of an entry, `cpu` as processor seconds
-    per second, `max_rss_mb`; all 0 if the run never entered it.
+    """Return the figures of one stage of the run, over all workers: `count` of its executions, `wall_s` as mean seconds of one execution,
+    `cpu` as processor seconds per wall second, `max_rss_mb` as peak memory in MB; all 0 if the run never entered it. `name`: name of the
+    stage, such as "compute".
     """
     row = next((row for row in run.result["stages"] if row["stage"] == name), None)
     if row is None or not row["count"]:
@@ -58,7 +62,7 @@ def stage(run: RunFolder, name: str) -> Mapping[str, float]:
 
 
 def total_s(run: RunFolder, *names: str) -> float:
-    """Return the seconds of the stages `names`, added up over all workers."""
+    """Return the wall seconds of the stages called `names`, added up over all workers; 0 for stages that the run never entered."""
     return float(sum(row["wall_s"] for row in run.result["stages"] if row["stage"] in names))
 
 
@@ -74,7 +78,7 @@ def workers(run: RunFolder) -> int:
 
 
 def epochs(run: RunFolder) -> int:
-    """Return the number of epochs that the run completed."""
+    """Return the number of epochs that the run completed; 0 if none."""
     return display.epochs_of(run.result)
 
 
@@ -84,31 +88,35 @@ def batch_size(run: RunFolder) -> int:
 
 
 def per_round_s(run: RunFolder, *names: str) -> float:
-    """Return the seconds of the stages `names`, per worker and round (one model update of one worker)."""
+    """Return the mean wall seconds of the stages called `names` together, per worker and round: their total divided by the number of model
+    updates of all workers (1 if the run has none).
+    """
     rounds = stage(run, "update")["count"] or stage(run, "model update")["count"] or 1
     return total_s(run, *names) / rounds
 
 
 def best_accuracy(run: RunFolder) -> float | None:
-    """Return the highest validation metric of any epoch; None if no epoch has one."""
+    """Return the highest validation metric of any epoch, a share for accuracies; None if no epoch has one."""
     return max((e["val_metric"] for e in run.result["epochs"] if e["val_metric"] is not None), default=None)
 
 
 def curve(run: RunFolder, figure: str = "elapsed_s") -> list[tuple[float, float]]:
-    """Return (seconds since the start, validation accuracy) after each epoch. `figure`: field of an epoch to use instead of the seconds,
-    such as "epoch".
+    """Return (seconds since the start, validation metric) for each evaluated epoch, in order. `figure`: field of an epoch in result.json to
+    use in place of the seconds, such as "epoch".
     """
     return [(e[figure], e["val_metric"]) for e in run.result["epochs"] if e["val_metric"] is not None]
 
 
 def moved_bytes(run: RunFolder, *channels: str) -> int:
-    """Return the bytes that the run moved in both directions through the given channels, such as "bus"; by default through all."""
+    """Return the bytes that the run's steps received and sent through the given channels ("object_store", "tensor_store" or "bus"); by
+    default through all. Raises KeyError for another channel.
+    """
     chosen = channels or tuple(run.result["traffic"])
     return sum(run.result["traffic"][c]["bytes_in"] + run.result["traffic"][c]["bytes_out"] for c in chosen)
 
 
 def peer_minibatches(run: RunFolder) -> int:
-    """Return the number of minibatches that one peer computes in an epoch."""
+    """Return the number of minibatches that one peer or worker computes in an epoch; 1 if the result does not say."""
     return int(run.result["data"].get("minibatches", 1))
 
 
@@ -124,8 +132,8 @@ NOT_RUN = "not run"
 
 @dataclass(frozen=True, kw_only=True)
 class Ours:
-    """Our figure for a cell: measured on this machine, or projected from measured ones. `note`: remark on how it was made; `cut`: whether
-    the task was smaller than the paper's, so that the ratio does not compare the two.
+    """Our figure for a cell: measured on this machine, or projected from measured ones. `value`: in the unit of the cell; `note`: remark on
+    how it was made; `cut`: whether it was measured on a smaller task than the paper's, so that the ratio does not compare the two.
     """
 
     value: Value
@@ -136,7 +144,7 @@ class Ours:
 
 @dataclass(frozen=True, kw_only=True)
 class NoFigure:
-    """A figure of ours that is missing. `reason`: why; `command`: the command that would produce it."""
+    """The place of a figure of ours that is missing. `reason`: why it is; `command`: the command line that would produce it."""
 
     reason: str
     command: str
@@ -144,9 +152,10 @@ class NoFigure:
 
 @dataclass(frozen=True, kw_only=True)
 class TableCell:
-    """A line of a table: one printed figure beside ours. `row`, `figure`: what it is; `published`: the printed figure; `ours`: our figure,
-    or why there is none; `formula`: what the paper's own formula gives, if its printed figure does not follow from it; `deviation`: how far
-    the two differ, relatively; `simulated`: the simulator's figure for the published size.
+    """One printed figure of a paper beside ours. `row`, `figure`: names of its row and column; `published`: the printed figure, None if the
+    paper prints none; `ours`: our figure, or why there is none; `formula`: what the paper's own formula gives, if its printed figure does
+    not follow from it; `deviation`: formula / printed - 1; `simulated`: the simulator's figure for the published size; `by`, `name`: the
+    printed row and the figure's key in it, by which the simulator's figure is found.
     """
 
     row: str
@@ -163,7 +172,7 @@ class TableCell:
 
     @property
     def value(self) -> Value | None:
-        """Our figure, None if it is missing."""
+        """Our figure in the unit of the cell; None if it is missing."""
         return self.ours.value if isinstance(self.ours, Ours) else None
 
     @property
@@ -173,7 +182,7 @@ class TableCell:
 
     @property
     def ratio(self) -> float | None:
-        """Our figure divided by the printed one; None if there is no such ratio."""
+        """Our figure divided by the printed one; None if either is missing or a text, or if the printed one is 0."""
         return _compute_ratio(self.value, self.published)
 
     @property
@@ -183,13 +192,13 @@ class TableCell:
 
     @property
     def simulated_ratio(self) -> float | None:
-        """The simulated figure divided by the printed one; None if there is no such ratio."""
+        """The simulated figure divided by the printed one; None if either is missing or a text, or if the printed one is 0."""
         return _compute_ratio(self.simulated, self.published)
 
     @property
     def remarks(self) -> str:
-        """All remarks of this line joined by semicolons: whether the printed figure contradicts the paper's formula, our note or the reason
-        why our figure is missing, and further notes.
+        """All remarks of this cell joined by semicolons: whether the printed figure contradicts the paper's formula, our note or the reason
+        why our figure is missing, whether the tasks differ in size, and the cell's note; "" if there are none.
         """
         marked = []
         if self.formula is not None and self.deviation is not None:
@@ -203,7 +212,7 @@ class TableCell:
 
     @property
     def command(self) -> str:
-        """The command that would produce a missing figure, else ""."""
+        """The command line that would produce a missing figure; "" if the figure is there."""
         return self.ours.command if isinstance(self.ours, NoFigure) else ""
 
 
@@ -220,15 +229,15 @@ def make_projected(value: Value, note: str) -> Ours:
 
 
 def derive(make: Callable[..., Derived], *known: Any) -> Derived | NoFigure:
-    """Return `make(*known)`; but if any of `known` (runs or figures) is a NoFigure, return the first of these instead, without calling
+    """Return `make(*known)`. If any of `known` (runs or figures) is a NoFigure, return the first of these instead, without calling
     `make`.
     """
     return next((each for each in known if isinstance(each, NoFigure)), None) or make(*known)
 
 
 def list_points(place: Place, ours: Ours | NoFigure) -> list[tuple[Place, float]]:
-    """Return our figure as a list with one point of a drawing, (place, value); empty if the figure is missing. `place`: x position, or name
-    of the bar.
+    """Return our figure as a list with one point of a drawing, (place, value); an empty list if the figure is missing. `place`: x position
+    in a curve, or label of a bar.
     """
     return [] if isinstance(ours, NoFigure) else [(place, float(ours.value))]
 
@@ -269,8 +278,8 @@ def make_row_cells(
     *,
     place: int | None = None,
 ) -> list[TableCell]:
-    """Return one cell for each printed figure of a row. `units`: unit by figure, in the order of the cells; `ours`: our figures by the same
-    keys, or why all are missing; `place`: index of the row's column, if the row prints its figures once per column.
+    """Return one cell for each printed figure of a row. `units`: unit by the figure's key in the row, in the order of the cells; `ours`:
+    our figures by the same keys, or why all are missing; `place`: index of the row's column, if the row prints its figures once per column.
     """
     return [
         make_printed_cell(row, figure, unit, ours if isinstance(ours, NoFigure) else ours[figure], place=place)
@@ -289,8 +298,8 @@ class Curve:
 
 @dataclass(frozen=True, kw_only=True)
 class Drawing:
-    """A plot for the page: curves, or horizontal bars as (name, value) if there are any. `x`, `y`: names of the axes; `percent`: whether y
-    is shown in percent.
+    """A plot for the page: horizontal bars, as (label, value), if there are any, otherwise curves. `x`, `y`: titles of the axes; `log_x`:
+    use a logarithmic x axis; `percent`: show y, a share, in percent.
     """
 
     title: str
@@ -305,8 +314,8 @@ class Drawing:
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """One table or figure of a paper as the page shows it. `name`: name of the part, such as "2025-table-2"; `cells`: its lines;
-    `drawings`: plots below them; `measurements`: the runs that it needs.
+    """One table or figure of a paper as the page shows it. `name`: name of the part, such as "2025-table-2"; `cells`: its printed figures
+    beside ours; `drawings`: plots below them; `notes`: sentences about it; `measurements`: the runs that it needs.
     """
 
     name: str
@@ -328,9 +337,9 @@ VERDICTS = ("direction and size", "direction alone", "size alone", "neither")
 
 @dataclass(frozen=True)
 class Reproduction:
-    """The comparison of one column of printed figures with ours. `pairs`: number of pairs of rows whose printed figures differ; `agreeing`:
-    how many of these pairs differ in the same direction in our figures; `ratio`: median ratio of our figures to the printed ones of tasks
-    of equal size, None if there are none.
+    """The comparison of one column of printed figures with ours. `section`, `figure`: names of the table and of the column; `pairs`: number
+    of pairs of rows whose printed figures differ by at least DIRECTION_THRESHOLD; `agreeing`: how many of these pairs differ in the same
+    direction in our figures; `ratio`: median ratio of our figures to the printed ones, of tasks of equal size, None if there are none.
     """
 
     section: str
@@ -362,8 +371,9 @@ FINDINGS_HEAD = ("table or figure", "figure", "reproduced", "direction", "ours b
 
 
 def judge_findings(sections: Sequence[Section]) -> Iterator[Reproduction]:
-    """Yield the comparison of every column that has both printed figures and ours. Figures simulated at the published size are preferred to
-    measured ones.
+    """Yield the comparison of every column, that is all cells of a section with equal figure and unit, that has both printed figures and
+    ours. Figures simulated at the published size are preferred to measured ones. Columns with neither pairs of different printed figures
+    nor a ratio are left out.
     """
     for section in sections:
         columns: dict[tuple[str, str], list[TableCell]] = {}
@@ -382,7 +392,7 @@ def judge_findings(sections: Sequence[Section]) -> Iterator[Reproduction]:
 
 
 def _our_number(cell: TableCell) -> float | None:
-    """Return our figure of a cell as a number: the simulated one if there is one, otherwise the measured or projected one; None if it is
+    """Return our figure of a cell as a number: the simulated one if there is one, otherwise the measured or projected one; None if it is a
     text or missing.
     """
     value = cell.ours.value if cell.simulated is None and isinstance(cell.ours, Ours) else cell.simulated
@@ -390,8 +400,8 @@ def _our_number(cell: TableCell) -> float | None:
 
 
 def _compared_ratio(cell: TableCell) -> float | None:
-    """Return the ratio by which the size of a finding is judged: the simulated figure's, otherwise ours if the task had the paper's size;
-    else None.
+    """Return the ratio by which the size of a finding is judged: the simulated figure's if there is one, otherwise that of our figure if
+    its task had the paper's size; else None.
     """
     return cell.simulated_ratio if cell.simulated is not None else cell.ratio if cell.is_comparable else None
 
@@ -414,8 +424,8 @@ FITTED = "simulator: fitted to this row"
 
 
 def add_projections(section: Section) -> Section:
-    """Return the section with the simulator's figures added to its cells, each with a remark whether the simulator was fitted to that row.
-    Cells that the simulator cannot predict stay unchanged.
+    """Return the section with the simulator's figures in its cells, each with a remark whether the simulator was fitted to that row. Cells
+    that the simulator does not predict stay unchanged. The first call simulates all papers' rows.
     """
     cells = []
     for cell in section.cells:
@@ -429,7 +439,9 @@ def add_projections(section: Section) -> Section:
 
 @cache
 def _load_simulated() -> Mapping[tuple[str, str], ComparedFigure]:
-    """Return the simulator's figures beside the printed ones, by (source of the row, name of the figure). Simulated once, then cached."""
+    """Return the simulator's figures beside the printed ones, by (source of the row, name of the figure). They are simulated at the first
+    call and kept for the process.
+    """
     return {(each.row.source, each.figure): each for each in compare_figures()}
 
 
@@ -439,8 +451,9 @@ def _load_simulated() -> Mapping[tuple[str, str], ComparedFigure]:
 
 @dataclass(frozen=True, kw_only=True)
 class FoundRuns:
-    """The runs from which a table or figure is filled. `runs`: finished runs by key of their measurement; `whole`: keys of runs of the
-    published size; `missing`: by key, why there is no run; `has_gpu`: whether this machine has a GPU.
+    """The runs from which one table or figure, `part`, is filled. `scale`: size of the runs; `runs`: finished runs by key of their
+    measurement; `whole`: keys of runs of the published size; `missing`: by key, why there is no run; `has_gpu`: whether this machine has a
+    GPU.
     """
 
     part: "Part"
@@ -459,15 +472,15 @@ class FoundRuns:
         return NoFigure(reason=reason, command=measurement.command(Scale(1)))
 
     def derive(self, measurement: Measurement, make: Callable[[RunFolder], Derived]) -> Derived | NoFigure:
-        """Return what `make` reads from the run of a measurement; a NoFigure if the run is missing."""
+        """Return `make` of the run of a measurement; a NoFigure if the run is missing. `make`: function that reads a figure from a run."""
         return derive(make, self.run(measurement))
 
     def is_cut(self, measurement: Measurement) -> bool:
-        """Return whether the run of a measurement is smaller than the published one."""
+        """Return whether the run of a measurement is smaller than the published one. It need not exist."""
         return not (self.scale.whole or measurement.key in self.whole)
 
     def describe_size(self, measurement: Measurement) -> str:
-        """Return the size of a measurement's run in words: "at the published size", or how far it is cut down."""
+        """Return the size of a measurement's run in words: "at the published size", or the scale, such as "cut down to 0.02"."""
         return f"cut down to {self.scale.share:g}" if self.is_cut(measurement) else "at the published size"
 
     def section(

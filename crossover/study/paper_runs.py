@@ -46,8 +46,8 @@ Overrides = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Scale:
-    """The size of a run relative to the published one. `share`: more than 0, at most 1; 1 is the published size. Raises ConfigError for
-    other values.
+    """The size of a run relative to the published one. `share`: more than 0, at most 1; 1 is the published size. Raises ConfigError, which
+    names the option --scale, for other values.
     """
 
     share: float
@@ -65,14 +65,16 @@ class Scale:
         return self.share == 1
 
     def reduce(self, count: int, *, least: int = 1) -> int:
-        """Return `count` multiplied by the share, but not less than `least`, or `count` itself if that is smaller."""
+        """Return `count` multiplied by the share and rounded, but not less than `least`, or than `count` itself if that is smaller."""
         return count if self.whole else max(min(least, count), round(count * self.share))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """One run that a table or figure needs. `key`: name of its folder; `config`: name of a file in config/ without `.yaml`; `fixed`:
-    overrides (`field=value`) of that file; `cut`: function that returns further overrides for a scale below the published size.
+    """One run that a table or figure needs. `key`: name of its folder, unique; `config`: name of a file in config/ without `.yaml`;
+    `fixed`: overrides (`field=value`) of that file; `cut`: function that returns further overrides for a scale below the published size;
+    `needs_gpu`: whether it runs only on a machine with a GPU; `depends_on_values`: whether its figures depend on the images' content, as
+    accuracies do, so that generated images cannot replace them.
     """
 
     key: str  # the folder's name
@@ -88,11 +90,13 @@ class Measurement:
         return replace(self, key=f"{self.key}-generated", fixed=(*self.fixed, f"data.dataset={name}"))
 
     def overrides(self, scale: Scale) -> Overrides:
-        """Return the overrides (`field=value`) of the file for a run at this scale."""
+        """Return the overrides (`field=value`) of the file for a run at this scale, in the form of `--set`."""
         return self.fixed if scale.whole else (*self.fixed, *self.cut(scale))
 
     def experiment(self, scale: Scale, *, data: Path | None = None) -> Experiment:
-        """Load the experiment at a scale. `data`: folder of the data sets. Raises ConfigError if the experiment is not valid."""
+        """Load and return the experiment at a scale; equal calls return the same object. `data`: folder of the data sets, by default the
+        file's. Raises ConfigError if the experiment is not valid.
+        """
         where = [] if data is None else [f"data.directory={json.dumps(str(data))}"]
         return _load(self.config, (*self.overrides(scale), *where))
 
@@ -104,7 +108,9 @@ class Measurement:
         return f"crossover run config/{self.config}.yaml{changes} --out {out or Path('results') / self.key}"
 
     def list_cuts(self, scale: Scale) -> Mapping[str, tuple[Any, Any]]:
-        """Return the settings that the scale changes: by field, (published value, value at this scale)."""
+        """Return the settings that the scale changes: by dotted field, (published value, value at this scale). Empty at the published
+        size.
+        """
         whole, cut = (dict(flatten_fields(self.experiment(each).to_plain())) for each in (Scale(1), scale))
         return {name: (whole[name], cut[name]) for name in whole if whole[name] != cut[name]}
 
@@ -128,7 +134,9 @@ class Measurement:
 
 @cache
 def _load(config: str, overrides: Overrides) -> Experiment:
-    """Load and validate a file of config/ with overrides; keep the result for later calls. `config`: name of the file without `.yaml`."""
+    """Load and validate a file of config/ with overrides; keep the result for later calls with the same arguments. `config`: name of the
+    file without `.yaml`.
+    """
     return validation.load(CONFIG / f"{config}.yaml", overrides)
 
 
@@ -155,7 +163,7 @@ def make_cut(
     images = sizes.DATA[dataset]
 
     def cut(scale: Scale) -> Overrides:
-        """Return the overrides that reduce the run to this scale."""
+        """Return the overrides (`field=value`) that reduce the run to this scale."""
         count = scale.reduce(minibatches, least=least_minibatches)
         wanted = batch * minibatches * scale.share
         size = batch if keep_batch else min(batch, max(LEAST_BATCH, round(wanted / count)))
@@ -172,7 +180,7 @@ def make_cut(
 
 
 def _quote(override: str) -> str:
-    """Return the override, in quotes if a shell needs them."""
+    """Return the override (`field=value`), in single quotes if a shell would interpret it."""
     return f"'{override}'" if any(letter in override for letter in ' {}[]"*&') else override
 
 
@@ -187,7 +195,7 @@ KEPT = Path(__file__).parents[2] / "docs" / "results"  # runs at the published s
 class ReplicationOutcome:
     """The runs that exist after `Runner.run`. `runs`: finished runs by key of their measurement; `whole`: keys of runs of the published
     size; `missing`: by key, why there is no run; `failed`: keys of those that failed twice; `generated`: by key of a run on generated
-    images, why it used them.
+    images, why its data set could not be read.
     """
 
     runs: Mapping[str, RunFolder]
@@ -199,8 +207,8 @@ class ReplicationOutcome:
 
 @dataclass(kw_only=True)
 class Runner:
-    """A runner of measurements. `out`: folder in which `runs/<key>` holds each run; `scale`: size of the runs; `data`: folder of the data
-    sets; `tell`: called with one line about each measurement.
+    """A runner of measurements on this machine's local cloud. `out`: folder in which `runs/<key>` holds each run; `scale`: size of the
+    runs; `data`: folder of the data sets, None for the default; `tell`: called with one line about each measurement.
     """
 
     out: Path
@@ -210,8 +218,8 @@ class Runner:
     _readable: dict[str, str] = field(default_factory=dict)  # by data set: why it cannot be read, or nothing
 
     def explain_refusal(self, measurement: Measurement) -> str:
-        """Return why a measurement cannot be run on this machine (no GPU, or no data set though its figures depend on the images); "" if it
-        can.
+        """Return why a measurement cannot be run on this machine (no GPU, or its data set cannot be read though its figures depend on the
+        images); "" if it can. May try to download the data set.
         """
         if measurement.needs_gpu and not has_gpu():
             return "no GPU on this machine"
@@ -219,7 +227,7 @@ class Runner:
 
     def explain_generated(self, measurement: Measurement) -> str:
         """Return why a measurement's data set cannot be read or downloaded, in which case generated images may replace it; "" if it can.
-        Each data set is tried once.
+        Each data set is tried once, and the answer is kept in this object.
         """
         name = measurement.experiment(self.scale).data.dataset
         if name not in self._readable:
@@ -249,7 +257,7 @@ class Runner:
 
     def run(self, measurements: Sequence[Measurement]) -> ReplicationOutcome:
         """Run every measurement that has no finished run, one after another on the local cloud, and return all runs. A measurement that
-        fails twice is reported and left out.
+        fails twice, or cannot run on this machine, is reported and left out.
         """
         with LocalTrials() as machine:
             done = carry_out(
@@ -286,13 +294,13 @@ def is_generated(run: RunFolder) -> bool:
 
 
 def has_gpu() -> bool:
-    """Return whether this machine has an NVIDIA driver and `nvidia-smi`."""
+    """Return whether this machine has an NVIDIA driver and the program `nvidia-smi`."""
     return shutil.which("nvidia-smi") is not None and os.path.exists("/proc/driver/nvidia")
 
 
 def _explain_unreadable(dataset: str, data: Path | None) -> str:
-    """Return why a data set cannot be read or downloaded; "" if it can. Not cached: a failing download may take long. `dataset`: "cifar10"
-    or "mnist"; `data`: folder of the data sets.
+    """Return why a data set cannot be read or downloaded, in one line; "" if it can. Not cached: a failing download may take long.
+    `dataset`: "cifar10" or "mnist"; `data`: folder of the data sets, None for the default. Raises KeyError for another data set.
     """
     from crossover.learning import datasets
 

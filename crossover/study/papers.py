@@ -110,8 +110,8 @@ PARTS: Mapping[str, Part] = {part.name: part for part in (*_2025, *_2023)}
 
 
 def choose_parts(names: Sequence[str]) -> list[Part]:
-    """Return the tables and figures with these names, in the papers' order. "all" or a year such as "2025" selects all that belong to it.
-    Raises ConfigError for an unknown name.
+    """Return the tables and figures with these names, each once, in the papers' order. "all" or a year such as "2025" selects all that
+    belong to it. Raises ConfigError for an unknown name.
     """
     wanted: set[str] = set()
     for name in names:
@@ -126,7 +126,7 @@ def choose_parts(names: Sequence[str]) -> list[Part]:
 
 
 def list_measurements(parts: Sequence[Part], scale: Scale) -> list[Measurement]:
-    """Return the measurements that these tables and figures need at `scale`. One that several of them need is listed once."""
+    """Return the measurements that these tables and figures need at `scale`. If several need measurements of one key, it is listed once."""
     by_key = {each.key: each for part in parts for each in part.measurements(scale)}
     return list(by_key.values())
 
@@ -145,7 +145,7 @@ COLUMNS = (
 @dataclass(frozen=True, kw_only=True)
 class Book:
     """All content of the replication's pages. `sections`: the filled tables and figures; `outcome`: the runs they were filled from;
-    `command`: the command line that made them; `machine`: description of this machine.
+    `scale`: size of those runs; `command`: the command line that made them; `machine`: description of this machine.
     """
 
     sections: Sequence[Section]
@@ -156,8 +156,8 @@ class Book:
 
 
 def write(book: Book, out: Path) -> Path:
-    """Write the replication's page, Markdown and CSV (index.html, index.md, cells.csv) into the folder `out` and return the path of the
-    page.
+    """Write the replication's page, Markdown and CSV (index.html, index.md, cells.csv) into the folder `out`, which is created if
+    necessary, and return the path of index.html.
     """
     out.mkdir(parents=True, exist_ok=True)
     folder.write_atomically(out / CSV, to_csv(book).encode())
@@ -193,7 +193,9 @@ def summarize_book(sections: Sequence[Section]) -> str:
 
 
 def list_cuts(book: Book) -> list[list[str]]:
-    """Return one table row for each run: its key, whether it finished, which settings the scale changed, and the command that runs it."""
+    """Return one table row for each measurement of the book, finished or not: its key, its state, which settings the scale changed, and the
+    command that runs it.
+    """
     measurements: dict[str, Measurement] = {each.key: each for s in book.sections for each in s.measurements}
     rows = []
     for key, each in measurements.items():
@@ -217,7 +219,9 @@ def _format_setting(value: Any) -> str:
 
 
 def explain_cuts(book: Book) -> str:
-    """Return the page's note on what the scale has cut down, and which figures are affected."""
+    """Return the page's note on which quantities the scale has cut down, and which figures are affected; at the published size a note that
+    says so.
+    """
     if book.scale.whole:
         return "Everything at the published size."
     return (
@@ -267,7 +271,9 @@ def build_page(book: Book) -> Page:
 
 
 def _explain_generated(generated: Mapping[str, str]) -> str:
-    """Return a sentence on the runs that used generated images instead of their data set. `generated`: reason by key of the run."""
+    """Return a sentence, without a full stop, on the runs that used generated images instead of their data set. `generated`: reason by key
+    of the run.
+    """
     reasons = "; ".join(dict.fromkeys(generated.values()))
     return (
         f"Generated images of the same number and shape took the data set's place in {', '.join(generated)}: their seconds, bytes and "
@@ -300,7 +306,7 @@ def _build_section_sheet(section: Section) -> Sheet:
 
 def _build_appendix(book: Book) -> list[Sheet]:
     """Build the page's last tables: what was run with what the scale has cut, and, if anything is missing, what was not run with the
-    command for it.
+    command that produces it.
     """
     missing = list(
         dict.fromkeys((cell.remarks, cell.command) for s in book.sections for cell in s.cells if cell.command)
@@ -327,7 +333,9 @@ def _build_appendix(book: Book) -> list[Sheet]:
 
 
 def _draw_figure(drawing: Drawing, *, name: str) -> Plot:
-    """Draw one figure as a plot of the page: bars if it has any, otherwise curves. `name`: id of the picture in the page."""
+    """Draw one figure as a plot of the page: bars if it has any, otherwise curves. `name`: prefix that makes the picture's ids unique in
+    the page.
+    """
     if drawing.bars:
         picture = plots.bars(drawing.bars, x=drawing.x, name=name, shown=lambda v: f"{v:.3g}", title=drawing.title)
         return plot(drawing.title, picture, caption=drawing.caption)
@@ -343,7 +351,7 @@ def _draw_figure(drawing: Drawing, *, name: str) -> Plot:
 
 
 def format_figure(value: Value | None, unit: Unit) -> str:
-    """Return a figure as text with its unit; a dash if it is None. Text is returned as it is."""
+    """Return a figure as text with its unit; a dash if it is None or "". Other text is returned as it is. A `share` is shown in percent."""
     if value is None or isinstance(value, str):
         return value or DASH
     match unit:
@@ -414,12 +422,16 @@ def to_markdown(book: Book) -> str:
 
 
 def _escape(text: str) -> str:
-    """Escape a text for a cell of a Markdown table."""
+    """Return the text as it may stand in a cell of a Markdown table: bars escaped, line breaks and non-breaking spaces replaced by
+    spaces.
+    """
     return text.replace("|", "\\|").replace("\n", " ").replace(display.GAP, " ")
 
 
 def to_csv(book: Book) -> str:
-    """Return CSV text with one line per cell. Figures are unrounded and in the unit of the cell's `unit` column."""
+    """Return CSV text with the head COLUMNS and one line per cell. Figures are unrounded and in the unit of the `unit` column; missing
+    values are empty.
+    """
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(COLUMNS)

@@ -49,14 +49,14 @@ DEPLOYING_S = 1_200.0  # the longest time that a stack exists before and after a
 
 
 class AwsTrials(InlineTrials):
-    """The machine that runs trials in the AWS account. A stack is deployed before its first trial and destroyed after its last; stacks.json
-    in the study's folder `out` records when each existed. `tell`: called with one line about each step; `session`: boto3 session, by
-    default from the environment.
+    """The machine that runs trials in the AWS account, a context manager. A stack is deployed before the first trial of this command that
+    needs it; `release` destroys it. stacks.json in the study's folder `out` records when each existed. `tell`: called with one line about
+    each step; `session`: boto3 session, by default from the environment.
     """
 
     def __init__(self, out: Path, *, tell: Announce, session: Any = None) -> None:
-        """Read the record of the study's stacks, if there is one in the folder `out`. `tell`: called with one line about each step;
-        `session`: boto3 session, by default from the environment.
+        """Read the record of the study's stacks from stacks.json in the folder `out`, if there is one. Nothing is asked of AWS yet. `tell`:
+        called with one line about each step; `session`: boto3 session, by default from the environment.
         """
         self._out, self._tell = out, tell
         self._session = session
@@ -66,7 +66,9 @@ class AwsTrials(InlineTrials):
         self._stacks: dict[str, dict[str, Any]] = json.loads(path.read_text("utf-8")) if path.is_file() else {}
 
     def __enter__(self) -> "AwsTrials":
-        """Check the AWS credentials, and record which stacks of earlier commands no longer exist."""
+        """Check the AWS credentials, record in stacks.json which stacks of earlier commands no longer exist, and return this object. Raises
+        UserError without valid credentials.
+        """
         check_credentials()
         self._session = self._session or renewing_session()[0]
         for each in self._stacks.values():
@@ -79,8 +81,9 @@ class AwsTrials(InlineTrials):
         return account.find_stack(self._session, f"{experiment.project}-{experiment.name}")
 
     def _close_if_gone(self, known: dict[str, Any]) -> None:
-        """Record the end of a stack that no longer exists, because it expired or somebody deleted it. The time is not known, so the latest
-        possible one is recorded. `known`: the stack's entry of stacks.json, which is changed.
+        """Record the end of a stack that no longer exists or was replaced, because it expired or somebody deleted it. The time is not
+        known, so the latest possible one is recorded: its expiry, or now if that is earlier. Does nothing if the end is recorded already.
+        `known`: the stack's entry of stacks.json, which is changed but not written.
         """
         if not has_no_end(known):
             return
@@ -89,8 +92,9 @@ class AwsTrials(InlineTrials):
             known["stood"][-1][1] = min(time.time(), known["until"] or time.time())
 
     def run(self, experiment: Experiment, out: Path, watch: OnProgress) -> RunFolder:
-        """Run a trial on its stack, with the run in the folder `out`, and return the run. Deploys the stack before its first trial of this
-        command. If a run of the trial is in progress on AWS, it is followed to its end. `watch`: called after every epoch.
+        """Run a trial on its stack, with the results in the folder `out`, and return the run. Deploys the stack before its first trial of
+        this command, and adds the run's seconds to stacks.json, even if it fails. If a run of the trial is in progress on AWS, it is
+        followed to its end. `watch`: called after every epoch.
         """
         if experiment.name not in self._ready:
             self._deploy(experiment)
@@ -105,8 +109,9 @@ class AwsTrials(InlineTrials):
                 self._write()
 
     def _deploy(self, experiment: Experiment) -> None:
-        """Deploy the experiment's stack, even if it exists: that takes seconds if it is up to date, and restarts its time to live. Records
-        the stack, and shared stacks that are created with it, in stacks.json.
+        """Deploy the experiment's stack without asking, even if it exists: that takes seconds if it is up to date, and restarts its time to
+        live. Writes its YAML file into the study's folder, and records the stack, and shared stacks that are created with it, in
+        stacks.json. Raises UserError if a stack of that name exists that this study did not deploy.
         """
         config = self._out / f"{experiment.name}.yaml"
         lifetime = {**experiment.to_plain()["lifetime"], "budget_usd": None}  # each trial sets its own when it runs
@@ -143,8 +148,8 @@ class AwsTrials(InlineTrials):
             )
 
     def release(self, experiment: Experiment) -> None:
-        """Destroy the experiment's stack, even if an earlier command deployed it. After the study's last stack, also destroy the shared
-        stacks if this study deployed all of them and no other experiment depends on them.
+        """Destroy the experiment's stack, even if an earlier command deployed it; do nothing if it does not exist. After the study's last
+        stack, also destroy the shared stacks (network, broker) if this study deployed all of them and no other experiment depends on them.
         """
         known = self._stacks.get(experiment.name)
         if known is None or not has_no_end(known):
@@ -171,8 +176,8 @@ class AwsTrials(InlineTrials):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Report, after an error, each stack that still exists, because it costs money, with the commands to continue or delete it.
-        Destroys nothing.
+        """Report, if the block ended with an error, each stack that still exists, because it costs money, with the commands to continue or
+        delete it. Destroys nothing, and passes the error on.
         """
         for name, each in self._stacks.items():
             if error is not None and has_no_end(each):
@@ -182,8 +187,8 @@ class AwsTrials(InlineTrials):
                 )
 
     def idle_usd(self) -> float:
-        """Return the dollars so far for the hours in which stacks existed but ran no trial. The cost of shared stacks is counted once per
-        stack.
+        """Return the dollars so far for the time in which stacks existed but ran no trial, at each stack's hourly cost. The cost of shared
+        stacks is counted once per stack.
         """
         found = 0.0
         for each in self._stacks.values():
@@ -207,7 +212,7 @@ class AwsTrials(InlineTrials):
 
 
 def has_no_end(known: Mapping[str, Any]) -> bool:
-    """Return whether a stack still exists according to its entry of stacks.json (`known`)."""
+    """Return whether a stack still exists according to `known`, its entry of stacks.json: its last period has no end. AWS is not asked."""
     return bool(known["stood"]) and known["stood"][-1][1] is None
 
 
@@ -221,13 +226,13 @@ def compute_hourly_usd(experiment: Experiment) -> float:
 
 
 class StudyPlan:
-    """The trials of a study, all validated, with a forecast of their time and cost. `where`: inline, local or aws; `tell`: called with each
-    line of the forecast. Raises ConfigError that lists all faults of all trials, or if there are more than MAX_TRIALS.
+    """The trials of a study, all validated, with a forecast of their time and cost in `forecast`. `where`: inline, local or aws; `tell`:
+    called with each line of the forecast. Raises ConfigError that lists all faults of all trials, or if there are more than MAX_TRIALS.
     """
 
     def __init__(self, study: Study, *, where: str, tell: Announce) -> None:
-        """Make and validate the trials, and report the forecast. `where`: inline, local or aws; `tell`: called with each line of the
-        forecast. Raises ConfigError for any fault.
+        """Make and validate the trials, simulate their forecast, and report it. `where`: inline, local or aws; `tell`: called with each
+        line of the forecast. Raises ConfigError for any fault.
         """
         self.study = study
         self._searching: OptunaSearch | None = None
@@ -250,21 +255,21 @@ class StudyPlan:
             )
 
     def trials(self, rows: Mapping[str, TrialRow], missing: dict[str, str]) -> Iterable[StudyTrial]:
-        """Return the trials in order. For a search they are created one after another from the results in `rows` (by name of the trial),
-        and `missing` gets the reason for each trial whose setting is not valid.
+        """Return the trials in order: all at once for a grid, one after another for a search, whose settings follow from the results in
+        `rows` (by name of the trial). `missing` gets the reason for each trial of a search whose setting is not valid.
         """
         return self._searching.trials(self._factory, rows, missing) if self._searching else self._grid
 
     def pictures(self) -> Sequence[Plot]:
-        """Return plots of the search, after it has ended; an empty sequence if the study has no search."""
+        """Return plots of the search, after all its trials have run; an empty sequence if the study has no search."""
         from crossover.study.search import draw_search
 
         return draw_search(self._searching) if self._searching else ()
 
 
 def make_machine(where: str, out: Path, *, tell: Announce) -> TrialMachine:
-    """Return the object that runs trials. `where`: inline, local or aws; `out`: the study's folder; `tell`: called with one line about each
-    step.
+    """Return the context manager that runs trials: AwsTrials, InlineTrials or LocalTrials. `where`: inline, local or aws; `out`: the
+    study's folder; `tell`: called with one line about each step. The last two matter only on AWS.
     """
     if where == "aws":
         return AwsTrials(out, tell=tell)
@@ -272,14 +277,18 @@ def make_machine(where: str, out: Path, *, tell: Announce) -> TrialMachine:
 
 
 def _check_deployable(experiment: Experiment) -> None:
-    """Raise ConfigError if the experiment cannot be deployed, or if its local steps do not fit into one function."""
+    """Raise ConfigError if the experiment cannot be deployed on AWS, or if one function cannot compute all local steps of a round within
+    its time limit.
+    """
     check_deployment(experiment)
     processors.check_fits(experiment)
 
 
 @dataclass(frozen=True, kw_only=True)
 class StudyEnd:
-    """The result of a study. `rows`: trials that have a run; `tables`: its tables; `failed`: names of the trials that failed twice."""
+    """The result of a study. `rows`: trials that have a run, whether it finished or ended early; `tables`: its tables; `failed`: names of
+    the trials that failed twice.
+    """
 
     rows: Sequence[TrialRow]
     tables: report.StudyTables
@@ -295,9 +304,10 @@ def carry_out(
     resume: bool,
     tell: Announce,
 ) -> StudyEnd:
-    """Run all trials of `plan` in the folder `out`, write their tables there, and return the results. `where`: inline, local or aws;
-    `budget_usd`: limit in dollars for all trials together, None for no limit; `resume`: continue the study that `out` holds; `tell`: called
-    with one line about each step.
+    """Run all trials of `plan` in the folder `out`, write their tables there, and return the results. Trials that an earlier command
+    finished are kept. `where`: inline, local or aws; `budget_usd`: limit in dollars for all trials together, None for no limit; `resume`:
+    continue the study that `out` holds; `tell`: called with one line about each step. Raises ConfigError if `out` holds other files, or if
+    `resume` does not match its content.
     """
     study = plan.study
     runner.begin_study(study, out, where=where, resume=resume)

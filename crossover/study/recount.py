@@ -248,13 +248,13 @@ def _recount_epochs(said: Sequence[Mapping[str, Any]], bill: BilledRun) -> tuple
     for n, epoch in enumerate(counted):
         moment = bill.started_at + float(epoch["elapsed_s"])
         least, most = (
-            bill.until(moment - CLOCK_TOLERANCE_S),
-            bill.until(moment + CLOCK_TOLERANCE_S),
+            bill.cost_until(moment - CLOCK_TOLERANCE_S),
+            bill.cost_until(moment + CLOCK_TOLERANCE_S),
         )  # dollars never fall with time
         for name in ("full_usd", "paper_method_usd"):
             low, high, usd = getattr(least, name), getattr(most, name), epoch[name]
             if not low - RELATIVE_TOLERANCE * low <= usd <= high + RELATIVE_TOLERANCE * high:
-                epoch[name] = getattr(bill.until(moment), name)
+                epoch[name] = getattr(bill.cost_until(moment), name)
                 differing.append(_format_difference(f"epochs[{n}].{name}", epoch[name], usd))
     return counted, differing
 

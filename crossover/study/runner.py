@@ -31,8 +31,8 @@ SAMPLED_SETTINGS = 24  # settings simulated as a sample if there are more
 
 
 def project_trial(trial: StudyTrial) -> Projection:
-    """Return the projection of a trial on AWS. Trials that differ only in seed, name or budget share one projection. Raises NoProjection if
-    the simulator does not know its architecture, model or data.
+    """Return the projection of a trial on AWS, by REPETITIONS simulations. Trials that differ only in seed, name or budget share one
+    projection, which is cached. Raises NoProjection if the simulator does not know its architecture, model or data.
     """
     experiment = trial.experiment
     alike = replace(experiment, seed=1, name="any", lifetime=replace(experiment.lifetime, budget_usd=None))
@@ -50,7 +50,8 @@ class StudyForecast:
     """The projected time and cost of a study on AWS. `trials`: number of trials; `seconds`, `usd`: of all trials one after another (p5,
     p50, p95); `cheapest_p95`, `dearest_p95`: p95 in dollars of the cheapest and the most expensive trial; `at_once`: number of trials that
     fit at the same time into AWS's default quota of concurrent executions; `drawn`: number of settings simulated as a sample, 0 if all
-    were; `problems`: reasons why AWS would not run some; `unknown`: why there is no projection, "" if there is one.
+    were; `problems`: reasons why AWS would not run some; `unknown`: why there is no projection, in which case all figures are 0, "" if
+    there is one.
     """
 
     trials: int
@@ -65,7 +66,7 @@ class StudyForecast:
 
     @property
     def lines(self) -> list[str]:
-        """The forecast as text, shown before anything is started."""
+        """The forecast as lines of text, shown before anything is started."""
         if self.unknown:
             return [f"{display.count(self.trials, 'trial')}; no projection: {self.unknown}"]
         of = f" (estimated from {self.drawn} random settings)" if self.drawn else ""
@@ -81,8 +82,8 @@ class StudyForecast:
 
 def forecast_study(study: Study, *, travels: bool, drawn: Sequence[Varied] = ()) -> StudyForecast:
     """Return the forecast of a study, by simulating all its settings, or a random sample of SAMPLED_SETTINGS if there are more. `travels`:
-    whether user code is bundled to run elsewhere; `drawn`: settings to simulate instead, for a search. Raises ConfigError if a simulated
-    setting is not valid.
+    whether user code is bundled to run elsewhere; `drawn`: settings to simulate instead, for a search. If one cannot be projected, the
+    forecast says why and has no figures. Raises ConfigError if a simulated setting is not valid.
     """
     rng, sizes = random.Random(study.order), [len(values) for values in study.grid.values()]
     whole = study.settings <= SAMPLED_SETTINGS
@@ -92,7 +93,9 @@ def forecast_study(study: Study, *, travels: bool, drawn: Sequence[Varied] = ())
 
 
 def _build_setting(study: Study, sizes: Sequence[int], number: int) -> Varied:
-    """Return the setting with index `number` in the grid, without building those before it. `sizes`: lengths of the grid's lists."""
+    """Return the setting with index `number` in the order of `list_settings`, without building those before it. `sizes`: lengths of the
+    grid's lists.
+    """
     found = {}
     for (name, values), size in zip(reversed(list(study.grid.items())), reversed(sizes), strict=True):
         number, at = divmod(number, size)
@@ -186,9 +189,10 @@ def carry_out(
     """Run items one after another, at most twice each, and return their results; an item that fails twice is left out and the next one
     follows.
 
-    `wanted`: pairs (key, item); an iterator may read the results so far from `into`, the object to which results are added. `total`: number
-    of items, for progress lines. `kept`: function that returns the result that an earlier command left, or None; `refused`: function that
-    returns why an item is not run, or ""; `run`: function that makes the result; `tell`: called with one line about each item.
+    A failure is a CrossoverError or OSError; other exceptions end the whole call. `wanted`: pairs (key, item); an iterator may read the
+    results so far from `into`, the object to which results are added. `total`: number of items, for progress lines. `kept`: function that
+    returns the result that an earlier command left, or None; `refused`: function that returns why an item is not run, or ""; `run`:
+    function that makes the result; `tell`: called with one line about each item.
     """
     outcome = StudyOutcomes[R]() if into is None else into
     for number, (key, each) in enumerate(wanted, start=1):
@@ -215,7 +219,9 @@ def carry_out(
 
 
 def find_finished_run(path: Path, experiment: Experiment) -> RunFolder | None:
-    """Return the run in the folder `path` if it is finished, complete and of exactly this experiment; otherwise None."""
+    """Return the run in the folder `path` if it is finished, complete and was made with exactly this experiment's settings; otherwise None,
+    also if there is no readable run.
+    """
     try:
         run = folder.read(path)
     except (UserError, DataError, OSError):
@@ -226,8 +232,8 @@ def find_finished_run(path: Path, experiment: Experiment) -> RunFolder | None:
 
 
 def is_run_of(run: RunFolder, experiment: Experiment) -> bool:
-    """Return whether the run was made with this experiment's settings, ignoring name, project, owner, recipe, lifetime and the folder of
-    the data.
+    """Return whether the run was made with this experiment's settings (code is not compared), ignoring name, project, owner, recipe,
+    lifetime and the folder of the data.
     """
     asked = architecture_of(experiment).resolve(experiment)  # with the architecture's defaults, as the run recorded it
     made = _to_comparable(
@@ -247,7 +253,7 @@ def _to_comparable(experiment: Experiment) -> dict[str, Any]:
 
 
 def to_one_line(error: Exception) -> str:
-    """Return an exception's message in one line of at most 200 characters."""
+    """Return an exception's message in one line, cut to 200 characters; its class name if it has no message."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= 200 else f"{text[:197]}..."
 
@@ -265,9 +271,10 @@ DECISIVE_VERSIONS = ("crossover", "torch")  # versions that one study must not m
 
 @dataclass(frozen=True, kw_only=True)
 class TrialRow:
-    """One trial as the tables need it, without the run's records. `varied`: its setting; `measures`: values by the names of MEASURES, None
-    if it has no such figure; `usd`: dollars of all its attempts; `reason`: why it does not count, "" if it does; `curve`: (epoch,
-    validation metric); `code`, `data`: digests of the code and of the data set.
+    """One trial as the tables need it, without the run's records. `varied`: its setting; `label`, `cost_label`: origin of its figures and
+    of its dollars, such as measured-local; `outcome`: finished or failed; `reason`: why it does not count, "" if it does; `seconds`:
+    duration of its last attempt; `usd`: dollars of all its attempts; `measures`: values by the names of MEASURES, None if it has no such
+    figure; `curve`: (epoch, validation metric); `code`, `data`: digests of the code and of the data set.
     """
 
     trial: str
@@ -287,7 +294,9 @@ class TrialRow:
 
 
 def make_row(trial: StudyTrial, run: RunFolder) -> TrialRow:
-    """Return the table row of a trial whose run has ended, finished or failed."""
+    """Return the table row of a trial whose run has ended, finished or failed. Reads the dollars of earlier attempts from the run's
+    folder.
+    """
     result = run.result
     entry = comparison.race_entry(result, trial.name, trial.experiment.training.target)
     measures = {name: getattr(entry, name) for name in MEASURES}
@@ -310,15 +319,18 @@ def make_row(trial: StudyTrial, run: RunFolder) -> TrialRow:
 
 
 def sum_dollars(path: Path) -> float:
-    """Return the dollars of all attempts in a trial's folder: its last run and earlier ones in subfolders. A resumed run counts once."""
+    """Return the total AWS bill of all attempts in a trial's folder `path`: its last run and earlier ones in subfolders; 0 if there are
+    none. A resumed run counts once.
+    """
     found = [path / folder.RESULT, *path.glob(f"*/{folder.RESULT}")]
     return sum(float(json.loads(each.read_bytes())["cost"]["full_usd"]) for each in found if each.is_file())
 
 
 @dataclass(kw_only=True)
 class Conductor:
-    """The execution of a study's trials in the folder `out`. `machine`: runs the trials; `budget_usd`: limit for all trials together, None
-    for no limit; `where`: inline, local or aws; `tell`: called with one line about each trial; `outcome`: results so far.
+    """The execution of a study's trials in the folder `out`, within one budget. `machine`: runs the trials; `budget_usd`: limit for all
+    trials together, None for no limit; `where`: inline, local or aws; `tell`: called with one line about each trial; `outcome`: results so
+    far.
     """
 
     study: Study
@@ -331,8 +343,9 @@ class Conductor:
     _usd: dict[str, float] = field(default_factory=dict)  # by trial
 
     def carry_out(self, trials: Iterable[StudyTrial], *, total: int) -> list[TrialRow]:
-        """Run every trial in order, or keep its earlier result, and return the rows of all trials that have a run. `total`: number of
-        trials.
+        """Run every trial in order, or keep its earlier result, and return the rows of all trials that have a run. Trials that do not fit
+        into the budget, or fail twice, are left out; `outcome` says why. Stacks are destroyed after their last trial. `total`: number of
+        trials, for progress lines.
         """
         for each in (self.out / RUNS).glob("*"):
             self._usd[each.name] = sum_dollars(each)
@@ -366,7 +379,9 @@ class Conductor:
             self.machine.release(trial.experiment)
 
     def spent_usd(self) -> float:
-        """Return the dollars spent so far on all trials, and on stacks while no trial ran on them."""
+        """Return the dollars spent so far on all attempts of all trials, those of earlier commands included, and on stacks while no trial
+        ran on them.
+        """
         return sum(self._usd.values()) + self.machine.idle_usd()
 
     def _find_budget_left(self) -> float | None:
@@ -392,8 +407,8 @@ class Conductor:
         return None if run is None else make_row(trial, run)
 
     def _explain_refusal(self, trial: StudyTrial) -> str:
-        """Return why the trial is not started: its projected p95 exceeds the rest of the budget, or it cannot be projected. "" if it may
-        start.
+        """Return why the trial is not started: its projected p95 in dollars exceeds the rest of the budget, or it cannot be projected. ""
+        if it may start, always so without a budget.
         """
         left = self._find_budget_left()
         if left is None:
@@ -414,7 +429,7 @@ class Conductor:
 
     def _run(self, trial: StudyTrial) -> TrialRow:
         """Run the trial within the rest of the budget, and return its row, also if the budget or pruning ended it early. Raises the
-        exception of a run that failed.
+        exception of a run that failed; its dollars count nevertheless.
         """
         lifetime, path = trial.experiment.lifetime, self._folder(trial)
         left = self._find_budget_left()
@@ -434,7 +449,7 @@ class Conductor:
 
 def find_stopped_run(path: Path, *, limit_usd: float | None) -> RunFolder | None:
     """Return the run in the folder `path` if it was pruned, or if its own budget of `limit_usd` dollars ended it: if it were run again, it
-    would end early again. Otherwise return None.
+    would end early again. Otherwise return None, also if there is no readable run.
     """
     try:
         run = folder.read(path)
@@ -449,8 +464,8 @@ def find_stopped_run(path: Path, *, limit_usd: float | None) -> RunFolder | None
 
 
 def begin_study(study: Study, out: Path, *, where: str, resume: bool) -> None:
-    """Write study.json into the folder `out`, to record which study it holds, or check an existing one. `where`: inline, local or aws;
-    `resume`: whether an earlier study in the folder is to be continued. Raises ConfigError if the folder holds another study, another
+    """Create the folder `out` with study.json, which records the study that it holds, or check an existing one. `where`: inline, local or
+    aws; `resume`: whether an earlier study in the folder is to be continued. Raises ConfigError if the folder holds another study, another
     version's or other files, or if `resume` does not match the folder's content.
     """
     state = {
@@ -481,7 +496,7 @@ def begin_study(study: Study, out: Path, *, where: str, resume: bool) -> None:
 
 def check_state(there: Any, here: Mapping[str, Any], path: Path) -> None:
     """Raise ConfigError if the recorded study (`there`, content of study.json) differs from the present one (`here`) in format, versions,
-    place or settings. `path`: the study.json, for messages.
+    place or settings. `path`: path of study.json, for messages.
     """
     if not isinstance(there, dict) or there.get("format") != FORMAT:
         told = there.get("format") if isinstance(there, dict) else there

@@ -25,7 +25,9 @@ def load_rows(table: str) -> list[Row]:
 
 
 def _make_overrides(model: str, dataset: str, batch: int) -> Overrides:
-    """Return the overrides (`field=value`) for one epoch of a model on a data set. `batch`: minibatch size."""
+    """Return the overrides (`field=value`) for one epoch of a model on a data set, the last incomplete minibatch included. `batch`:
+    minibatch size.
+    """
     return (
         "training.epochs=1",
         f"training.model={model}",
@@ -37,14 +39,16 @@ def _make_overrides(model: str, dataset: str, batch: int) -> Overrides:
 
 def make_stages_run(row: Row, scale: Scale) -> Measurement:
     """Return the measurement for a row of Table I: 4 peers, 30 batches of 512 images each. VGG-11 on MNIST shares the measurement of Table
-    III, in smaller batches below the published size.
+    III, below the published size with smaller batches. `row`: gives model and data set; `scale`: decides the size of those batches.
     """
     model, dataset = row.figures["model"], row.figures["dataset"]
     if (model, dataset) == ("vgg11", "mnist"):
         return make_gradients_run("p2p_instance", 512 if scale.whole else MEASURED_SIZE)
 
     def cut(scale: Scale) -> Overrides:
-        """Return the overrides for a scale."""
+        """Return the overrides (`field=value`) for a scale below the published size. VGG-11 is cut to one peer and one batch of 32
+        images.
+        """
         if model != "vgg11":
             return make_cut(batch=512, minibatches=30, dataset=dataset, keep_batch=True)(scale)
         # Four peers of VGG-11 hold and send 515 MB many times and need 20 GB: one peer with 32 images is enough.
@@ -55,8 +59,8 @@ def make_stages_run(row: Row, scale: Scale) -> Measurement:
 
 
 def make_gradients_run(architecture: str, size: int) -> Measurement:
-    """Return the measurement for Tables II and III: VGG-11's gradients on MNIST. Cut down: one peer and two batches. `architecture`:
-    "p2p_instance" or "p2p_serverless"; `size`: images in a batch.
+    """Return the measurement for Tables II and III: one epoch of VGG-11 on MNIST. Cut down: one peer and two batches. `architecture`:
+    "p2p_instance" or "p2p_serverless"; `size`: images in a batch, for functions one of BATCH_SIZES, because Table II gives their memory.
     """
     memory = {row.figures["batch_size"]: row.figures["memory_mb"] for row in load_rows("Table II")}
     functions = architecture == "p2p_serverless"
@@ -88,7 +92,7 @@ def make_peers_run(model: str, peers: int) -> Measurement:
     fixed = (*_make_overrides(model, "mnist", 1024), f"workers={peers}")
 
     def cut(scale: Scale) -> Overrides:
-        """Return the overrides for a scale."""
+        """Return the overrides (`field=value`) for a scale below the published size."""
         count = scale.reduce(MNIST_IMAGES // (1024 * peers))
         return ("training.batch_size=256", f"data.limit={peers * 256 * count}", LEAST_HELD)
 

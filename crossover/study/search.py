@@ -28,8 +28,8 @@ warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning
 
 
 class OptunaSearch:
-    """A study's search for good settings with Optuna. `repeated`: number of settings that Optuna proposed again. Raises ConfigError if the
-    file has names, arguments or bounds that Optuna does not know.
+    """A study's search for good settings with Optuna. `optuna`: Optuna's study, which holds the results so far; `repeated`: number of
+    settings that Optuna proposed again. Raises ConfigError if the file has names, arguments or bounds that Optuna does not know.
     """
 
     def __init__(self, study: Study) -> None:
@@ -52,8 +52,8 @@ class OptunaSearch:
         """Ask Optuna for one setting after another, yield the trials of each (one per seed), and report their result to Optuna.
 
         Before the next trial of another setting is requested, `rows` must contain the results of the yielded trials, by name; a failed
-        trial has none. A setting that was proposed before is not run again: its earlier result is reported again. `missing` gets the reason
-        for each trial whose setting is not valid. `factory`: makes the trials of a setting.
+        trial has none. A setting that was proposed before is not run again: its earlier result is reported again. `factory`: makes the
+        trials of a setting; `missing`: receives the reason for each trial whose setting is not valid.
         """
         metric = factory.make_trials(self.draw_settings(1)[0])[0].experiment.training.metric
         better = (
@@ -81,7 +81,7 @@ class OptunaSearch:
 
     def _report_result(self, asked: optuna.Trial, rows: Sequence[TrialRow], *, of: int) -> None:
         """Report a setting's result to Optuna: the mean of the study's metric if all `of` trials (one per seed) have it, else that the
-        setting was pruned or that it failed. `rows`: those of its trials that have a run.
+        setting was pruned (with its metric after each epoch) or that it failed. `rows`: those of its trials that have a run.
         """
         values = [row.measures[self.study.metric] for row in rows if not row.reason]
         known = [value for value in values if value is not None]
@@ -106,13 +106,15 @@ class OptunaSearch:
         self.optuna.tell(asked, earlier.value if complete else None, state=earlier.state)
 
     def draw_settings(self, count: int) -> list[Varied]:
-        """Return `count` random settings of the search space, for a forecast. They do not affect the search."""
+        """Return `count` random settings of the search space, for a forecast. They are the same at every call and do not affect the
+        search.
+        """
         apart = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=self.study.order))
         return [apart.ask(self._space).params for _ in range(count)]
 
 
 def find_pruned_epoch(row: TrialRow) -> int:
-    """Return the number of the epoch after which the trial was pruned; 0 if it was not pruned."""
+    """Return the number of the epoch after which the trial was pruned, as its reason says; 0 if it was not pruned."""
     return int(row.reason.split()[3]) if row.reason.startswith("pruned after epoch ") else 0
 
 
@@ -122,7 +124,7 @@ def _make_watch(asked: optuna.Trial) -> OnProgress:
     """
 
     def watch(progress: Progress) -> None:
-        """Report one epoch to Optuna. Raises Pruned if Optuna decides to stop the trial."""
+        """Report one epoch to Optuna. Raises Pruned if Optuna decides to stop the trial before its last epoch."""
         asked.report(progress.val_metric, progress.epoch)
         if progress.epoch < progress.epochs and asked.should_prune():
             raise Pruned(f"pruned after epoch {progress.epoch} of {progress.epochs}")
@@ -133,9 +135,10 @@ def _make_watch(asked: optuna.Trial) -> OnProgress:
 def _make_factory(
     part: str, name: str, arguments: Mapping[str, Any], faults: list[str], *, seeded: int | None = None
 ) -> Any:
-    """Return a function that makes the sampler for the setting with a given number, or the pruner. If its name or arguments are not valid
-    for Optuna, a message is added to `faults`. `part`: "sampler" or "pruner"; `name`, `arguments`: Optuna's class and its arguments;
-    `seeded`: the study's seed, for parts that take one.
+    """Return a function that makes the sampler for the setting with a given number, or the pruner (without an argument). If its name or
+    arguments are not valid for Optuna, or `arguments` has a seed, a message is added to `faults`, and the result, which may be None, is of
+    no use. `part`: "sampler" or "pruner"; `name`, `arguments`: Optuna's class and its arguments; `seeded`: the study's seed, for parts that
+    take one.
     """
     module = getattr(optuna, f"{part}s")
     known = [each for each in module.__all__ if each.endswith(part.capitalize()) and not each.startswith("Base")]
@@ -159,8 +162,8 @@ def _make_factory(
 
 
 def _make_distribution(name: str, given: Any, faults: list[str]) -> Any:
-    """Return Optuna's distribution of the field `name`. `given`: a list of choices, or a mapping with bounds, integer if both bounds are.
-    If Optuna refuses it, add a message to `faults` and return None.
+    """Return Optuna's distribution of the field `name`. `given`: a list of choices, or a mapping with bounds: a distribution of integers if
+    both bounds are integers. If Optuna refuses it, add a message to `faults` and return None.
     """
     try:
         if isinstance(given, list):
@@ -174,7 +177,9 @@ def _make_distribution(name: str, given: Any, faults: list[str]) -> Any:
 
 
 def draw_search(found: OptunaSearch) -> list[Plot]:
-    """Return plots that Optuna draws of a search (history, and importance of the fields), as far as it has enough completed settings."""
+    """Return plots that Optuna draws of a search: the history if a setting is complete, and the importance of the fields if two are; an
+    empty list if none is.
+    """
     import matplotlib.pyplot as plt
     from optuna.visualization import matplotlib as drawn
 

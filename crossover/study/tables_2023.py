@@ -51,8 +51,8 @@ def fill_table_1(found: FoundRuns) -> Section:
 
 
 def _measure_stage(run: RunFolder, row: Row, place: int) -> Mapping[str, Ours] | NoFigure:
-    """Return our figures of one stage of a row of Table I, by figure; NoFigure for the stage "receive" if the run had only one peer.
-    `place`: index of the stage in STAGES.
+    """Return our figures of one stage of a row of Table I, by the keys of UNITS; NoFigure for the stage "receive" if the run had only one
+    peer. `place`: index of the stage in STAGES.
     """
     column = row.figures["columns"][place]
     if column == "receive" and paper_cells.workers(run) == 1:
@@ -109,7 +109,7 @@ def fill_figure_4(found: FoundRuns) -> Section:
 
 
 def _sum_stages(run: RunFolder, stages: tuple[str, ...], note: str) -> Ours:
-    """Return the sum of the mean seconds of some stages as our measured figure. `note`: remark shown beside it."""
+    """Return the sum of the mean seconds of the stages called `stages` as our measured figure. `note`: remark shown beside it."""
     return make_measured(sum(paper_cells.stage(run, stage)["wall_s"] for stage in stages), note)
 
 
@@ -160,8 +160,8 @@ def fill_figure_6(found: FoundRuns) -> Section:
 
 
 def find_best_accuracy(run: RunFolder, size: str, cut: bool) -> Ours:
-    """Return the best validation accuracy of a run as our measured figure. `size`: size of the run in words; `cut`: whether it is smaller
-    than the paper's.
+    """Return the best validation accuracy of a run as our measured figure, 0 if no epoch has one. `size`: size of the run in words; `cut`:
+    whether it is smaller than the paper's.
     """
     note = f"the best of {paper_cells.epochs(run)} epochs on CIFAR-10; {size}"
     return make_measured(paper_cells.best_accuracy(run) or 0.0, note, cut=cut)
@@ -174,13 +174,13 @@ BOTH = ("with functions", "on the instance")
 
 
 def _mean_batch_s(run: RunFolder) -> float:
-    """Return the mean seconds of one batch on the instance, where one stage computes all batches of an epoch."""
+    """Return the mean seconds of one batch in a run on the instance, where one stage computes all batches of an epoch."""
     return paper_cells.stage(run, "compute gradients")["wall_s"] / paper_cells.peer_minibatches(run)
 
 
 def instance_batch_s(found: FoundRuns, size: int) -> Ours | NoFigure:
     """Return the seconds of one batch of `size` images on the instance as our figure: measured, or projected in proportion to the images
-    from batches of MEASURED_SIZE; NoFigure if neither was run.
+    from batches of MEASURED_SIZE; NoFigure if neither size was run.
     """
     run = found.run(runs_2023.make_gradients_run("p2p_instance", size))
     if not isinstance(run, NoFigure):
@@ -269,8 +269,8 @@ def _project_instance(batch_s: Ours, row: Row, count: int) -> Mapping[str, Ours]
 
 
 def _both_s(found: FoundRuns, size: int, *, peers: int = PEERS) -> tuple[float, float] | NoFigure:
-    """Return the seconds in which one peer's gradients of an epoch are computed, as (with functions, on the instance); NoFigure if either
-    is missing. `size`: images in a batch; `peers`: number of peers that share the data.
+    """Return the seconds in which one peer's gradients of an epoch are computed, as (with functions, all batches at once; on the instance,
+    one after another); NoFigure if either is missing. `size`: images in a batch; `peers`: number of peers that share the data.
     """
     batches = -(-MNIST_IMAGES // (peers * size))
     return derive(
@@ -307,8 +307,8 @@ def _project_gradients_s(both: tuple[float, float], place: int) -> Ours:
 
 
 def _find_printed_s(peers: int, size: int, place: int) -> float | None:
-    """Return the seconds that Table II or III prints; None for all but 4 peers. `size`: images in a batch; `place`: 0 for functions (Table
-    II), 1 for the instance (Table III).
+    """Return the seconds that Table II or III prints for a batch of `size` images; None unless `peers` is 4, or if the table has no such
+    batch. `place`: 0 for functions (Table II), 1 for the instance (Table III).
     """
     rows = runs_2023.load_rows("Table II" if place == 0 else "Table III")
     return next(

@@ -71,7 +71,9 @@ def _measure_stage(run: RunFolder, stage: str) -> Ours:
 
 
 def _measure_filter(found: FoundRuns) -> Mapping[str, Ours | NoFigure]:
-    """Return the seconds of MLLess without its filter and with it, and their quotient, by the fields of FILTER_UNITS."""
+    """Return the seconds of a run of MLLess without its filter and with it, and their quotient, by the keys of FILTER_UNITS; NoFigure for
+    those whose run is missing.
+    """
     measured = partial(make_measured, note=SAME_ROUNDS, cut=True)
     durations = [
         found.derive(runs_2025.make_filter_run(threshold), lambda run: float(run.result["duration_s"]))
@@ -83,8 +85,8 @@ def _measure_filter(found: FoundRuns) -> Mapping[str, Ours | NoFigure]:
 
 
 def _measure_communication(row: Row, found: FoundRuns) -> Ours | NoFigure:
-    """Return our seconds of communication of one round: for the row's number of workers, or for the slowest of all numbers of workers if
-    the row has none. NoFigure if no such run exists.
+    """Return our seconds of communication of one round: for the row's number of workers, or, if the row has none, the highest of all
+    numbers of workers that were run. NoFigure if no such run exists.
     """
     f = row.figures
     counts = [f["workers"]] if "workers" in f else runs_2025.list_worker_counts(found.scale, f["model"])
@@ -98,7 +100,7 @@ def _measure_communication(row: Row, found: FoundRuns) -> Ours | NoFigure:
 
 
 def _communication_s(run: RunFolder) -> float:
-    """Return the run's seconds of communication per worker and round: the stages store, aggregate and synchronise."""
+    """Return the run's mean seconds of communication per worker and round: its stages store, aggregate and synchronise, waits included."""
     return paper_cells.per_round_s(run, "store", "aggregate", "synchronise")
 
 
@@ -125,7 +127,9 @@ def fill_figure_2(found: FoundRuns) -> Section:
 
 
 def _find_printed_points(architecture: str, model: str) -> list[tuple[float, float]]:
-    """Return the points (workers, seconds of communication) that the paper's text prints for an architecture and a model."""
+    """Return the points (workers, seconds of communication) that the paper's text prints for an architecture and a model; 16 workers if the
+    text names no number.
+    """
     rows = published.rows(paper=runs_2025.PAPER, table="Section 4.2", architecture=architecture, model=model)
     printed = [row.figures for row in rows if "communication_s" in row.figures]
     return [(float(f.get("workers", 16)), f["communication_s"]) for f in printed]
@@ -179,8 +183,8 @@ def fill_table_3(found: FoundRuns) -> Section:
 
 
 def _measure_convergence(run: RunFolder, size: str, *, cut: bool) -> dict[str, Ours | NoFigure]:
-    """Return the minutes of a run and its best accuracy, by the fields of CONVERGENCE_UNITS. `size`: size of the run in words; `cut`:
-    whether it is smaller than the paper's.
+    """Return the minutes of a run and its best accuracy, by the keys of CONVERGENCE_UNITS. `size`: size of the run in words; `cut`: whether
+    it is smaller than the paper's.
     """
     epochs = paper_cells.epochs(run)
     return {
@@ -254,7 +258,9 @@ def fill_table_1(found: FoundRuns) -> Section:
 
 
 def _describe_stages(run: RunFolder, stages: Sequence[str]) -> Ours:
-    """Return the named stages that the run has, with their mean seconds, as our figure in the form of text."""
+    """Return those of the stages called `stages` that the run has, with their mean seconds, as our figure in the form of text; "no stage of
+    its own" if it has none.
+    """
     parts = [f"{name} {found['wall_s']:.3g} s" for name in stages if (found := paper_cells.stage(run, name))["count"]]
     return make_measured(", ".join(parts) or "no stage of its own")
 
@@ -279,7 +285,9 @@ def fill_table_2(found: FoundRuns) -> Section:
 
 
 def _measure_functions(run: RunFolder, row: Row) -> Mapping[str, Ours]:
-    """Return our figures for a row of Table 2 about an architecture on functions, by the fields of FUNCTION_UNITS."""
+    """Return our figures for a row of Table 2 about an architecture on functions, by the keys of FUNCTION_UNITS: seconds and memory of one
+    function, and what follows by the paper's formulas for its number of functions and workers.
+    """
     size, peak_mb, count = paper_cells.batch_size(run), paper_cells.peak_mb(run), row.figures["functions_per_worker"]
     first = _measure_function(run, size)
     seconds = float(first.value)
@@ -308,8 +316,8 @@ def _measure_function(run: RunFolder, size: int) -> Ours:
 
 
 def _measure_gpu(run: RunFolder, row: Row) -> Mapping[str, Ours]:
-    """Return our figures for a row of Table 2 about the GPU fleet, by the fields of GPU_UNITS; extrapolated to a whole epoch if the run was
-    cut.
+    """Return our figures for a row of Table 2 about the GPU architecture, by the keys of GPU_UNITS; extrapolated in proportion to a whole
+    epoch if the run was cut.
     """
     share = paper_cells.peer_minibatches(run) / MINIBATCHES
     seconds = float(run.result["epochs"][0]["wall_s"]) / share

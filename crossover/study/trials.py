@@ -45,7 +45,9 @@ is_field_of_run = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class StudyTrial:
-    """One run of a study. `name`: name of its folder; `varied`: its setting, as values by field; `watch`: called after every epoch."""
+    """One run of a study: a setting with one seed. `name`: name of its folder; `varied`: its setting, as values by dotted field; `watch`:
+    called after every epoch, may raise Pruned.
+    """
 
     name: str
     varied: Varied
@@ -59,13 +61,15 @@ class StudyTrial:
 
 
 def list_settings(study: Study) -> Iterator[Varied]:
-    """Return all combinations of the grid's values, each as values by field, in the file's order."""
+    """Return an iterator over all combinations of the grid's values, each as values by field; the last field of the file varies fastest.
+    One empty setting if there is no grid.
+    """
     return (dict(zip(study.grid, values, strict=True)) for values in product(*study.grid.values()))
 
 
 def format_setting(varied: Varied) -> str:
     """Return a setting as text, such as `learning_rate=0.1, architecture=spirt`. A field is shortened to its last part unless two fields
-    would then be equal.
+    would then be equal. `as it is` for an empty setting.
     """
     last = [name.rpartition(".")[2] for name in varied]
     short = {name: end if last.count(end) == 1 else name for name, end in zip(varied, last, strict=True)}
@@ -94,7 +98,7 @@ def _format_value(value: object) -> str:
 
 class TrialFactory:
     """A factory that makes and validates a study's trials. It numbers their stacks in the order of first use, so that the same file always
-    gives the same names. Creating one also sets the folders in which this process finds the study's user code.
+    gives the same names. Creating one also sets the folders in which this whole process finds user code: the study's and the current one.
 
     `travels`: whether user code is bundled to run elsewhere; `check`: function that raises ConfigError for an experiment that cannot run.
     """
@@ -102,14 +106,14 @@ class TrialFactory:
     def __init__(
         self, study: Study, *, travels: bool, check: Callable[[Experiment], None] = lambda experiment: None
     ) -> None:
-        """Prepare to make trials, and set the folders of user code. The parameters are explained at the class."""
+        """Prepare to make trials, and set the folders of user code for the process. The parameters are explained at the class."""
         self._study, self._travels, self._check = study, travels, check
         self._stacks = dict[str, str]()
         user_code.set_folders(study.folder, Path.cwd())
 
     def make_trials(self, varied: Varied, *, number: int = 0) -> list[StudyTrial]:
-        """Return the trials of a setting, one for each seed. `number`: number of the setting in a search, 0 in a grid; it becomes part of
-        the names. Raises ConfigError that lists every fault of the setting.
+        """Return the trials of a setting, one for each seed. `varied`: the setting; `number`: number of the setting in a search, 0 in a
+        grid; it becomes part of the names. Raises ConfigError that lists every fault of the setting; a baseline is one.
         """
         plain = deepcopy(dict(self._study.base))
         for name, value in varied.items():
@@ -149,8 +153,9 @@ class TrialFactory:
 
 
 def make_grid_trials(study: Study, accepting: TrialFactory) -> list[StudyTrial]:
-    """Return all trials of a grid: for each seed in turn all settings once, in a random order that depends on the study and the seed.
-    Raises ConfigError that lists all faults of all settings. `accepting`: makes the trials of a setting.
+    """Return all trials of a grid: for each seed in turn all settings once, in a random order that depends only on the study's `order` and
+    the seed. Raises ConfigError that lists all faults of all settings, or names that would be equal. `accepting`: makes the trials of a
+    setting.
     """
     faults, found = defaultdict[str, list[str]](list), list[list[StudyTrial]]()
     for varied in list_settings(study):
@@ -177,7 +182,7 @@ def make_grid_trials(study: Study, accepting: TrialFactory) -> list[StudyTrial]:
 
 
 def _format_fault(fault: str, of: Sequence[str], study: Study) -> str:
-    """Return a fault's message, followed by the settings (`of`) that have it unless all settings do."""
+    """Return a fault's message, followed by the first few settings (`of`) that have it, unless all settings do."""
     if not of or len(of) == study.settings:
         return fault
     more = f" and {len(of) - NAMED_TRIALS} more" if len(of) > NAMED_TRIALS else ""
@@ -196,16 +201,20 @@ EARLY_ENDS = (BudgetReached, Pruned)  # ends of a run that are not failures
 
 
 class TrialMachine(Protocol):
-    """A machine on which trials run, one at a time; a context manager."""
+    """A machine on which trials run, one at a time: a context manager, inside whose block the other methods are called."""
 
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        """Prepare the machine and return it."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    ) -> None:
+        """Stop what the machine has started here; stacks on AWS stay."""
 
     def run(self, experiment: Experiment, out: Path, watch: OnProgress) -> RunFolder:
-        """Run a trial in the folder `out`, or resume the unfinished run there, and return its run. `watch`: called after every epoch."""
+        """Run a trial in the folder `out`, or resume the unfinished run there, and return its run. `watch`: called after every epoch.
+        Raises what the run raises, one of EARLY_ENDS if it was stopped early.
+        """
 
     def release(self, experiment: Experiment) -> None:
         """Destroy the experiment's stack, if there is one, because no further trial will use it."""
@@ -220,9 +229,10 @@ class TrialMachine(Protocol):
 
 
 class InlineTrials:
-    """A machine that runs trials in this process. There are no stacks, so everything about stacks does nothing."""
+    """A machine that runs trials in this process. There are no stacks, so the methods about stacks do nothing."""
 
     def __enter__(self) -> Self:
+        """Return this object."""
         return self
 
     def __exit__(
@@ -231,8 +241,8 @@ class InlineTrials:
         """Do nothing."""
 
     def run(self, experiment: Experiment, out: Path, watch: OnProgress) -> RunFolder:
-        """Run a trial in this process and return its run, resuming the unfinished run in `out` if it has the same settings. `watch`: called
-        after every epoch.
+        """Run a trial in this process and return its run, resuming the unfinished run in `out` if it has the same settings; otherwise an
+        earlier run there is moved aside. `watch`: called after every epoch.
         """
         return running.run_inline(
             experiment, out, watch, resume=inline.can_resume(experiment, out, where="inline", cores=os.cpu_count())
@@ -251,11 +261,12 @@ class InlineTrials:
 
 
 class LocalTrials(InlineTrials):
-    """A machine that runs trials on the local cloud, which is started with the first run, shared by all trials, and ended with this context
-    manager.
+    """A machine that runs trials on the local cloud, AWS's services simulated on this machine. The cloud is started with the first run,
+    shared by all trials, and ended with this context manager.
     """
 
     def __init__(self) -> None:
+        """Prepare the machine. Nothing is started yet."""
         self._stack = ExitStack()
         self._cloud: Any = None
 
@@ -267,7 +278,8 @@ class LocalTrials(InlineTrials):
 
     def run(self, experiment: Experiment, out: Path, watch: OnProgress) -> RunFolder:
         """Run a trial on its stack of the local cloud and return its run. Deploys the stack if needed, and resumes the unfinished run in
-        `out` if it has the same settings. If the run fails, the stack is destroyed. `watch`: called after every epoch.
+        `out` if it has the same settings. If the run fails, but not if it is one of EARLY_ENDS, the stack is destroyed. `watch`: called
+        after every epoch.
         """
         from crossover.local import servers
 
@@ -275,8 +287,8 @@ class LocalTrials(InlineTrials):
             self._start()
 
         def one(each: Experiment, into: Path, unfinished: Unfinished | None) -> RunFolder:
-            """Run one experiment (the trial's, or a baseline of it) in the folder `into`, deploying the trial's stack if needed.
-            `unfinished`: run to resume, or None.
+            """Run one experiment (the trial's, or a baseline of it) in the folder `into`, deploying the trial's stack if needed, and return
+            its run. `unfinished`: run to resume, or None.
             """
             if _find_stack_name(experiment) not in self._cloud.stacks():
                 with servers.temporary_folder() as assembly:
@@ -299,7 +311,7 @@ class LocalTrials(InlineTrials):
             self._cloud.destroy(_find_stack_name(experiment))
 
     def _start(self) -> None:
-        """Start the local cloud, after a check that its programs are installed."""
+        """Start the local cloud in a temporary folder, after a check that its programs are installed. Raises MissingTool if one is not."""
         from crossover.local import servers
         from crossover.local.cloud import LocalCloud
 
@@ -309,5 +321,5 @@ class LocalTrials(InlineTrials):
 
 
 def _find_stack_name(experiment: Experiment) -> str:
-    """Return the name of the experiment's stack."""
+    """Return the name of the experiment's stack, `<project>-<name>`, whether or not it is deployed."""
     return f"{experiment.project}-{experiment.name}"

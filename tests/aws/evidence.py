@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 from crossover.experiment import Experiment
 from crossover.reports import usage
 from crossover.reports.folder import Label, RunFolder
-from crossover.reports.usage import Report, on_instance
+from crossover.reports.usage import Report, is_on_instance
 from crossover.running import account
 from crossover.running.account import FUNCTION, Owner, Ownership
 from crossover.stores import deployed_clients
@@ -100,9 +100,9 @@ class Evidence:
     @cached_property
     def reports(self) -> dict[str, Report]:
         """Lambda's own, of the run's records; waited for as long as they may take on AWS."""
-        recorded = {each["request_id"] for each in self.records if not on_instance(each)}
+        recorded = {each["request_id"] for each in self.records if not is_on_instance(each)}
         wait_s = usage.WAIT_S if self.on_aws else 5.0
-        found = usage.wait_for(self.session, self.stack, self.records, wait_s=wait_s) if recorded else {}
+        found = usage.wait_for_reports(self.session, self.stack, self.records, wait_s=wait_s) if recorded else {}
         return {key: report for key, report in found.items() if key in recorded}
 
     @cached_property

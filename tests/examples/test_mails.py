@@ -138,7 +138,7 @@ def test_the_page_of_torch_is_the_model_that_others_published() -> None:
     module = part("model:Mails")(2, each=False)
     assert module.load_state_dict(load((folder / "model.safetensors").read_bytes()), strict=False).unexpected_keys == []
     module.head = torch.nn.Identity()
-    vocabulary, vectors = part("data:_vocabulary")(), []
+    vocabulary, vectors = part("data:_load_vocabulary")(), []
     for text in ("A man is eating food.", "A man is eating a piece of bread.", "The girl is carrying a baby."):
         tokens = torch.tensor([part("words:tokens")(text, vocabulary, most=64)])
         with torch.no_grad():

@@ -50,7 +50,9 @@ ICONS: dict[Kind, str] = {
 
 @dataclass(frozen=True)
 class Label:
-    """A text of a drawing with the rectangle that it covers, in pixels. `within`: left and right edge that the text must not cross."""
+    """A text of a drawing with the rectangle that it covers, in pixels. `within`: left and right edge, as x positions, that the text must
+    not cross.
+    """
 
     text: str
     left: float
@@ -60,7 +62,7 @@ class Label:
     within: tuple[float, float]
 
     def overlaps(self, other: "Label") -> bool:
-        """Return whether two labels share area."""
+        """Return whether the rectangles of two labels overlap by more than half a pixel in both directions."""
         return (
             min(self.right, other.right) - max(self.left, other.left) > 0.5
             and min(self.bottom, other.bottom) - max(self.top, other.top) > 0.5
@@ -94,7 +96,9 @@ def measure_width(text: str, size: float, *, bold: bool = False) -> float:
 
 @dataclass
 class Drawing:
-    """An SVG picture under construction. `title`: text for screen readers; `labels`: all texts so far."""
+    """An SVG picture under construction, to which methods add shapes; later ones cover earlier ones. `width`, `height`: in pixels; `title`:
+    text for screen readers; `labels`: all texts so far.
+    """
 
     width: int
     height: int
@@ -150,7 +154,7 @@ class Drawing:
         self.add(f'<g transform="translate({x:g} {y:g}) scale({size / 24:g})" class="{kind}">{ICONS[kind]}</g>')
 
     def place(self, other: "Drawing", x: float, y: float) -> None:
-        """Insert the drawing `other` into this one, with its upper left corner at (`x`, `y`)."""
+        """Insert the drawing `other`, as it is now, with its upper left corner at (`x`, `y`), and its labels likewise."""
         self.add(f'<g transform="translate({x:g} {y:g})">{"".join(other._parts)}</g>')
         for each in other.labels:
             edges = each.within[0] + x, each.within[1] + x

@@ -37,7 +37,8 @@ ROUNDS_OF_LONG_WORKERS: dict[str, Callable[[WorkerInvocation], SimProcess]] = {
 @dataclass(frozen=True)
 class Part:
     """Usage of one step or program by one worker in the drawn round. `bytes_in`, `bytes_out`: bytes read and written by channel;
-    `operations`: number of requests by channel and operation; `stages`: seconds by stage; `wall_s`: seconds in all.
+    `operations`: number of requests by channel and operation; `stages`: seconds by stage; `wall_s`: seconds in all, infinite for a program,
+    which goes on.
     """
 
     bytes_in: dict[str, int]
@@ -48,8 +49,8 @@ class Part:
 
 
 class Figures:
-    """All figures that the pictures of one architecture show, simulated with its example config/<name>.yaml. `name`: name of
-    the example.
+    """All figures that the pictures of one architecture show, simulated with its example config/<name>.yaml when they are first needed.
+    `config`: path of the example; `workload`: sizes of its model and data; `world`: the simulation.
     """
 
     def __init__(self, name: str) -> None:
@@ -84,8 +85,8 @@ class Figures:
 
     @cached_property
     def round(self) -> dict[tuple[str, int], Part]:
-        """Usage in the drawn round, by (step or program, worker). Functions that one worker runs concurrently are added up, but `wall_s` is
-        that of the longest.
+        """Usage in the drawn round, by (step or program, worker), simulated at the first access. Functions that one worker runs
+        concurrently are added up, but `wall_s` is that of the longest and `stages` those of one of them.
         """
         world = self.world
         models = models_of(self.architecture)
@@ -118,7 +119,7 @@ class Figures:
 
     @property
     def _run(self) -> Node:
-        """Root of the tree of the architecture's steps."""
+        """Root of the tree of the architecture's steps, which must not consist of programs alone."""
         assert self.architecture.run is not None
         return self.architecture.run
 
@@ -154,7 +155,7 @@ class Figures:
     # --- sizes ----------------------------------------------------------------------------------------------------------
 
     def size(self, name: str) -> int:
-        """Return the bytes of one item of the given kind, such as "model" or "gradient". `name`: a key of SIZES."""
+        """Return the bytes of one item of the given kind. `name`: the kind, a key of SIZES, such as "model" or "gradient"."""
         return SIZES[name](self)
 
     @property
@@ -175,7 +176,7 @@ class Figures:
 
 @cache
 def load_figures(name: str) -> Figures:
-    """Return the figures for the example config/<name>.yaml; simulated at the first call."""
+    """Return the figures for the example config/<name>.yaml; the same object for each call of a process."""
     return Figures(name)
 
 

@@ -44,8 +44,9 @@ class Box:
 
 @dataclass(frozen=True)
 class Frame:
-    """A frame around boxes in a structure picture: steps that a state machine runs together or repeats. `depth`: nesting level; `top`,
-    `bottom`: edges in pixels; `machine`: name of the state machine, if a program starts it.
+    """A frame around boxes in a structure picture: steps that a state machine runs together or repeats. `label`: text in it, with
+    placeholders of `fill_in`; `depth`: nesting level; `top`, `bottom`: edges in pixels; `steps`: names of the boxes in it; `machine`: name
+    of the state machine, if a program starts it.
     """
 
     label: str
@@ -69,7 +70,9 @@ class Store:
 
 @dataclass(frozen=True)
 class Structure:
-    """The layout of an architecture's structure picture. `height`: in pixels; `boxes`: functions and programs in the order of the tree."""
+    """The layout of an architecture's structure picture. `height`: in pixels; `boxes`: functions and programs in the order of the tree;
+    `frames`, `stores`: around and beside them.
+    """
 
     height: int
     boxes: tuple[Box, ...]
@@ -93,8 +96,9 @@ class Lane:
 
 @dataclass(frozen=True)
 class Arrow:
-    """An arrow in the picture of a round: bytes or a message that move from lane to lane. `row`: vertical position; `size`: what one item
-    is, a key of SIZES; `count`: how many items, a key of `Figures.counts`; `by`: step that moves them.
+    """An arrow in the picture of a round: bytes or a message that move from the lane `source` to the lane `target`. `row`: vertical
+    position; `text`: written above it; `size`: what one item is, a key of SIZES; `count`: how many items, a key of `Figures.counts`; `by`:
+    step that moves them.
     """
 
     row: float
@@ -109,7 +113,8 @@ class Arrow:
 @dataclass(frozen=True)
 class Bar:
     """A bar on a lane in the picture of a round: time spent on work, or on a wait. `row`: vertical position; `rows`: height in rows; `by`:
-    step that it belongs to; `stages`: stages whose simulated seconds are written on it; `wait`: whether it is a wait.
+    step that it belongs to; `stages`: stages whose simulated seconds, added up, are written on it; `wait`: whether it is a wait; `width`:
+    in pixels.
     """
 
     row: float
@@ -150,8 +155,8 @@ class Card:
 
 @dataclass(frozen=True)
 class Layout:
-    """The layouts of all pictures of one architecture. `name`: name of its example in config/; `finding`: title of the structure picture;
-    `timing`: title of the picture of a round.
+    """The layouts of all pictures of one architecture. `name`: name of its example in config/; `title`: title of its card; `finding`: title
+    of the structure picture; `timing`: title of the picture of a round.
     """
 
     name: str
@@ -168,8 +173,8 @@ DATABASE_X, BROKER_X, BUCKET_X = 458.0, 594.0, 728.0
 
 
 def _place_stores(database: str = "", broker: bool = False) -> tuple[Store, ...]:
-    """Return the stores of a structure picture at their usual positions: always the bucket, others if asked for. `database`: text under the
-    tensor database, "" for no database; `broker`: whether there is a broker.
+    """Return the stores of a structure picture at their usual positions, from left to right: database and broker if asked for, and always
+    the bucket. `database`: text under the tensor database, "" for no database; `broker`: whether there is a broker.
     """
     return (
         *([Store("database", DATABASE_X, database)] if database else []),
@@ -179,7 +184,7 @@ def _place_stores(database: str = "", broker: bool = False) -> tuple[Store, ...]
 
 
 def _place_workers(kind: Kind) -> tuple[tuple[Kind, float, float], ...]:
-    """Return (kind, x, y) of four worker icons in a row at the top of a card."""
+    """Return (kind, x, y) of four worker icons in a row at the top of a card. `kind`: what a worker is, such as "function"."""
     return tuple((kind, x, 8) for x in (20, 76, 132, 188))
 
 

@@ -25,13 +25,17 @@ BEGIN, END = "<!-- figures: make pictures writes them -->\n", "<!-- end of figur
 
 
 def fill_in(text: str, of: Figures) -> str:
-    """Return a text with its placeholders `{workers}`, `{others}`, `{minibatches}` and `{hosts}` replaced by the example's numbers."""
+    """Return a text with its placeholders `{workers}`, `{others}` (workers but one), `{minibatches}` (of a worker and round) and `{hosts}`
+    (database hosts) replaced by the example's numbers.
+    """
     hosts = database_hosts(of.experiment, of.architecture)
     return text.format(workers=of.workers, others=of.workers - 1, minibatches=of.minibatches, hosts=hosts)
 
 
 def describe_example(of: Figures) -> str:
-    """Return a sentence about the example behind the figures: file, model, size, number of workers and minibatches of a round."""
+    """Return a sentence about the example behind the figures: file, model with its size, number of workers, and number of minibatches of a
+    round.
+    """
     model, size = of.experiment.training.model, display.bytes_(of.size("model"))
     round_ = "an epoch" if of.minibatches > 1 else "a minibatch"
     each = f"{round_} of {of.minibatches} minibatches" if of.minibatches > 1 else "one minibatch"
@@ -58,7 +62,9 @@ def find_wires(layout: Layout, of: Figures) -> set[tuple[str, str]]:
 
 
 def draw_structure(layout: Layout) -> Drawing:
-    """Draw an architecture's structure picture: boxes in frames on the left, stores on the right, a dot for each store that a box uses."""
+    """Draw an architecture's structure picture and return it: boxes in frames on the left, stores on the right, a dot for each store that a
+    box uses.
+    """
     of, plan = load_figures(layout.name), layout.structure
     drawing = Drawing(WIDTH, plan.height, layout.finding)
     drawing.text(20, 30, layout.finding, size=15.5, style="bold")
@@ -134,7 +140,9 @@ def count_arrow_bytes(arrow: Arrow, of: Figures) -> int:
 
 
 def draw_round(layout: Layout) -> Drawing:
-    """Draw the picture of one round, from top to bottom: a lane per participant, bars for work and waits, arrows for bytes and messages."""
+    """Draw the picture of one round, from top to bottom, and return it: a lane per participant, bars for work and waits, arrows for bytes
+    and messages.
+    """
     of, plan = load_figures(layout.name), layout.round
     bottom = FIRST_ROW + (plan.rows + 1) * PITCH
     stages = {stage for bar in plan.bars for stage in bar.stages}
@@ -156,7 +164,7 @@ def draw_round(layout: Layout) -> Drawing:
 
 
 def _draw_bar(drawing: Drawing, bar: Bar, lane: Lane, of: Figures) -> None:
-    """Draw a bar for work or a wait on a lane, with its simulated seconds if it has stages."""
+    """Draw a bar for work or a wait on a lane, with the sum of the simulated seconds of its stages if it has any."""
     top, height = FIRST_ROW + bar.row * PITCH - 17, bar.rows * PITCH - 8
     left = lane.x - bar.width / 2
     drawing.rect(left, top, bar.width, height, "wait" if bar.wait else "box", radius=4)
@@ -173,7 +181,7 @@ def _draw_bar(drawing: Drawing, bar: Bar, lane: Lane, of: Figures) -> None:
 
 
 def _draw_arrow(drawing: Drawing, arrow: Arrow, lanes: dict[str, Lane], of: Figures) -> None:
-    """Draw an arrow with its text above and its bytes below; dashed if it is a message without bytes. `lanes`: lanes by name."""
+    """Draw an arrow with its text above and its bytes below; a message without bytes is dashed. `lanes`: lanes by name."""
     start, end, y = lanes[arrow.source].x, lanes[arrow.target].x, FIRST_ROW + arrow.row * PITCH
     ahead = 4 if end > start else -4
     count, size = of.counts[arrow.count], of.size(arrow.size)
@@ -223,7 +231,7 @@ def count_moved_bytes(of: Figures) -> int:
 
 
 def draw_overview() -> Drawing:
-    """Draw the overview: the cards of all architectures, and a legend."""
+    """Draw the overview and return it: the cards of all architectures, and a legend."""
     drawing = Drawing(WIDTH, 640, "Seven architectures: who averages, and through what")
     drawing.text(14, 30, drawing.title, size=16, style="bold")
     places = [(14 + 262 * (number % 3), 48 + 190 * (number // 3)) for number in range(9)]
@@ -253,7 +261,7 @@ def draw_overview() -> Drawing:
 
 
 def draw_pictures() -> dict[str, Drawing]:
-    """Return all pictures by name of their file."""
+    """Draw all pictures, and return them by name of their file."""
     found = {"overview.svg": draw_overview()}
     for layout in LAYOUTS:
         found |= {
@@ -273,7 +281,9 @@ def render_pictures() -> dict[str, str]:
 
 
 def render_pages() -> dict[str, str]:
-    """Return the text of each existing page of docs/architectures by file name, with its section of figures computed anew."""
+    """Return the text of each existing page of docs/architectures by file name, with its section of figures computed anew; nothing is
+    written. A page without the section's marks stays as it is.
+    """
     found = {}
     for layout in LAYOUTS:
         path = FOLDER / f"{layout.name}.md"

@@ -72,7 +72,7 @@ def test_dollars_of_the_run_under_way_are_those_of_its_own_lines() -> None:
     prepared.records["only"] = record
     prepared.decisions.append({"epoch": 1})
     now = prepared.facts["created_at"] + 100.0
-    cost = bill_so_far(prepared, now=now).until(now)
+    cost = bill_so_far(prepared, now=now).cost_until(now)
     (said,) = lines(owner(arn), now=now)
     assert said.startswith(f"run {prepared.run}: started ") and f", 1 of {MINE.training.epochs} epochs done; " in said
     assert (

@@ -11,7 +11,7 @@ from crossover.reports import spending
 def test_an_epoch_starts_only_where_the_dearest_so_far_still_fits(epochs: list[float], limit: float) -> None:
     spent, dearest = 0.0, 0.0
     for cost in epochs:
-        if spending.why_no_further_epoch(limit, spent, dearest_usd=dearest):
+        if spending.explain_no_further_epoch(limit, spent, dearest_usd=dearest):
             assert spent + dearest > limit
             return
         assert spent + dearest <= limit
@@ -25,7 +25,7 @@ def test_within_an_epoch_it_stops_at_the_limit() -> None:
 
 
 def test_no_room_for_another_epoch() -> None:
-    assert spending.why_no_further_epoch(0.5, 0.25, dearest_usd=0.25) == ""
-    assert "training until the next evaluation costs up to $0.3000" in spending.why_no_further_epoch(
+    assert spending.explain_no_further_epoch(0.5, 0.25, dearest_usd=0.25) == ""
+    assert "training until the next evaluation costs up to $0.3000" in spending.explain_no_further_epoch(
         0.5, 0.3, dearest_usd=0.3
     )

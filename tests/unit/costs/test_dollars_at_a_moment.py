@@ -96,11 +96,11 @@ def test_dollars_never_fall_and_end_at_the_bill(
     architecture: str, records: list[dict[str, Any]], seconds: list[float], transitions: int | None
 ) -> None:
     found = run(architecture, records, transitions=transitions)
-    spent = [found.until(STARTED_AT + s) for s in seconds]
+    spent = [found.cost_until(STARTED_AT + s) for s in seconds]
     for before, after in pairwise(spent):
         assert before.full_usd <= after.full_usd * (1 + 1e-12)
         assert before.paper_method_usd <= after.paper_method_usd * (1 + 1e-12)
-    whole, last = found.cost(), found.until(STARTED_AT + found.duration_s)
+    whole, last = found.cost(), found.cost_until(STARTED_AT + found.duration_s)
     assert (last.full_usd, last.paper_method_usd) == (whole.full_usd, whole.paper_method_usd)
     assert spent[-1].full_usd <= whole.full_usd * (1 + 1e-12)
 
@@ -113,7 +113,7 @@ def test_a_run_whose_records_are_the_beginning_of_anothers_never_costs_more(
 ) -> None:
     whole, beginning = run(architecture, records), run(architecture, records[:cut])
     for s in seconds:
-        one, other = beginning.until(STARTED_AT + s), whole.until(STARTED_AT + s)
+        one, other = beginning.cost_until(STARTED_AT + s), whole.cost_until(STARTED_AT + s)
         assert one.full_usd <= other.full_usd * (1 + 1e-12)
         assert one.paper_method_usd <= other.paper_method_usd * (1 + 1e-12)
 
@@ -133,7 +133,7 @@ def test_half_of_a_long_invocation_costs_half(method: str) -> None:
     """LambdaML's invocations end with the run: the money of the seconds that had passed was spent all the same."""
     workers = [long(wall_s=800.0, marks=4, worker=w, memory_mb=4_096) for w in range(2)]
     found = run("all_reduce", workers)
-    half, whole = (getattr(found.until(STARTED_AT + s), method) for s in (400.0, 800.0))
+    half, whole = (getattr(found.cost_until(STARTED_AT + s), method) for s in (400.0, 800.0))
     assert half == pytest.approx(whole / 2, rel=0.02)
 
 
@@ -148,7 +148,7 @@ def test_marks_say_where_an_invocation_worked_and_where_it_waited() -> None:
 
 def test_what_an_instance_costs_at_least_is_spent_when_it_starts() -> None:
     found = run("all_reduce", [long(wall_s=600.0, marks=2)])
-    lines = {line.item: line.quantity for line in found.until(STARTED_AT).lines}
+    lines = {line.item: line.quantity for line in found.cost_until(STARTED_AT).lines}
     assert lines["EC2 m7g.large x 1, tensor database"] == pytest.approx(60 / 3_600)
 
 
@@ -165,7 +165,7 @@ def test_training_on_past_the_goal_does_not_make_the_goal_cheaper() -> None:
     short = run("all_reduce", [long(wall_s=100.0, marks=2)])
     longer = run("all_reduce", [long(wall_s=900.0, marks=18)])
     moment = STARTED_AT + 100.0
-    assert longer.until(moment).full_usd == pytest.approx(short.cost().full_usd, rel=0.01)
+    assert longer.cost_until(moment).full_usd == pytest.approx(short.cost().full_usd, rel=0.01)
 
 
 def test_what_a_run_under_way_costs_is_what_its_records_tell_later() -> None:
@@ -187,4 +187,4 @@ def test_what_a_run_under_way_costs_is_what_its_records_tell_later() -> None:
     records = [begun, *workers, collected]
     states = state_transitions(load("all_reduce"), records, workers=2, epochs=14)
     later = run("all_reduce", records, transitions=states)
-    assert live.until(moment).full_usd == pytest.approx(later.until(moment).full_usd, rel=0.01)
+    assert live.cost_until(moment).full_usd == pytest.approx(later.cost_until(moment).full_usd, rel=0.01)

@@ -4,7 +4,7 @@ import json
 from types import SimpleNamespace
 from typing import Any
 
-from crossover.reports.usage import Report, add_reports, billed_ms, find_unrecorded, read_reports, wait_for
+from crossover.reports.usage import Report, add_reports, billed_ms, find_unrecorded, read_reports, wait_for_reports
 
 
 def event(request_id: str, *, init_ms: float | None = None, logged_at: float = 1_000.0) -> dict[str, Any]:
@@ -61,12 +61,14 @@ def test_reports_are_found_among_what_functions_print() -> None:
 def test_late_reports_are_waited_for() -> None:
     session = Session([event("a")], [event("a"), event("b")])
     records = [record("a"), record("b"), record("a program's own", instance_type="t2.small")]
-    found = wait_for(session, "crossover-spirt", records, every_s=0.0)
+    found = wait_for_reports(session, "crossover-spirt", records, every_s=0.0)
     assert found.keys() == {"a", "b"} and len(session.asked) == 2 * 2  # two looks at two groups, not until the end
 
 
 def test_waiting_ends() -> None:
-    assert wait_for(Session([event("b")]), "crossover-spirt", [record("a"), record("b")], wait_s=0.0).keys() == {"b"}
+    assert wait_for_reports(
+        Session([event("b")]), "crossover-spirt", [record("a"), record("b")], wait_s=0.0
+    ).keys() == {"b"}
 
 
 def test_a_joined_record_is_billed_as_lambda_says() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from crossover.errors import DataError
-from crossover.reports.folder import move_aside, parts, read
+from crossover.reports.folder import list_own_entries, move_aside, read
 
 FIRST, SECOND = "20261124-063051-44302a", "20261124-070000-0a0b0c"
 
@@ -29,7 +29,7 @@ def test_it_is_moved_as_it_is_and_what_is_the_user_s_stays(tmp_path: Path) -> No
     before = run_in(tmp_path, FIRST)
     assert move_aside(tmp_path) == tmp_path / FIRST
     assert files(tmp_path / FIRST) | {"notes.txt": b"mine"} == before
-    assert parts(tmp_path) == [] and (tmp_path / "notes.txt").read_text() == "mine"
+    assert list_own_entries(tmp_path) == [] and (tmp_path / "notes.txt").read_text() == "mine"
     assert move_aside(tmp_path) is None
 
 

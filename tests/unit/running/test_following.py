@@ -96,7 +96,7 @@ def test_what_was_killed_is_told_and_billed(
     prepared.records["record"]["request_id"] = "r"
     every = (reported("r", "setup"), reported("k", "compute-gradients"), reported("g", "stop-instances"))
     found = {each.request_id: each for each in every}
-    monkeypatch.setattr(usage, "wait_for", lambda session, stack, records, *, wait_s: found)
+    monkeypatch.setattr(usage, "wait_for_reports", lambda session, stack, records, *, wait_s: found)
     run = ended(
         prepared, tmp_path, RunFailed("no memory left"), partial(fetch_lambda_reports, session=None, where=where)
     )

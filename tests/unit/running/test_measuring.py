@@ -102,7 +102,7 @@ def calls(session: Lambda, budget_usd: float = 1.0) -> StepInvoker:
 
 
 def test_an_invocation_that_could_pass_the_budget_is_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(usage, "wait_for", lambda *_, **__: reported("r1", "r2", "another"))
+    monkeypatch.setattr(usage, "wait_for_reports", lambda *_, **__: reported("r1", "r2", "another"))
     client, event = Lambda(), first_event("run", workers=1)
     found = calls(client, 2.5 * MOST_USD)
     assert [found.invoke("train", event) for _ in range(2)] == [event] * 2
@@ -116,7 +116,7 @@ def test_an_invocation_that_could_pass_the_budget_is_not_made(monkeypatch: pytes
 
 
 def test_one_of_which_nothing_is_known_counts_with_the_most(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(usage, "wait_for", lambda *_, **__: reported())
+    monkeypatch.setattr(usage, "wait_for_reports", lambda *_, **__: reported())
     found = calls(Lambda(), 1.0)
     found.invoke("train", first_event("run", workers=1))
     assert found.collect_reports(wait_s=0.0) == []
@@ -163,7 +163,7 @@ def test_a_size_that_fails_leaves_the_others_to_be_measured(monkeypatch: pytest.
     monkeypatch.setattr(measuring, "find_run_under_way", lambda *_: None)
     monkeypatch.setattr(measuring, "prepare", lambda *_, **__: MagicMock())
     monkeypatch.setattr("crossover.stores.s3.S3ObjectStore", MagicMock())
-    monkeypatch.setattr(usage, "wait_for", lambda *_, **__: reported(f"r{lambda_.invoked}"))
+    monkeypatch.setattr(usage, "wait_for_reports", lambda *_, **__: reported(f"r{lambda_.invoked}"))
 
     def one_round(found: StepInvoker, *_: object) -> None:
         lambda_.error = "Runtime.OutOfMemory" if lambda_.now["MemorySize"] == 512 else ""

@@ -214,6 +214,6 @@ def test_dollars_at_an_epoch_are_those_of_a_run_that_ended_there(architecture: s
 
     whole, ends_s = run(8)
     for epoch in (2, 5):
-        passed, ended = whole.until(ends_s[epoch]), run(epoch)[0].cost()
+        passed, ended = whole.cost_until(ends_s[epoch]), run(epoch)[0].cost()
         assert passed.full_usd == pytest.approx(ended.full_usd, rel=0.05)
         assert passed.paper_method_usd == pytest.approx(ended.paper_method_usd, rel=0.05)
