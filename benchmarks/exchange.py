@@ -201,8 +201,8 @@ def _average_by_gloo(own: Tensor, mixed: Tensor) -> None:
 def _make_preparation(
     ctx: Context, exchange: GroupExchange, rank: int, setting: Setting, own: Tensor, out: Tensor
 ) -> Callable[[int], Callable[[], None]]:
-    """Return a function that takes a round's number, prepares one exchange, and returns a function that makes the exchange. `rank`: number
-    of the worker; `own`: its vector; `out`: gets the mean.
+    """Return a function that takes a round's number, prepares one exchange, and returns a function that makes the exchange. `ctx`: context
+    with the store; `rank`: number of the worker; `own`: its vector; `out`: gets the mean.
     """
     waits = Waits(ctx, f"worker {rank}", 0, lambda round: False)
 

@@ -84,7 +84,7 @@ def _make_worker_step(model: str, count: int, batches: list[Batch]) -> Callable[
     ahead = [learner.on_device(batches[0], epoch=1)]
 
     def step(number: int) -> None:
-        """Compute one gradient with the learner, while the next batch is copied to the device."""
+        """Compute one gradient with the learner, while the next batch is copied to the device. `number`: of the step, from 0."""
         batch = ahead.pop()
         ahead.append(learner.on_device(batches[(number + 1) % len(batches)], epoch=1))
         learner.compute_gradient(batch, epoch=1, round=number, worker=0, minibatch=0)
@@ -99,7 +99,7 @@ def _make_plain_step(model: str, batches: list[Batch]) -> Callable[[int], None]:
     network = zoo.find_factory(model)(CLASSES, SHAPE).cuda().train()
 
     def step(number: int) -> None:
-        """Copy a batch to the GPU, compute one gradient by plain PyTorch, and wait until it is finished."""
+        """Copy batch number `number` to the GPU, compute one gradient by plain PyTorch, and wait until it is finished."""
         batch = batches[number % len(batches)]
         images = batch.inputs.cuda().float() / 255
         network.zero_grad()

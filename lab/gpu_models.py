@@ -15,8 +15,8 @@ CLASSES = 1_000
 def _build_conv(
     inputs: int, outputs: int, kernel: int | tuple[int, int], stride: int = 1, *, same: bool = True, norm: bool = True
 ) -> nn.Module:
-    """Build a 2D convolution with ReLU, and with batch normalization between them unless `norm` is False. `kernel`: its size in pixels,
-    (height, width) if not square; `same`: pad so that the size stays the same with stride 1.
+    """Build a 2D convolution with ReLU, and with batch normalization between them unless `norm` is False. `inputs`, `outputs`: numbers of
+    channels; `kernel`: its size in pixels, (height, width) if not square; `same`: pad so that the size stays the same with stride 1.
     """
     sides = (kernel, kernel) if isinstance(kernel, int) else kernel
     padding = (sides[0] // 2, sides[1] // 2) if same else (0, 0)
@@ -94,19 +94,23 @@ def vgg(*groups: int, norm: bool = False) -> Callable[[int], nn.Module]:
 
 
 def _build_preactivation(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Module:
-    """Build batch normalization and ReLU followed by a convolution, as in the second ResNet paper."""
+    """Build batch normalization and ReLU followed by a padded square convolution, as in the second ResNet paper. `inputs`, `outputs`:
+    numbers of channels; `kernel`: its side in pixels.
+    """
     return nn.Sequential(nn.BatchNorm2d(inputs), nn.ReLU(), nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2))
 
 
 def _build_basic_block(inputs: int, width: int, stride: int) -> nn.Module:
-    """Build a residual block of two 3x3 convolutions, with a projection if size or channels change."""
+    """Build a residual block of two 3x3 convolutions, with a projection if size or channels change. `inputs`: input channels; `width`:
+    output channels; `stride`: of the first convolution.
+    """
     body = nn.Sequential(_build_preactivation(inputs, width, 3, stride), _build_preactivation(width, width, 3))
     return Sum(body, nn.Conv2d(inputs, width, 1, stride) if stride > 1 or inputs != width else None, relu=False)
 
 
 def _build_bottleneck_block(inputs: int, width: int, stride: int) -> nn.Module:
-    """Build a residual block of 1x1, 3x3 and 1x1 convolutions with four times as many output channels, with a projection if size or
-    channels change.
+    """Build a residual block of 1x1, 3x3 and 1x1 convolutions with four times `width` output channels, with a projection if size or
+    channels change. `inputs`: input channels; `width`: inner channels; `stride`: of the 3x3 convolution.
     """
     body = nn.Sequential(
         _build_preactivation(inputs, width, 1, stride),
@@ -175,7 +179,7 @@ def mobilenet_v2(image: int) -> nn.Module:
     """Build a MobileNetV2 for images of `image` pixels a side."""
 
     def depthwise(width: int, stride: int) -> nn.Module:
-        """Build a 3x3 convolution of each channel by itself, with normalization and ReLU6."""
+        """Build a 3x3 convolution of each of `width` channels by itself, with normalization and ReLU6."""
         return nn.Sequential(
             nn.Conv2d(width, width, 3, stride, 1, groups=width, bias=False), nn.BatchNorm2d(width), nn.ReLU6()
         )
@@ -216,7 +220,7 @@ class _Attention(nn.Module):
         self.heads, self.into, self.out = heads, nn.Linear(width, 3 * width), nn.Linear(width, width)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return the tokens after self-attention. Input and output have the shape (batch, tokens, width)."""
+        """Return the tokens `inputs` after self-attention. Input and output have the shape (batch, tokens, width)."""
         batch, tokens, width = inputs.shape
         parts = self.into(inputs).reshape(batch, tokens, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
         queries, keys, values = parts.unbind(0)
@@ -246,7 +250,7 @@ class VisionTransformer(nn.Module):
         self.blocks, self.head = nn.Sequential(*blocks, nn.LayerNorm(width)), nn.Linear(width, CLASSES)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return the scores of the classes, of shape (batch, classes)."""
+        """Return the scores of the classes, of shape (batch, CLASSES), for images of shape (batch, 3, side, side)."""
         patches = self.patches(images).flatten(2).transpose(1, 2)
         found = torch.cat([self.token.expand(len(images), -1, -1), patches], dim=1) + self.places
         classes: Tensor = self.head(self.blocks(found)[:, 0])
@@ -255,7 +259,7 @@ class VisionTransformer(nn.Module):
 
 def vit(width: int, heads: int) -> Callable[[int], nn.Module]:
     """Return a function that builds a vision transformer of 12 blocks for square images with a given side in pixels. `width`: number of
-    values per token.
+    values per token; `heads`: attention heads of each block.
     """
     return lambda image: VisionTransformer(image, width, 12, heads)
 
@@ -355,7 +359,9 @@ def inception_v3(image: int) -> nn.Module:
     """Build an Inception v3 for images of `image` pixels a side."""
 
     def a(inputs: int, pool: int) -> nn.Module:
-        """Build an Inception block with 1x1, 5x5 and two 3x3 convolutions. `pool`: output channels of the pooling branch."""
+        """Build an Inception block with 1x1, 5x5 and two 3x3 convolutions. `inputs`: input channels; `pool`: output channels of the pooling
+        branch.
+        """
         return Branches(
             _build_conv(inputs, 64, 1),
             nn.Sequential(_build_conv(inputs, 48, 1), _build_conv(48, 64, 5)),

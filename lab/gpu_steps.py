@@ -346,8 +346,9 @@ def judge_cards(folder: Path) -> list[list[str]]:
 
 
 def _tabulate_errors(card: str, found: Mapping[str, Sequence[float]]) -> list[list[str]]:
-    """Return one table row for each family of models and one for all: number of steps, median and p90 of the error factor, median ratio of
-    projected to measured. `found`: logarithms of projected divided by measured, by family.
+    """Return one table row for each family of models and one for all, in the order of HEAD: number of steps, median and p90 of the error
+    factor, median ratio of projected to measured. `card`: name for the first column; `found`: logarithms of projected divided by measured,
+    by family.
     """
     every = _flatten(found)
     return [

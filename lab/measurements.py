@@ -278,8 +278,8 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _require_rows(plain: Mapping[str, Any], key: str, where: str, *, warm: int) -> Sequence[Mapping[str, Any]]:
-    """Return the list of rows below `key`. Raises DataError if it is missing, if the number of rows that are not cold differs from `warm`,
-    or if a combination of round and repetition is missing. `where`: position in the file, for errors.
+    """Return the list of rows below `key` in the JSON object `plain`. Raises DataError if it is missing, if the number of rows that are not
+    cold differs from `warm`, or if a combination of round and repetition is missing. `where`: position in the file, for errors.
     """
     listed = plain.get(key)
     if not isinstance(listed, list) or not listed:
@@ -311,8 +311,8 @@ def _read_positive(row: Mapping[str, Any], key: str, where: str) -> float:
 
 
 def _read_seconds(row: Mapping[str, Any], key: str, where: str, count: int, units: float) -> list[float]:
-    """Return the seconds of `count` functions from the list (or single number) below `key`. `units`: units of the file per second, such as
-    1,000. Raises DataError if figures are missing or not above 0.
+    """Return the seconds of `count` functions from the list (or single number) below `key`. `where`: position in the file, for errors;
+    `units`: units of the file per second, such as 1,000. Raises DataError if figures are missing or not above 0.
     """
     if key not in row:
         raise DataError(f"{where}: {key} is missing{suggest_column(row, key)}")

@@ -228,8 +228,8 @@ def _project_transfer_s(bytes_: float, connection: float, network: TokenBucket) 
 def _fit_writing(
     seen: Sequence[TimedFunctions], known: dict[str, float]
 ) -> tuple[list[FittedFigure], list[FitResidual]]:
-    """Fit the processor seconds per byte that a function writes. Return (fitted figure, residuals). `known`: figures fitted before, by
-    name.
+    """Fit the processor seconds per byte that a function writes. Return (fitted figure, residuals), each in a list. `seen`: measured
+    writes; `known`: figures fitted before, by name.
     """
     latency_s = known["objects.write_latency_s"]
     each_s = [log((one.mean_s - latency_s) * one.share / one.cell.object_bytes) for one in seen]

@@ -42,15 +42,15 @@ def predict_bands() -> Iterator[tuple[str, str, Band]]:
 
 
 def _draw_warm_s(calibration: Calibration, factors: RandomFactors) -> float:
-    """Draw the random seconds from the end of one task to the start of the next in a state machine, if both environments are warm. Neither
-    memory nor a Map state made a difference in the measurements.
+    """Draw the random seconds from the end of one task to the start of the next in a state machine, if both environments are warm.
+    `factors`: source of the random factors. Neither memory nor a Map state made a difference in the measurements.
     """
     return calibration.task_s * factors.task()
 
 
 def _draw_cold_s(calibration: Calibration, factors: RandomFactors) -> float:
     """Draw the random seconds from the end of one task to the start of the next, if the next one needs a new environment of a function
-    without packages.
+    without packages. `factors`: source of the random factors.
     """
     started = replace(calibration, cold_s=WITHOUT_PACKAGES).cold_start_parts_s(torch=False, factor=factors.cold())
     return _draw_warm_s(calibration, factors) + sum(started)

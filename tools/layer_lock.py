@@ -16,9 +16,9 @@ MACHINES = (("3.13", "aarch64"), ("3.13", "x86_64"), ("3.12", "x86_64"))
 
 
 def _find_wheels(requirements: Iterable[str], python: str, machine: str, *options: str) -> Iterator[tuple[str, str]]:
-    """Yield (`name==version`, SHA-256) of each wheel that pip would install, as the package index reports them, without installing.
-    `python`, `machine`: Python version and processor of the target, such as "3.13" and "aarch64"; `options`: further options of pip. Raises
-    NoWheels if pip finds none.
+    """Yield (`name==version`, SHA-256) of each wheel that pip would install for `requirements`, as the package index reports them, without
+    installing. `python`, `machine`: Python version and processor of the target, such as "3.13" and "aarch64"; `options`: further options of
+    pip. Raises NoWheels if pip finds none.
     """
     command = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--quiet"]
     command += ["--report", "-", "--target", "none", *platform(python, machine), *options, *requirements]

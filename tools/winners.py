@@ -92,7 +92,9 @@ def _format_point(point: Point, figure: str) -> str:
 
 
 def _compare_winners(question: str, before: Finalist, now: Finalist) -> list[str]:
-    """Return a row of the table for a question to `advise`: the question, both winners in words, "yes" or "no": whether they differ."""
+    """Return a row of the table for a question to `advise`: the question, the winners `before` and `now` in words, "yes" or "no": whether
+    they differ.
+    """
     said = [f"{each.candidate.words}: {each.words}" for each in (before, now)]
     return [question, *said, "yes" if before.candidate != now.candidate else "no"]
 

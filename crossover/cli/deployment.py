@@ -267,8 +267,8 @@ def list_stack_rows(session: Any, names: list[str], *, now: datetime) -> Iterato
 
 
 def time_to_live(ends: datetime | None, *, now: datetime) -> str:
-    """Return in words when a stack expires: `in 7.5 h`, or `expired 2.0 h ago: being deleted`; "" if `ends`, the time of
-    expiry, is None.
+    """Return in words when a stack expires: `in 7.5 h`, or `expired 2.0 h ago: being deleted`; "" if `ends`, the time of expiry, is None.
+    `now`: the current time.
     """
     if ends is None:
         return ""

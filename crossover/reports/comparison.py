@@ -223,8 +223,8 @@ def _left_out_sentence(left: Mapping[str, str]) -> str:
 
 
 def _find_starved(racers: Sequence[RaceEntry]) -> dict[str, float]:
-    """Return {run: share} for the runs measured on this machine that often waited for a CPU core: the share of its computing time in which
-    the run had one, if it is below STARVED, or below UNEVEN times that of the best of the compared runs.
+    """Return {run: share} for those of the runs `racers` that were measured on this machine and often waited for a CPU core: the share of
+    its computing time in which the run had one, if it is below STARVED, or below UNEVEN times that of the best of the compared runs.
     """
     shares = {e.name: e.cpu_share for e in racers if e.cpu_share is not None and e.label == "measured-local"}
     least = max(STARVED, UNEVEN * max(shares.values(), default=0.0))
@@ -385,7 +385,9 @@ def lost_records(run: RunFolder) -> str:
 
 
 def _list_seed_differences(runs: Sequence[RunFolder], names: Sequence[str]) -> list[str]:
-    """Return a sentence on the runs' seeds, in a list, if not all settings were run with the same set of seeds; otherwise an empty list."""
+    """Return a sentence on the runs' seeds, in a list, if not all settings were run with the same set of seeds; otherwise an empty list.
+    `names`: the runs' names, in their order.
+    """
     by_setting: dict[str, set[int]] = {}
     for run in runs:
         by_setting.setdefault(setting_of(run.result), set()).add(run.result["experiment"].get("seed", 0))
@@ -395,7 +397,7 @@ def _list_seed_differences(runs: Sequence[RunFolder], names: Sequence[str]) -> l
 
 def _list_setting_differences(runs: Sequence[RunFolder], names: Sequence[str]) -> list[str]:
     """Return a sentence for each field of the experiments in which the runs differ, of those fields that may change results: MARKED, those
-    of MARKED_SECTIONS, and, if all runs have one architecture, its own section.
+    of MARKED_SECTIONS, and, if all runs have one architecture, its own section. `names`: the runs' names, in their order.
     """
     paths: list[tuple[str, ...]] = [(key,) for key in MARKED]
     one = {run.result["architecture"] for run in runs}

@@ -114,7 +114,7 @@ def bytes_(value: float | None) -> str:
 
 
 def percent(value: float | None) -> str:
-    """Return a share (1 is the whole) as text in percent with one decimal, such as `91.2 %`. None becomes a dash."""
+    """Return a share as text in percent with one decimal: 0.912 becomes `91.2 %`, None a dash."""
     return DASH if value is None else f"{100 * value:.1f}{GAP}%"
 
 

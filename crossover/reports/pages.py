@@ -244,7 +244,9 @@ def steps_sheet(result: Mapping[str, Any]) -> Sheet:
 
 
 def cost_sheet(result: Mapping[str, Any], *, title: str = "Cost by item") -> Sheet:
-    """Return a table of the lines of a run's AWS bill, the most expensive first, and their total. `result`: content of result.json."""
+    """Return a table, with the given `title`, of the lines of a run's AWS bill, the most expensive first, and their total. `result`:
+    content of result.json.
+    """
     cost = result["cost"]
     rows = [
         [line["item"], display.usd(line["usd"]), display.number(line["quantity"]), line["unit"], line["as_of"]]

@@ -308,8 +308,9 @@ def _set_scales(
     percent: bool,
     format_x: Callable[[float], str] | None,
 ) -> None:
-    """Set the scale, limits and tick labels of both axes to fit all points. `log_x`, `log_y`: use a logarithmic axis; `percent`: show y in
-    percent; `format_x`: formats the ticks of the x axis, None for plain numbers.
+    """Set the scale, limits and tick labels of both axes of the chart `axes` to fit the points of all `curves` (by label). `log_x`,
+    `log_y`: use a logarithmic axis, if a value is above 0; `percent`: show y, a share, in percent; `format_x`: formats the ticks of the x
+    axis, None for plain numbers.
     """
     points = [point for curve in curves.values() for point in curve]
     if log_x and any(a > 0 for a, _ in points):

@@ -56,7 +56,7 @@ class WholeLine:
     text: Text
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Yield this text's lines for the console's width. Called by rich."""
+        """Yield this text's lines for the width of the terminal. Called by rich when it prints this object."""
         yield from _forbid_wrapping(lines_of(self.text, options.max_width, console))
 
 
@@ -72,7 +72,7 @@ class TextTable:
     rows: Sequence[Sequence[Cell]]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Yield this table's lines for the console's width. Called by rich."""
+        """Yield this table's lines for the width of the terminal. Called by rich when it prints this object."""
         if self.title:
             yield from _forbid_wrapping(
                 lines_of(Text(quote_controls(self.title), style="italic"), options.max_width, console)

@@ -280,7 +280,9 @@ class Runner:
         )
 
     def _run_measurement(self, measurement: Measurement, machine: LocalTrials) -> RunFolder:
-        """Run one measurement, or resume its unfinished run, and destroy its stack. Uses generated images if `choose_images` says so."""
+        """Run one measurement, or resume its unfinished run, destroy its stack, and return the run. Uses generated images if
+        `choose_images` says so. `machine`: the local cloud, whose context has been entered.
+        """
         here = self.choose_images(measurement)
         experiment = here.experiment(self.scale, data=self.data)
         run = machine.run(experiment, self.out / RUNS / here.key, lambda progress: None)

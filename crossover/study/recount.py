@@ -285,7 +285,9 @@ def _format_difference(at: str, counted: Any, said: Any) -> str:
 
 
 def _format_value(value: Any) -> str:
-    """Return a figure as text for a sentence. Text that comes from the bundle is escaped and shortened to 60 characters."""
+    """Return a figure as text for a sentence: numbers with six digits. Text that comes from the bundle is escaped and shortened to 60
+    characters.
+    """
     return f"{value:.6g}" if isinstance(value, float) else ascii(value)[:60]
 
 

@@ -171,7 +171,9 @@ def _pair_by_seed(study: Study, first: Sequence[TrialRow], second: Sequence[Tria
 
 
 def _make_interval_cell(table: str, row: str, column: str, found: MeanInterval | None) -> StudyCell:
-    """Return the cell of a mean with its interval. If `found` is None, the cell has no value; infinite bounds become None."""
+    """Return the cell of a mean with its interval at (`table`, `row`, `column`). If `found` is None, the cell has no value; infinite bounds
+    become None.
+    """
     if found is None:
         return StudyCell(table=table, row=row, column=column, value=None)
     low, high = (each if isfinite(each) else None for each in (found.low, found.high))
@@ -447,7 +449,7 @@ def _compute_means(
     known = {cell.key: cell for cell in make_cells(study, rows)}
 
     def three(name: str, column: str) -> LowMeanHigh | None:
-        """Return (low, mean, high) of one column of a setting; None if it has no figure. Missing bounds equal the mean."""
+        """Return (low, mean, high) of one column of the setting called `name`; None if it has no figure. Missing bounds equal the mean."""
         cell = known[SETTINGS, name, column]
         if cell.value is None:
             return None

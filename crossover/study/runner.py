@@ -41,7 +41,9 @@ def project_trial(trial: StudyTrial) -> Projection:
 
 @lru_cache(maxsize=64)
 def _project(resolved: str) -> Projection:
-    """Return the projection on AWS of an experiment, given as JSON text. The last 64 results are cached."""
+    """Return the projection on AWS of the experiment that `resolved` holds as JSON text of its plain data. The last 64 results are
+    cached.
+    """
     return project(from_plain(json.loads(resolved)), AWS, repetitions=REPETITIONS)
 
 

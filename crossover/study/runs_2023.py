@@ -87,7 +87,7 @@ def list_gradient_runs(scale: Scale) -> Sequence[Measurement]:
 
 def make_peers_run(model: str, peers: int) -> Measurement:
     """Return the measurement for figure 4: one epoch on MNIST with `peers` peers and batches of 1,024 images. Cut down: fewer batches, of
-    256 images.
+    256 images. `model`: name of a built-in model.
     """
     fixed = (*_make_overrides(model, "mnist", 1024), f"workers={peers}")
 

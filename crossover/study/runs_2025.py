@@ -103,8 +103,8 @@ def _make_exchange_cut(workers: int, minibatches: int) -> Overrides:
 
 
 def list_worker_counts(scale: Scale, model: str) -> tuple[int, ...]:
-    """Return the numbers of workers to run for figure 2. Scales below 0.5 use fewer, because 16 workers of ResNet-50 need
-    more than 16 GB.
+    """Return the numbers of workers to run for figure 2, ascending. Scales below 0.5 use fewer, and for other models than "mobilenet" only
+    4, because 16 workers of ResNet-50 need more than 16 GB. `model`: a key of MODELS.
     """
     if scale.share >= 0.5:
         return (4, 8, 12, 16)

@@ -80,8 +80,9 @@ class OptunaSearch:
             self._report_result(asked, [rows[trial.name] for trial in trials if trial.name in rows], of=len(trials))
 
     def _report_result(self, asked: optuna.Trial, rows: Sequence[TrialRow], *, of: int) -> None:
-        """Report a setting's result to Optuna: the mean of the study's metric if all `of` trials (one per seed) have it, else that the
-        setting was pruned (with its metric after each epoch) or that it failed. `rows`: those of its trials that have a run.
+        """Report the result of the setting that Optuna `asked` for: the mean of the study's metric if all `of` trials (one per seed) have
+        it, else that the setting was pruned (with its metric after each epoch) or that it failed. `rows`: those of its trials that have a
+        run.
         """
         values = [row.measures[self.study.metric] for row in rows if not row.reason]
         known = [value for value in values if value is not None]
@@ -120,7 +121,7 @@ def find_pruned_epoch(row: TrialRow) -> int:
 
 def _make_watch(asked: optuna.Trial) -> OnProgress:
     """Return a callback for a trial's epochs: it reports each epoch's metric to Optuna, and raises Pruned if Optuna decides to stop the
-    trial before its last epoch.
+    trial before its last epoch. `asked`: Optuna's trial.
     """
 
     def watch(progress: Progress) -> None:

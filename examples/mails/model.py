@@ -103,14 +103,14 @@ class Mails(nn.Module):
 
 
 def of_mails(classes: int, input_shape: tuple[int, ...]) -> nn.Module:
-    """Return a model that classifies mails. A factory for `training.model`; `input_shape` is not used, because any number of tokens is
-    accepted.
+    """Return a model that puts a mail into one of `classes` classes. A factory for `training.model`; `input_shape` is not used, because any
+    number of tokens is accepted.
     """
     return Mails(classes, each=False)
 
 
 def of_tokens(classes: int, input_shape: tuple[int, ...]) -> nn.Module:
-    """Return a model that classifies each token of a mail. A factory for `training.model`; `input_shape` is not used, because any number of
-    tokens is accepted.
+    """Return a model that puts each token of a mail into one of `classes` classes. A factory for `training.model`; `input_shape` is not
+    used, because any number of tokens is accepted.
     """
     return Mails(classes, each=True)

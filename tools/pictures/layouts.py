@@ -189,7 +189,7 @@ def _place_workers(kind: Kind) -> tuple[tuple[Kind, float, float], ...]:
 
 
 def _for_both(of_first: Drawn) -> tuple[Drawn, Drawn]:
-    """Return an arrow or bar of the first worker or peer and its copy for the second one, in which every " 0" in names and
+    """Return the arrow or bar `of_first` of the first worker or peer, and its copy for the second one, in which every " 0" in names and
     texts is " 1".
     """
     texts = {name: value.replace(" 0", " 1") for name, value in vars(of_first).items() if isinstance(value, str)}
