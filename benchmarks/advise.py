@@ -81,8 +81,8 @@ def measure_grid(name: str) -> list[Figure]:
         whole[each] = simulated
         shape = question.shape(each)
         profiles[shape] = profiles.get(shape) or question.profile(shape)
-        for bound in (question.least(each), question.about(each, profiles[shape])):
-            above += not bound.below(simulated)
+        for bound in (question.bound_by_computing(each), question.bound_by_profile(each, profiles[shape])):
+            above += not bound.is_within(simulated)
             by = max(by, bound.seconds / simulated.seconds - 1, bound.usd / simulated.usd - 1)
     return [
         Figure(f"{name}: cells", float(len(grid)), "", ">= 500"),

@@ -18,9 +18,9 @@ from crossover.advice.search import (
     SearchResult,
     ThisMachine,
     choose_finalist,
-    on_cores,
     pick_cards,
     search,
+    start_evaluators,
 )
 from crossover.algorithms.schedule import Calendar
 from crossover.errors import NoProjection
@@ -47,9 +47,9 @@ MIN_NAMED_SHARE = 0.05  # a share that is smaller drives nothing
 
 @dataclass(frozen=True)
 class Drivers:
-    """What a candidate's time and dollars are spent on, simulated without stragglers under median AWS conditions. `seconds`: by purpose,
-    such as computing gradients; `usd`: by component, such as database hosts; `exchanges`: number of times that workers exchange a vector in
-    the run; `vector_bytes`: size of the vector.
+    """What a candidate's time and dollars are spent on, simulated without random stragglers under median AWS conditions. `seconds`: by
+    purpose, such as computing gradients, start-up included; `usd`: by component, such as database hosts; `exchanges`: number of times that
+    workers exchange a vector in the run; `vector_bytes`: size of the vector.
     """
 
     seconds: Mapping[str, float]
@@ -59,8 +59,10 @@ class Drivers:
 
     @property
     def words(self) -> str:
-        """Part of a sentence: the largest share of the run's time and of its dollars, and the second largest if it is at least 5 %."""
-        return f"{_largest(self.of_the_run, 'time is')}; {_largest(self.usd, 'dollars are')}"
+        """Part of a sentence: the largest share of the run's time and of its dollars, and the second largest of each if it is at
+        least 5 %.
+        """
+        return f"{_describe_largest(self.of_the_run, 'time is')}; {_describe_largest(self.usd, 'dollars are')}"
 
     @property
     def of_the_run(self) -> Mapping[str, float]:
@@ -75,9 +77,9 @@ class Drivers:
         return f"a vector of {vector} is exchanged {self.exchanges:,} times; moving data takes {moved:.0%} of the time"
 
 
-def _largest(parts: Mapping[str, float], what: str) -> str:
+def _describe_largest(parts: Mapping[str, float], what: str) -> str:
     """Return a text such as `80% of its time is computing gradients, 15% moving data`: the largest part, and the second largest if it is at
-    least 5 %. `parts`: figures by name; `what`: figure and verb, such as `time is`.
+    least 5 %. `parts`: at least one figure, by name; `what`: figure and verb, such as `time is`.
     """
     whole = max(1e-12, sum(parts.values()))
     (first, name), *others = sorted(((value / whole, name) for name, value in parts.items()), reverse=True)[:2]
@@ -129,7 +131,8 @@ def extrapolate(
     question: Question, candidate: Candidate, of: Callable[[Simulated], Mapping[str, float]]
 ) -> dict[str, float]:
     """Return {name: value} for figures of the candidate's whole run, extrapolated linearly from two short simulations, of `question.span`
-    epochs and of twice as many, because all epochs after the first are alike. `of`: takes a simulation and returns the figures by name.
+    epochs and of twice as many, because all epochs after the first are alike; values are at least 0. `of`: takes a simulation and returns
+    the figures by name.
     """
     epochs, span = question.base.training.epochs, question.span(candidate)
     one = of(simulate_epochs(question, candidate, span))
@@ -140,7 +143,9 @@ def extrapolate(
 
 
 def simulate_epochs(question: Question, candidate: Candidate, epochs: int) -> Simulated:
-    """Return a simulation of `epochs` epochs of the candidate's run under median AWS conditions."""
+    """Return a simulation of `epochs` epochs of the candidate's run with the question's calibration, without repetitions. `epochs`: a
+    multiple of `question.span`.
+    """
     task = question.task(candidate)
     experiment = replace(task.experiment, training=replace(task.experiment.training, epochs=epochs))
     return simulate_run(experiment, question.calibration, workload=task.workload, price_list=question.prices)
@@ -152,7 +157,7 @@ def _dollars_by_component(run: Simulated) -> dict[str, float]:
     """
     found: defaultdict[str, float] = defaultdict(float)
     for line in run.lines:
-        found[_group(line.item)] += line.usd
+        found[_component_of(line.item)] += line.usd
     spent: defaultdict[str, float] = defaultdict(float)
     for use in run.steps.values():
         for stage, (seconds, _) in use.stages.items():
@@ -167,8 +172,10 @@ def _dollars_by_component(run: Simulated) -> dict[str, float]:
     return dict(found)
 
 
-def _group(item: str) -> str:
-    """Return the component that a line of the bill belongs to, such as database hosts. `item`: name of the line."""
+def _component_of(item: str) -> str:
+    """Return the component that a line of the bill belongs to, such as database hosts; "network and secrets" for lines of no other
+    component. `item`: name of the line.
+    """
     for begins, name in (
         ("Lambda duration", "functions"),
         ("Step Functions", "transitions"),
@@ -197,8 +204,8 @@ MIN_FRONT_GAIN = 0.02  # a candidate of the front that is quicker by less than t
 
 @dataclass(frozen=True)
 class Rejected:
-    """An architecture, on one of its platforms, that is not the advice. `best`: its cheapest candidate, None if none can run; `reason`:
-    what speaks most against it, in words.
+    """An architecture, on one of its platforms, that is not the advice. `architecture`: both in words, such as "single, gpu"; `best`: its
+    cheapest candidate, None if none can run; `reason`: what speaks most against it, in words.
     """
 
     architecture: str
@@ -208,11 +215,12 @@ class Rejected:
 
 @dataclass(frozen=True)
 class Advice:
-    """The result of `crossover advise`. `winner`: the candidate to use; `cards`: the cheapest, the balanced and the soonest candidate;
-    `alternatives`: the two best others; `met`: whether the winner keeps to the constraints at the 95th percentile; `front`: Pareto front of
-    time and dollars, the cheapest first; `unknown`: candidates that would be on the front if their accuracy were known; `rejected`: the
-    other architectures; `searched`: result of the search; `candidates`: number of all candidates; `on_demand`: the winner at the on-demand
-    price, if it uses spot instances; `here`: estimate for this machine, if it was measured.
+    """The result of `crossover advise`. `question`, `constraints`: what was asked; `winner`: the candidate to use; `cards`: the cheapest,
+    the balanced and the soonest candidate; `alternatives`: at most two others, the best; `met`: whether the winner keeps to the constraints
+    at the 95th percentile; `front`: Pareto front of time and dollars, the cheapest first; `unknown`: candidates that would be on the front
+    if their accuracy were known; `rejected`: the other architectures; `searched`: result of the search; `candidates`: number of all
+    candidates; `excluded`: number of candidates that were not searched, by kind of reason; `on_demand`: the winner at the on-demand price,
+    if it uses spot instances; `here`: estimate for this machine, if it was measured.
     """
 
     question: Question
@@ -241,7 +249,9 @@ class Advice:
 
     @cached_property
     def drives(self) -> Mapping[Candidate, Drivers]:
-        """The drivers of time and dollars by candidate: for the winner, the alternatives, and the candidate of `shared`."""
+        """The drivers of time and dollars by candidate: for the winner, the alternatives, and the candidate of `shared`. Simulated at the
+        first access, then kept.
+        """
         told = (self.winner, *self.alternatives, *([self.shared] if self.shared else []))
         return {each.candidate: drivers_of(self.question, each.candidate) for each in told}
 
@@ -281,11 +291,12 @@ def advise(
     processes: int | None = None,
     repetitions: int = REPETITIONS,
 ) -> Advice:
-    """Search all ways to train the question's experiment, and return the advice. `processes` (number of processes, by default one per core)
-    does not affect the result. `constraints`: deadline and budget; `sizes`: sizes of the model, from which its memory needs follow;
-    `repetitions`: number of simulations of each shortlisted candidate. Raises NoProjection if no candidate is possible.
+    """Search all ways to train the question's experiment, and return the advice. `constraints`: deadline, budget and resources on hand; if
+    no candidate keeps to them, the advice is the nearest one and `met` is False. `sizes`: sizes of the model, from which its memory needs
+    follow; `processes`: number of processes, by default one per core, which does not affect the result; `repetitions`: number of
+    simulations of each shortlisted candidate. Raises NoProjection if no candidate is possible.
     """
-    with on_cores(question, processes) as working:
+    with start_evaluators(question, processes) as working:
         return _find_advice(question, constraints, sizes, _Repeater(question, working, repetitions), working)
 
 
@@ -293,7 +304,7 @@ def _find_advice(
     question: Question, constraints: Constraints, sizes: Sizes, judges: "_Repeater", working: Executor | None
 ) -> Advice:
     """Search all candidates and return the advice, as `advise` does. `judges`: simulates shortlisted candidates repeatedly; `working`: pool
-    of processes, None to use this process alone.
+    of processes, None to use this process alone. Raises NoProjection if no candidate is possible.
     """
     everything = list(
         ways.list_candidates(question.base, samples=question.samples, prices=question.prices, least_mb=sizes.least_mb)
@@ -314,13 +325,15 @@ def _find_advice(
     quick = judges.repeat(thin_front(best(list(own.items()))))
     forms = sorted({form_of(each) for each in own})
     bests = judges.repeat(
-        [min((each for each in own.items() if form_of(each[0]) == form), key=_cheapest) for form in forms]
+        [min((each for each in own.items() if form_of(each[0]) == form), key=_cost_sort_key) for form in forms]
     )
     runnable = [each for each in {f.candidate: f for f in (*quick, *bests)}.values() if each.would_run] or list(quick)
-    twins = judges.on_demand(runnable)
+    twins = judges.repeat_on_demand(runnable)
     runnable += [each for each in twins.values() if each.would_run and each not in runnable]
     winner = choose_finalist(runnable, constraints)
-    near = [each for each in judges.repeat(_cheapest_within({**own, **searched.near}, seconds, usd)) if each.would_run]
+    near = [
+        each for each in judges.repeat(_find_cheapest_within({**own, **searched.near}, seconds, usd)) if each.would_run
+    ]
     unknown = {each: f for each, f in searched.simulated.items() if each.updates == UNKNOWN}
     second = [each for each in thin_front(best([*own.items(), *unknown.items()])) if each[0].updates == UNKNOWN]
     others = judges.repeat(second)
@@ -330,7 +343,9 @@ def _find_advice(
         constraints=constraints,
         winner=winner,
         cards=pick_cards(runnable, constraints, twins),
-        alternatives=_alternatives(winner, list({f.candidate: f for f in (*runnable, *near)}.values()), constraints),
+        alternatives=_choose_alternatives(
+            winner, list({f.candidate: f for f in (*runnable, *near)}.values()), constraints
+        ),
         met=constraints.short_by(winner.seconds, winner.usd) <= 1,
         front=pareto_front([*runnable, *near]),
         unknown=tuple(each for each in pareto_front([*runnable, *near, *others]) if each in others),
@@ -362,8 +377,8 @@ def pareto_front(finalists: Sequence[Finalist]) -> tuple[Finalist, ...]:
 
 
 def _dominates(one: Finalist, other: Finalist) -> bool:
-    """Return whether `one` is better than `other` in one of dollars and seconds, and not worse in the other figure. Both the exact figures
-    and the figures as they are printed are compared; one of them suffices.
+    """Return whether `one` is less than `other` in dollars or seconds, and not more in the other figure. Both the exact medians and the
+    medians as they are printed are compared; it suffices if it is so of one of them.
     """
     exact = ((each.usd.p50, each.seconds.p50) for each in (one, other))
     shown = (
@@ -385,7 +400,9 @@ def thin_front(front: Sequence[tuple[Candidate, Estimate]]) -> list[tuple[Candid
 
 
 class _Repeater:
-    """Runs the repeated simulations of shortlisted candidates, and keeps the results, so that each candidate is simulated only once."""
+    """An object that runs the repeated simulations of shortlisted candidates, and keeps the results, so that each candidate is simulated
+    only once.
+    """
 
     def __init__(self, question: Question, working: Executor | None, repetitions: int) -> None:
         """Draw the random conditions of `repetitions` simulations, which all candidates share. `working`: pool of processes, None to use
@@ -407,8 +424,8 @@ class _Repeater:
             self._known[candidate] = Finalist(candidate, figures, outcomes, before_s, parts)
         return tuple(self._known[candidate] for candidate, _ in found)
 
-    def on_demand(self, finalists: Sequence[Finalist]) -> dict[Candidate, Finalist]:
-        """Return {spot candidate: the same on demand} for each of the `finalists` that uses spot instances. The on-demand variants are
+    def repeat_on_demand(self, finalists: Sequence[Finalist]) -> dict[Candidate, Finalist]:
+        """Return {spot candidate: its on-demand variant} for each of the `finalists` that uses spot instances. The on-demand variants are
         simulated repeatedly, too.
         """
         spot = {each.candidate: replace(each.candidate, spot=False) for each in finalists if each.candidate.spot}
@@ -416,8 +433,8 @@ class _Repeater:
         return dict(zip(spot, found, strict=True))
 
 
-def _cheapest(each: tuple[Candidate, Estimate]) -> tuple[float, float]:
-    """Return a sort key for a candidate with its estimate: dollars, then seconds."""
+def _cost_sort_key(each: tuple[Candidate, Estimate]) -> tuple[float, float]:
+    """Return a sort key for a candidate with its estimate, by which the cheapest is the first: (dollars, seconds)."""
     return each[1].usd, each[1].seconds
 
 
@@ -426,21 +443,25 @@ def form_of(candidate: Candidate) -> str:
     return f"{candidate.architecture.replace('_', '-')}{f', {candidate.on}' if candidate.on else ''}"
 
 
-def _cheapest_within(own: Mapping[Candidate, Estimate], seconds: float, usd: float) -> list[tuple[Candidate, Estimate]]:
-    """Return the cheapest candidate of each architecture and platform that keeps to the limits `seconds` and `usd`. `own`: candidates with
-    their estimates. They appear beside the advice but cannot win: the winner comes from a list that does not depend on the constraints, so
-    that a larger budget never gives a worse answer.
+def _find_cheapest_within(
+    own: Mapping[Candidate, Estimate], seconds: float, usd: float
+) -> list[tuple[Candidate, Estimate]]:
+    """Return the cheapest candidate, with its estimate, of each architecture and platform that has one within the limits `seconds` and
+    `usd`. `own`: candidates with their estimates. They appear beside the advice but cannot win: the winner comes from a list that does not
+    depend on the constraints, so that a larger budget never gives a worse answer.
     """
     within = [each for each in own.items() if each[1].seconds <= seconds and each[1].usd <= usd]
     return [
-        min((each for each in within if form_of(each[0]) == form), key=_cheapest)
+        min((each for each in within if form_of(each[0]) == form), key=_cost_sort_key)
         for form in sorted({form_of(candidate) for candidate, _ in within})
     ]
 
 
-def _alternatives(winner: Finalist, finalists: Sequence[Finalist], constraints: Constraints) -> tuple[Finalist, ...]:
-    """Return the two best shortlisted candidates besides the winner: preferably of other kinds of resources, else of other architectures,
-    else any.
+def _choose_alternatives(
+    winner: Finalist, finalists: Sequence[Finalist], constraints: Constraints
+) -> tuple[Finalist, ...]:
+    """Return the two best shortlisted candidates besides the winner, fewer if there are no more: preferably of other kinds of resources,
+    else of other architectures, else any.
     """
     picked = [winner]
     traits: tuple[Callable[[Finalist], object], ...] = (
@@ -490,7 +511,7 @@ def _reject_forms(
 
 def compare_with_winner(question: Question, finalist: Finalist, winner: Finalist) -> str:
     """Return how a candidate compares with the winner in words, such as `3.4x the dollars, 2x the time; most for database hosts (61%)`. The
-    named component is the one whose dollars exceed the winner's most; its share is that of the candidate's dollars.
+    named component is the one whose dollars exceed the winner's most; its share is that of the candidate's dollars. Simulates both anew.
     """
     mine, its = dollars_by_component(question, finalist.candidate), dollars_by_component(question, winner.candidate)
     excess = {name: usd - its.get(name, 0.0) for name, usd in mine.items()}
@@ -510,13 +531,14 @@ def times_of(winner: Finalist, other: Finalist, figure: str) -> str:
         "ready": lambda each: each.seconds.p50,
     }
     ratio = medians[figure](other) / medians[figure](winner)
-    led = display.lead({"": winner.by_draw(figure), "other": other.by_draw(figure)})
+    led = display.lead({"": winner.values_by_draw(figure), "other": other.values_by_draw(figure)})
     return f"{display.times(ratio)}{'' if led is None or led.is_sure else f' ({display.OPEN})'}"
 
 
 def _explain_no_candidate(refused: Mapping[Candidate, tuple[str, str]], searched: SearchResult, sizes: Sizes) -> str:
     """Return a sentence on why no candidate is possible, with the two most frequent reasons: those of simulated candidates, or, if none was
-    simulated, of those that lacked least. `refused`: (kind, sentence) for each candidate that was not searched.
+    simulated, of those that lacked least; and on the memory that is needed, if that is a reason. `refused`: (kind, sentence) for each
+    candidate that was not searched; `searched`: result of the search; `sizes`: sizes of the model.
     """
     reasons = [words for words, _ in Counter(searched.impossible.values()).most_common(2)]
     if not reasons:
@@ -559,11 +581,11 @@ def describe_needed_memory(sizes: Sizes, batch_size: int) -> str:
 
 
 def headline(found: Advice) -> str:
-    """Return the advice in one line: where to train, for how many dollars, and when the model is ready. If this machine was measured and is
-    sooner than the winner, it is the advice.
+    """Return the advice in one line, without a full stop: where to train, for how many dollars, and when the model is ready; or that no
+    candidate keeps to the constraints, and which is nearest. If this machine was measured and is sooner than the winner, it is the advice.
     """
     winner, here = found.winner, found.here
-    on_aws = f"{winner.candidate.words}: {_roughly(winner)}"
+    on_aws = f"{winner.candidate.words}: {_describe_roughly(winner)}"
     if not found.met:
         return f"No candidate keeps to deadline and budget in 19 of 20 repetitions; the nearest is {on_aws}"
     if here is None or not is_this_machine_best(found):
@@ -583,7 +605,7 @@ def is_this_machine_best(found: Advice) -> bool:
     return found.met and found.here is not None and found.here.seconds <= found.winner.seconds.p50
 
 
-def _roughly(winner: Finalist) -> str:
+def _describe_roughly(winner: Finalist) -> str:
     """Return the winner's dollars, its time with start-up and their percentiles, and its expected spot interruptions in words, rounded to
     two significant digits.
     """
@@ -592,11 +614,11 @@ def _roughly(winner: Finalist) -> str:
     startup = (
         f" ({band}; {display.rough_seconds(winner.before_s)} of them start-up)" if winner.before_s else f" ({band})"
     )
-    often = f"; expect {_interruptions(winner)} interruptions" if winner.candidate.spot else ""
+    often = f"; expect {_interruption_text(winner)} interruptions" if winner.candidate.spot else ""
     return f"about {display.rough_usd(winner.usd.p50)}, ready in {display.rough_seconds(winner.seconds.p50)}{startup}{often}"
 
 
-def _interruptions(winner: Finalist) -> str:
+def _interruption_text(winner: Finalist) -> str:
     """Return the expected number of spot interruptions of the winner's run as text, such as `0.3`, or `under 0.1`."""
     return f"{winner.interruptions:.1f}" if winner.interruptions >= AS_GOOD_AS_NONE else f"under {AS_GOOD_AS_NONE}"
 
@@ -647,7 +669,7 @@ def _format_comparison(times: str, figure: str) -> str:
 
 def figures_and_caveats(found: Advice) -> str:
     """Return a text with the winner's exact figures and percentiles, the deadline or budget that it would need if it misses the given one,
-    and what to know before a start.
+    and caveats: assumed speeds, spot instances, waits for a free GPU.
     """
     winner = found.winner
     text = f"In figures: {winner.words}."
@@ -662,17 +684,21 @@ def figures_and_caveats(found: Advice) -> str:
         text += f" On demand: {display.band(display.usd, *found.on_demand.usd)}."
     return text + "".join(
         f" {each}"
-        for each in (*cautions(winner.candidate, found.question.calibration), *spot_words(winner), *capacity(found))
+        for each in (
+            *cautions(winner.candidate, found.question.calibration),
+            *spot_words(winner),
+            *gpu_wait_words(found),
+        )
     )
 
 
 def _keeps_to_constraints(found: Advice, each: Finalist) -> bool:
-    """Return whether the candidate keeps to deadline and budget at the 95th percentile."""
+    """Return whether the candidate `each` keeps to the deadline and the budget of `found` at the 95th percentile."""
     return found.constraints.short_by(each.seconds, each.usd) <= 1
 
 
 def _list_missed_constraints(found: Advice, each: Finalist) -> list[str]:
-    """Return what the candidate misses at the 95th percentile: `the deadline`, `the budget`, both or none."""
+    """Return which constraints the candidate misses at the 95th percentile: `the deadline`, `the budget`, both or none."""
     wished, missed = found.constraints, []
     if wished.deadline_s is not None and each.seconds.p95 > wished.deadline_s:
         missed.append("the deadline")
@@ -682,8 +708,8 @@ def _list_missed_constraints(found: Advice, each: Finalist) -> list[str]:
 
 
 def quota_line(found: Advice) -> str:
-    """Return a sentence on the quota that the account must ask for before it can start the winner, and on the best candidate that it can
-    start today; "" if it can start the winner.
+    """Return a sentence on the AWS quota that the account must ask for before it can start the winner, and on the best candidate that it
+    can start today, if there is one; "" if it can start the winner.
     """
     if not (word := question_.describe_needed_quota(found.winner.candidate, found.constraints.gpu_quota)):
         return ""
@@ -696,7 +722,9 @@ def quota_line(found: Advice) -> str:
 
 
 def describe_drivers(found: Advice) -> str:
-    """Return sentences on what the winner's time and dollars are spent on, and on what training with several workers would cost."""
+    """Return sentences on what the winner's time and dollars are spent on, and, if there is a candidate with several workers, on what these
+    exchange and what training with them would cost.
+    """
     winner, shared = found.winner, found.shared
     text = f"What drives it: {found.drives[winner.candidate].words}."
     if shared is None:
@@ -727,8 +755,10 @@ def cautions(candidate: Candidate, cloud: Calibration) -> list[str]:
     return found
 
 
-def capacity(found: Advice) -> list[str]:
-    """Return a sentence, in a list, on waiting for a free GPU and on what to use instead; an empty list if the winner uses no GPU."""
+def gpu_wait_words(found: Advice) -> list[str]:
+    """Return a sentence, in a list, on how long a wait for a free GPU may take and on what to use instead; an empty list if the winner uses
+    no GPU.
+    """
     if not found.winner.candidate.gpu:
         return []
     others = [each for each in found.alternatives if not each.candidate.gpu]
@@ -745,7 +775,7 @@ def spot_words(winner: Finalist) -> list[str]:
         return []
     rates = [each.lost_per_hour for each in spot_markets()]
     return [
-        f"Spot instances may be taken away, and the market sets their price: expect {_interruptions(winner)} interruptions (observed: "
+        f"Spot instances may be taken away, and the market sets their price: expect {_interruption_text(winner)} interruptions (observed: "
         f"{min(rates):g} to {max(rates):g} an hour for each instance); the time includes waiting for another."
     ]
 
@@ -754,14 +784,16 @@ KINDS = {"lambda": "Serverless", "gpu": "A GPU", "ec2": "EC2 without a GPU"}
 
 
 def rivals_of(found: Advice) -> list[Finalist]:
-    """Return the best alternative of each kind of resource (functions, instances without GPU, GPUs) other than that of the winner."""
+    """Return the best alternative of each kind of resource (functions, instances without GPU, GPUs) other than that of the winner, the best
+    first; at most two.
+    """
     kinds = {each.kind: each for each in reversed(found.alternatives) if each.kind != found.winner.kind}
     return list(kinds.values())[::-1]
 
 
 def turning_point(question: Question, winner: Candidate, rival: Candidate) -> float | None:
-    """Return the number of epochs below which `rival` is cheaper than `winner`, None if there is no such number. Both costs are taken as
-    linear in epochs, from two short simulations each.
+    """Return the number of epochs, a fraction too, below which `rival` is cheaper than `winner`, None if there is no such number. Both
+    costs are taken as linear in epochs, from two short simulations each.
     """
 
     lines = []

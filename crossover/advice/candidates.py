@@ -35,11 +35,13 @@ MINIBATCHES_PER_INVOCATION: tuple[int | Literal["all"], ...] = (1, "all")  # min
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One way to train an experiment. `every`: minibatches of a worker between two exchanges; `updates`: whether it makes the experiment's
-    own updates to the model, or others, whose accuracy is unknown; `what`, `compression`: what workers exchange, and how compressed;
-    `memory_mb`: memory of functions that compute, 0 if none do; `light_mb`: memory of those that do not; `per_invocation`: minibatches of
-    one invocation; `host`: instance type of the database hosts, "" without any; `on`: platform, "" for an architecture with only one;
-    `instance`: instance type of the workers' programs, "" if functions compute; `limit`: number of training samples to use, None for all.
+    """One way to train an experiment. `every`: minibatches of a worker between two exchanges, or "epoch"; `updates`: OWN if it makes the
+    experiment's own updates to the model, UNKNOWN if it makes others, whose accuracy is unknown; `what`, `compression`: what workers
+    exchange, and how compressed; `memory_mb`: memory of functions that compute, 0 if none do; `light_mb`: memory of those that do not;
+    `threads`: of one gradient; `per_invocation`: minibatches of one invocation; `channel`: store of the vectors; `compute`: whether the
+    database averages or functions fetch; `host`: instance type of the database hosts, "" without any; `on`: platform, "" for an
+    architecture with only one; `instance`: instance type of the workers' programs, "" if functions compute; `spot`: whether these are spot
+    instances; `limit`: number of training samples to use, None for all.
     """
 
     architecture: str
@@ -144,8 +146,8 @@ def list_candidates(
 
 
 def list_shares(base: Experiment, architecture: Architecture, *, samples: int) -> Iterator[Share]:
-    """Yield the ways to divide the work of `base` among the workers of an architecture, for each number of workers: first those with the
-    experiment's own updates, then others, whose accuracy is unknown. `samples`: number of training samples.
+    """Yield the ways to divide the work of `base` among the workers of an architecture, for each number of workers that the architecture
+    can have: first those with the experiment's own updates, then others, whose accuracy is unknown. `samples`: number of training samples.
     """
     own = load(base.architecture).resolve(base)
     exact = "equals_reference" in architecture.claims
@@ -195,7 +197,8 @@ def _make_synchronous(own: Experiment) -> Experiment:
 
 def _shares_with_own_updates(own: Experiment, workers: int, samples: int) -> Iterator[Share]:
     """Yield the ways in which `workers` workers can make the experiment's own updates: the same number of updates, each from the same
-    number of samples, with different minibatch sizes. `own`: the experiment; `samples`: number of training samples.
+    number of samples, with different minibatch sizes; nothing if the samples cannot be divided so. `own`: the experiment; `samples`: number
+    of training samples.
     """
     training, drop, every = own.training, own.data.drop_last, own.exchange.every
     own_count = count_minibatches(samples, own.workers, training.batch_size, drop_last=drop)
@@ -308,7 +311,9 @@ def _vary_instances(
 
 
 def list_instance_types(prices: Prices, *, gpu: bool) -> list[str]:
-    """Return the EC2 instance types that have a price, in alphabetical order: only those with a GPU, or only those without."""
+    """Return the EC2 instance types that have an on-demand price, in alphabetical order: those with a GPU if `gpu`, otherwise those
+    without.
+    """
     types = {item.removeprefix("ec2.") for item in prices.items if item.startswith("ec2.") and item.count(".") == 2}
     return sorted(each for each in types if each.startswith("g") is gpu)
 
@@ -357,7 +362,7 @@ def _vary_sizes(
 
 def experiment_of(base: Experiment, candidate: Candidate) -> Experiment:
     """Return the candidate as an experiment that can be run: a copy of `base` with the candidate's architecture, workers, machines and
-    sizes.
+    sizes, and without a baseline. It is not validated.
     """
     memory_mb = {"default": candidate.memory_mb} if candidate.memory_mb else Functions().memory_mb
     functions = replace(base.functions, memory_mb=memory_mb)

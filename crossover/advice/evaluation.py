@@ -51,15 +51,15 @@ RELATED_SHARE = (
 
 @dataclass(frozen=True)
 class Estimate:
-    """An estimate of one candidate's time and cost. `seconds`: from `deploy` until the model is ready; `usd`: dollars of the whole run;
-    `problem`: why AWS would not run it, or "".
+    """An estimate of one candidate's time and cost. `seconds`: from `deploy` until the model is ready, start-up included; `usd`: dollars of
+    the whole run; `problem`: why AWS would not run it, or "".
     """
 
     seconds: float
     usd: float
     problem: str = ""
 
-    def below(self, other: "Estimate", *, slack: float = 0.0) -> bool:
+    def is_within(self, other: "Estimate", *, slack: float = 0.0) -> bool:
         """Return whether neither the seconds nor the dollars of this estimate exceed those of `other`. `slack`: share by which they may
         exceed them, such as 0.01.
         """
@@ -87,8 +87,9 @@ class Profile:
 
 @dataclass(frozen=True, eq=False)
 class Question:
-    """An experiment for which advice is sought, with the methods that estimate candidates for it. `base`: the experiment; `workload`: sizes
-    of its model and data; `samples`: number of training samples; `calibration`: speeds of AWS; `prices`: price list.
+    """An experiment for which advice is sought, with the methods that estimate candidates for it, from quick lower bounds to a simulation.
+    `base`: the experiment; `workload`: sizes of its model and data; `samples`: number of training samples; `calibration`: speeds of AWS;
+    `prices`: price list. Results are cached in the object.
     """
 
     base: Experiment
@@ -120,7 +121,9 @@ class Question:
         return self._get_cached(self._workload, candidate.workers, candidate.batch_size, candidate.limit)
 
     def sizes(self, experiment: Experiment) -> Workload:
-        """Return the sizes of the work of another experiment with the same model and data."""
+        """Return the sizes of the work of `experiment`, another one with the same model and data, with the minibatch sizes of the worker
+        that has most samples.
+        """
         return self._workload(experiment.workers, experiment.training.batch_size, experiment.data.limit)
 
     def _workload(self, workers: int, batch_size: int, limit: int | None) -> Workload:
@@ -133,8 +136,8 @@ class Question:
         return replace(self.workload, samples=(batch_size,) * full + last)
 
     def span(self, candidate: Candidate) -> int:
-        """Return the smallest number of epochs that the candidate can train: 1, or more if its workers exchange models only after several
-        epochs. Its runs are a multiple of this long.
+        """Return the smallest number of epochs that the candidate can train: 1, or more if its workers exchange only after several epochs.
+        Its runs are a multiple of this long.
         """
         return self._get_cached(
             self._compute_span, candidate.workers, candidate.batch_size, candidate.limit, candidate.every
@@ -163,7 +166,9 @@ class Question:
         return sum(each.seconds for each in self.start_up(shape))
 
     def start_up(self, candidate: Candidate) -> list[StartUpPart]:
-        """Return the parts of the candidate's start-up, each with its range; their medians add up to `before_s`."""
+        """Return the parts of the candidate's start-up (stacks, hosts, broker, instances), each with its range; their medians add up to
+        `before_s`.
+        """
         return start_up.list_parts(
             self.calibration,
             hosts=bool(candidate.host),
@@ -173,8 +178,10 @@ class Question:
         )
 
     @cached_property
-    def _on_its_hosts(self) -> Calibration:
-        """The calibration with the speeds of hosts as the experiment's seed draws them, and without other stragglers."""
+    def _host_calibration(self) -> Calibration:
+        """The calibration under median AWS conditions with the speeds of functions' hosts as the experiment's seed draws them, and without
+        other stragglers.
+        """
         drawn = apply_draw(self.calibration, self._draw)
         task, cold = (NEGLIGIBLE_SIGMA if sigma else 0.0 for sigma in (drawn.task_sigma, drawn.cold_sigma))
         return replace(drawn.without_stragglers(), host_sigma=drawn.host_sigma, task_sigma=task, cold_sigma=cold)
@@ -191,9 +198,9 @@ class Question:
 
     # --- at least -----------------------------------------------------------------------------------------------------
 
-    def least(self, candidate: Candidate) -> Estimate:
-        """Return a lower bound of the candidate's time and cost, without simulation: its computing alone, and what is billed during that
-        time.
+    def bound_by_computing(self, candidate: Candidate) -> Estimate:
+        """Return a lower bound of the candidate's time and cost, without simulation: start-up, its computing alone, and what is billed
+        during that time.
         """
         seconds, worked_s = self._computing_time(candidate)
         luck = self.least_straggler_factor(
@@ -207,11 +214,11 @@ class Question:
         return Estimate(seconds + self.before_s(candidate), usd + once + per_s * seconds)
 
     def _computing_time(self, candidate: Candidate) -> tuple[float, float]:
-        """Return two times of the candidate in seconds: the duration of computing the whole run, and the time that one worker's functions
-        or program spend on it. They differ if functions compute minibatches in parallel.
+        """Return (seconds of computing in the whole run, seconds that one worker's functions or program spend on it). They differ if
+        functions compute minibatches in parallel. The evaluations of functions are included.
         """
         batch_s, sample_s = self._get_cached(
-            self._computing, candidate.memory_mb, candidate.threads, candidate.instance
+            self._gradient_times, candidate.memory_mb, candidate.threads, candidate.instance
         )
         epochs = self.base.training.epochs
         minibatches, rounds, samples, longest = self._get_cached(
@@ -232,16 +239,18 @@ class Question:
     def _count_work(
         self, workers: int, batch_size: int, limit: int | None, every: int | Literal["epoch"]
     ) -> tuple[int, int, int, int]:
-        """Return four counts of a worker's epoch: minibatches, rounds (exchanges), samples, and the samples in the largest minibatch of
-        each round, summed over the rounds. `limit`: number of training samples to use, None for all; `every`: minibatches in a round.
+        """Return (minibatches, rounds, samples, longest): counts of an epoch of the worker that has most samples. A round ends with an
+        exchange; `longest` are the samples in the largest minibatch of each round, summed over the rounds. `limit`: number of training
+        samples to use, None for all; `every`: minibatches in a round.
         """
         samples = self._get_cached(self._workload, workers, batch_size, limit).samples
         parts = list(batched(samples, len(samples) if every == "epoch" else every))
         return len(samples), len(parts), sum(samples), sum(map(max, parts))
 
-    def _computing(self, memory_mb: int, threads: int, instance: str) -> tuple[float, float]:
-        """Return two times in seconds of computing a gradient: the part that does not depend on the size of the minibatch, and the part for
-        each of its samples. `memory_mb`: memory of the function, 0 for an instance; `instance`: instance type, "" for a function.
+    def _gradient_times(self, memory_mb: int, threads: int, instance: str) -> tuple[float, float]:
+        """Return (fixed, per sample): two times in seconds of computing a gradient, the part that does not depend on the size of the
+        minibatch, and the part for each of its samples. `memory_mb`: memory of the function, 0 for an instance; `threads`: of one gradient;
+        `instance`: instance type, "" for a function.
         """
         training = replace(self.base.training, threads=threads)
         experiment, cloud = replace(self.base, training=training), self.calm
@@ -259,9 +268,9 @@ class Question:
         return 2 * of(1_000) - of(2_000), (of(2_000) - of(1_000)) / 1_000
 
     def _infrastructure_usd(self, candidate: Candidate, *, threads: int = 0) -> tuple[float, float, int]:
-        """Return three values on the infrastructure around a candidate's functions: its dollars per second, its dollars that do not grow
-        with time, and its number of secrets. They are cached for all candidates with the same infrastructure. `threads`: replaces the
-        candidate's own number, unless 0.
+        """Return (dollars per second, dollars that do not grow with time, number of secrets) of the infrastructure around a candidate's
+        functions. They are cached for all candidates with the same infrastructure. `threads`: replaces the candidate's own number, unless
+        0.
         """
         each = candidate
         key = (
@@ -276,8 +285,8 @@ class Question:
         return found
 
     def _compute_infrastructure_usd(self, shape: Candidate) -> tuple[float, float, int]:
-        """Return three values on the infrastructure around the functions of a candidate: its dollars per second, its dollars that do not
-        grow with time (for runs of a minute and more), and its number of secrets.
+        """Return (dollars per second, dollars that do not grow with time, number of secrets) of the infrastructure around the functions of
+        the candidate `shape`, for runs of a minute and more.
         """
         fixed = bill.infrastructure_of(experiment_of(self.base, shape))
         short, long = (
@@ -313,8 +322,8 @@ class Question:
         return epochs if epochs <= simulated else simulated - span
 
     def _least_factors(self, candidate: Candidate) -> tuple[float, float]:
-        """Return two lower bounds for the random factors of a candidate's run by which stragglers change its times: for computing, and for
-        everything else. The factors of hosts are not included.
+        """Return (for computing, for everything else): lower bounds for the random factors by which stragglers change the times of a
+        candidate's run. The factors of hosts are not included.
         """
         minibatches = self._drawn_epochs(candidate) * len(self.workload_of(candidate).samples)
         every = len(self.workload_of(candidate).samples) if candidate.every == "epoch" else candidate.every
@@ -328,10 +337,12 @@ class Question:
         computed = rounds if candidate.has_minibatch_map else minibatches
         return least(cloud.compute_sigma, computed), least(cloud.request_sigma, rounds)
 
-    def _figures(self, candidate: Candidate, used: Mapping[str, float], seconds: float, transitions: float) -> Estimate:
-        """Return the candidate's estimate from quantities billed by use, seconds of the run, and state transitions. The dollars are those
-        of `bill.bill`, except that instances of a run shorter than a minute cost more in reality. `used`: quantities by field of
-        `bill.Quantities`.
+    def _estimate_from_quantities(
+        self, candidate: Candidate, used: Mapping[str, float], seconds: float, transitions: float
+    ) -> Estimate:
+        """Return the candidate's estimate, start-up included, from quantities billed by use, seconds of the run, and state transitions. The
+        dollars are those of `bill.bill`, except that instances of a run shorter than a minute cost more in reality. `used`: quantities by
+        field of `bill.Quantities`.
         """
         per_s, once, secrets = self._infrastructure_usd(candidate)
         usd = once + per_s * seconds + transitions * self.prices.of("stepfunctions.transition").usd
@@ -374,8 +385,8 @@ class Question:
         return replace(shape, batch_size=1, every=1, limit=None, instance="" if replaceable else shape.instance)
 
     def lightness(self, shape: Candidate) -> tuple[float, ...]:
-        """Return a sort key, as a tuple of numbers, for the shapes of one family. The largest key has the shape with the least to exchange:
-        the fewest exchanges, the fewest minibatches, the fastest network.
+        """Return a sort key, as a tuple of numbers, for the shapes of one family (see `family`). The largest key has the shape with the
+        least to exchange: the fewest exchanges, the fewest minibatches, the fastest network.
         """
         every = len(self.workload_of(shape).samples) if shape.every == "epoch" else shape.every
         known = figures.load_instances().get(shape.instance)
@@ -384,14 +395,18 @@ class Question:
 
     def profile(self, shape: Candidate) -> "Profile":
         """Return a simulation of the shape's whole run without stragglers other than slow hosts, extrapolated from a few rounds, since all
-        further rounds take equally long.
+        further rounds take equally long. Not cached. `shape`: result of `shape`.
         """
-        found = self._profile(shape, self._on_its_hosts)
+        found = self._profile(shape, self._host_calibration)
         queue = shape.host and shape.memory_mb and shape.workers > 1 and not shape.has_minibatch_map
-        return replace(found, unshared=self._profile(shape, self._on_its_hosts.without_sharing())) if queue else found
+        return (
+            replace(found, unshared=self._profile(shape, self._host_calibration.without_sharing())) if queue else found
+        )
 
     def _profile(self, shape: Candidate, cloud: Calibration) -> "Profile":
-        """Return a simulation of the shape's whole run under the calibration `cloud`, extrapolated linearly in epochs and rounds."""
+        """Return a simulation of the shape's whole run under the calibration `cloud`, extrapolated linearly in epochs and rounds, with
+        `unshared` None.
+        """
         experiment, workload = experiment_of(self.base, shape), self.workload_of(shape)
         epochs, minibatches = experiment.training.epochs, len(workload.samples)
         every = minibatches if shape.every == "epoch" else shape.every
@@ -425,7 +440,7 @@ class Question:
 
         computing = {step.name for step in steps(shape.form) if step.needs_torch(experiment)}
         stages = [use.stages.get("compute", [0.0])[0] for use in one.steps.values() if use.memory_mb]
-        batch_s, sample_s = self._get_cached(self._computing, shape.memory_mb, shape.threads, shape.instance)
+        batch_s, sample_s = self._get_cached(self._gradient_times, shape.memory_mb, shape.threads, shape.instance)
         samples = one.workload.samples
         worked_s = shape.workers * span * (len(samples) * batch_s + sum(samples) * sample_s)
         return Profile(
@@ -441,9 +456,9 @@ class Question:
             hosts=sum(stages) / worked_s if shape.memory_mb else 1.0,
         )
 
-    def about(self, candidate: Candidate, profile: "Profile", shape: Candidate | None = None) -> Estimate:
-        """Return a lower bound of the candidate's time and cost, closer than that of `least`: the simulation of its shape, `profile`, with
-        the candidate's own computing time in place of the shape's.
+    def bound_by_profile(self, candidate: Candidate, profile: "Profile", shape: Candidate | None = None) -> Estimate:
+        """Return a lower bound of the candidate's time and cost, closer than that of `bound_by_computing`: the simulation of its shape,
+        `profile`, with the candidate's own computing time in place of the shape's.
 
         `shape`: the shape that was simulated, if it is another one of the same family. The bound is then less close.
         """
@@ -451,14 +466,14 @@ class Question:
         share = 1.0 if shape in (None, own_shape) else RELATED_SHARE
         own, quickest, profiled = (self._computing_time(each) for each in (candidate, own_shape, shape or own_shape))
         if profile.unshared is None:
-            return self._about(candidate, profile, own, profiled, share)
+            return self._bound_by_one_profile(candidate, profile, own, profiled, share)
         queued, alone = (
-            self._about(candidate, profile, quickest, profiled, share),
-            self._about(candidate, profile.unshared, own, profiled, share),
+            self._bound_by_one_profile(candidate, profile, quickest, profiled, share),
+            self._bound_by_one_profile(candidate, profile.unshared, own, profiled, share),
         )
         return Estimate(max(queued.seconds, alone.seconds), max(queued.usd, alone.usd))
 
-    def _about(
+    def _bound_by_one_profile(
         self,
         candidate: Candidate,
         profile: "Profile",
@@ -485,7 +500,7 @@ class Question:
         billed_s = of(workers * worked_s, profile.computing_s, workers * quickest_worked_s)
         used = {name: else_ * value for name, value in profile.used.items()}
         gb_s = (billed_s * candidate.memory_mb + else_ * profile.light_s * candidate.light_mb) / 1_024
-        return self._figures(
+        return self._estimate_from_quantities(
             candidate,
             {**used, "gb_s": gb_s},
             of(seconds, profile.seconds, quickest_s),
@@ -495,8 +510,9 @@ class Question:
     # --- as the simulation says ---------------------------------------------------------------------------------------
 
     def simulated(self, candidate: Candidate) -> tuple[Estimate, Outcome | None]:
-        """Return the candidate's estimate and the outcome of its simulation under median AWS conditions, with the stragglers that the
-        experiment's seed draws. If validation would refuse the candidate's YAML, the estimate has only a problem, and the outcome is None.
+        """Return (estimate, outcome) of the candidate's simulation under median AWS conditions, with the stragglers that the experiment's
+        seed draws. If validation would refuse the candidate's YAML, the estimate has 0 seconds and dollars and the reason as its problem,
+        and the outcome is None.
         """
         if problem := self.refusal(candidate):
             return Estimate(0.0, 0.0, problem), None
@@ -505,7 +521,7 @@ class Question:
         return Estimate(seconds, found.usd, next(iter(found.problems), "")), found
 
     def refusal(self, candidate: Candidate) -> str:
-        """Return why `run` or `deploy` would refuse the candidate's YAML, "" if they would not."""
+        """Return the first line of why `run` or `deploy` would refuse the candidate's YAML, "" if they would not."""
         experiment = experiment_of(self.base, candidate)
         try:
             check_deployment(validate(plain_of(experiment)))

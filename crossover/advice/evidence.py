@@ -19,8 +19,8 @@ SHIPPED = Path(__file__).parents[2] / "docs" / "results"
 
 @dataclass(frozen=True)
 class EvidenceRun:
-    """A finished run with the same model and data as the experiment. `metric`: value of the metric at its end; `epochs`: number of epochs
-    until it reached the target, None if it did not.
+    """A finished run with the same model and data as the experiment. `name`: of its folder; `experiment`: the run's own; `metric`: value of
+    the metric at its end, NaN if it never evaluated; `epochs`: number of epochs until it reached the target, None if it did not.
     """
 
     name: str
@@ -58,12 +58,12 @@ class Setting:
 
 def read_runs(base: Experiment, folders: Sequence[Path], target: float) -> list[EvidenceRun]:
     """Return the runs in `folders`, and those shipped with the project that have the model and data of `base`, with the number of epochs
-    that each needed to reach `target`, a value of the metric. Raises ConfigError if one of `folders` holds a run of another model or data,
-    DataError if it holds no run.
+    that each needed to reach `target`, a value of the metric. Runs that did not reach it are included. Raises ConfigError if one of
+    `folders` holds an unfinished run or one of another model or data, DataError if it holds no run.
     """
     found = []
     for path in folders:
-        if problem := _why_no_evidence(base, result := folder.read(path).result):
+        if problem := _explain_mismatch(base, result := folder.read(path).result):
             raise ConfigError(f"--runs: {path}: {problem}; evidence is a run of the same model on the same data")
         found.append(_build_evidence(path.name, result, base, target))
     for path in sorted(SHIPPED.glob("*/result.json")):
@@ -71,14 +71,14 @@ def read_runs(base: Experiment, folders: Sequence[Path], target: float) -> list[
             result = folder.read(path.parent).result
         except DataError:
             continue
-        if not _why_no_evidence(base, result):
+        if not _explain_mismatch(base, result):
             found.append(_build_evidence(f"docs/results/{path.parent.name}", result, base, target))
     return found
 
 
-def _why_no_evidence(base: Experiment, result: Mapping[str, Any]) -> str:
-    """Return why a recorded run says nothing about how many epochs `base` needs: it is not finished, or has another model, data set or
-    metric. "" if it does. `result`: content of its result.json.
+def _explain_mismatch(base: Experiment, result: Mapping[str, Any]) -> str:
+    """Return why a recorded run says nothing about how many epochs `base` needs: it is not finished, or has another model, data set, epoch
+    length or metric. "" if it does. `result`: content of its result.json.
     """
     if result.get("outcome") != "finished":
         return f"its outcome is {result.get('outcome')}"
@@ -153,8 +153,9 @@ def _updates_key(made: Experiment) -> tuple[Any, ...]:
 
 
 def _with_updates_of(base: Experiment, group: Sequence[EvidenceRun]) -> Experiment:
-    """Return the experiment of the recorded runs in `group`, with the name, data folder, lifetime and precision of `base` and as many
-    epochs as the slowest run needed. If the learning-rate schedule depends on the number of epochs, that number is kept.
+    """Return the experiment of the recorded runs in `group`, with the name, project, owner, data folder, function sizes, threads, lifetime
+    and precision of `base` and as many epochs as the slowest run needed. If the learning-rate schedule depends on the number of epochs, the
+    runs' number is kept.
     """
     made = group[0].experiment
     most = max(run.epochs or 0 for run in group)
@@ -179,16 +180,16 @@ def _with_updates_of(base: Experiment, group: Sequence[EvidenceRun]) -> Experime
 
 
 def settings_reaching(base: Experiment, folders: Sequence[Path], target: float) -> tuple[list[Setting], list[str]]:
-    """Return the settings with which all recorded runs reached `target`, and one line of evidence for each. The runs are those in `folders`
+    """Return (the settings with which all recorded runs reached `target`, one line of evidence for each). The runs are those in `folders`
     and those shipped with the project. `base`: experiment that the runs must match. Raises ConfigError if the metric cannot reach `target`,
-    or if no settings reached it.
+    if no settings reached it, or if one of `folders` holds a run that does not match; DataError if it holds none.
     """
     if why := base.training.metric.explain_unreachable(target):
         raise ConfigError(f"--target: {why}")
     runs = read_runs(base, folders, target)
     found = settings_with_target(base, runs)
     if not found:
-        raise ConfigError("\n".join(_refusal(base, runs, target)))
+        raise ConfigError("\n".join(_explain_no_evidence(base, runs, target)))
     return found, [f"evidence: {each.words}{_precision_note(base, each)}" for each in found]
 
 
@@ -198,9 +199,9 @@ def _precision_note(base: Experiment, setting: Setting) -> str:
     return "" if its == asked else f"; trained in {its}, taken to hold in {asked}, which decides accuracy hardly"
 
 
-def _refusal(base: Experiment, runs: Sequence[EvidenceRun], target: float) -> Iterator[str]:
-    """Yield the lines of the error message that no runs show how many epochs the target takes: what the runs show, and how to get such
-    runs.
+def _explain_no_evidence(base: Experiment, runs: Sequence[EvidenceRun], target: float) -> Iterator[str]:
+    """Yield the lines of the error message that no runs show how many epochs the target takes: what the runs show, and how to get runs that
+    do.
     """
     model = f"{base.training.model} on {base.data.dataset}"
     yield f"--target: {target:g}: no run of {model} shows how many epochs it needs, and no figure is made up"

@@ -158,7 +158,7 @@ def caveats_of(found: Advice) -> str:
 
 def answer_by_calibration(found: Advice) -> AnswerOf:
     """Return a function that takes a calibration (speeds of AWS) and returns, in words, which of the winner and the alternatives would be
-    chosen with it.
+    chosen with it. Each call may simulate a few epochs of each candidate.
     """
     told = (found.winner, *found.alternatives)
     known = dict[Candidate, list[tuple[Calibration, dict[str, float]]]]()
@@ -199,8 +199,9 @@ def answer_by_calibration(found: Advice) -> AnswerOf:
 
 @dataclass(frozen=True)
 class Swing:
-    """The influence of one assumption on the advice. `what`: the assumption and its range, in words; `smaller`, `larger`: the rival's
-    dollars divided by the winner's if the assumed quantity is made smaller, and if it is made larger. Below 1 the rival is cheaper.
+    """The influence of one assumption on the advice. `what`: the assumption and its range, in words; `smaller`, `larger`: the dollars of
+    the winner's rival divided by the winner's, if the assumed quantity is made smaller, and if it is made larger. Below 1 the rival is
+    cheaper.
     """
 
     what: str
@@ -215,32 +216,32 @@ class Swing:
 
 def list_swings(question: Question, winner: Candidate, rival: Candidate) -> list[Swing]:
     """Return how the ratio of the rival's dollars to the winner's depends on each assumption (speeds, prices, number of epochs), the most
-    influential first.
+    influential first. Simulates both candidates twice for each assumption.
     """
 
     def ratio(changed: Question) -> float:
         """Return the dollars of the whole run on `rival` divided by those on `winner`, both simulated with the assumptions of `changed`."""
-        mine, its = (_usd(changed, candidate) for candidate in (winner, rival))
+        mine, its = (_simulate_usd(changed, candidate) for candidate in (winner, rival))
         return its / mine
 
     span = max(question.span(each) for each in (winner, rival))
-    found = [Swing(what, ratio(smaller), ratio(larger)) for what, smaller, larger in _changes(question, span)]
+    found = [Swing(what, ratio(smaller), ratio(larger)) for what, smaller, larger in _vary_assumptions(question, span)]
     return sorted(found, key=lambda each: -each.width)
 
 
-def _usd(question: Question, candidate: Candidate) -> float:
-    """Return the dollars of the candidate's whole run, by simulation."""
+def _simulate_usd(question: Question, candidate: Candidate) -> float:
+    """Return the dollars of the candidate's whole run, by simulation of a few epochs."""
     return extrapolate(question, candidate, lambda run: {"": run.usd})[""]
 
 
-def _changes(question: Question, span: int) -> Iterator[tuple[str, Question, Question]]:
-    """Yield (assumption in words, question with less of it, question with more of it) for each assumption. `span`: smallest number of
-    epochs to try.
+def _vary_assumptions(question: Question, span: int) -> Iterator[tuple[str, Question, Question]]:
+    """Yield (assumption in words, question with less of it, question with more of it) for each assumption: speeds, epochs, AWS conditions
+    and prices. `span`: smallest number of epochs to try.
     """
     cloud, epochs = question.calibration, question.base.training.epochs
 
     def with_calibration(**factors: float) -> Question:
-        """Return the question with the named fields of its calibration multiplied by the given factors."""
+        """Return the question with the fields of its calibration that are named in `factors` multiplied by the given factors."""
         values = {name: getattr(cloud, name) * factor for name, factor in factors.items()}
         return replace(question, calibration=replace(cloud, **values))
 
@@ -289,8 +290,8 @@ TRIED = 3  # of each kind, until one of them is possible
 
 
 def estimate_of_known(experiment: Experiment, constraints: Constraints) -> str:
-    """Return a first estimate in words, without loading torch, if model and data set come with the project; "" if not.
-    Raises ConfigError.
+    """Return a first estimate in words, without loading torch, if model and data set come with the project and some candidate is possible;
+    otherwise "". Raises ConfigError if the price list is not valid or lacks a price.
     """
     try:
         workload = replace(Workload.from_experiment(experiment), samples=(1,))
@@ -307,7 +308,7 @@ def estimate_of_known(experiment: Experiment, constraints: Constraints) -> str:
 
 def first_estimate(question: Question, sizes: Sizes, constraints: Constraints) -> str:
     """Return in words the cheapest candidate with one worker (a function, a machine or a GPU) that keeps to the constraints, or the one
-    nearest to them, with its time and cost and their bands; "" if none is possible. Functions with less than NEW_ACCOUNT_MB are not tried.
+    nearest to them, with its time and cost and their bands; "" if none is possible.. Functions with less than NEW_ACCOUNT_MB are not tried.
     `sizes`: sizes of the model.
     """
     alone = candidates.list_candidates(
@@ -318,18 +319,18 @@ def first_estimate(question: Question, sizes: Sizes, constraints: Constraints) -
     for each in alone:
         refused = needs.find_problem(each, sizes, constraints.on_hand, precision=precision)[1]
         if not refused and not 0 < each.memory_mb < NEW_ACCOUNT_MB:
-            by_kind.setdefault(each.on, []).append((question.least(each).usd, str(each), each))
+            by_kind.setdefault(each.on, []).append((question.bound_by_computing(each).usd, str(each), each))
     found = list[tuple[Candidate, Estimate]]()
 
     def rank(each: tuple[Candidate, Estimate]) -> tuple[float, float]:
         """Return the sort key of a candidate with its estimate: how far it misses the constraints, then its dollars."""
-        return max(1.0, _short(constraints, each[1])), each[1].usd
+        return max(1.0, _constraint_ratio(constraints, each[1])), each[1].usd
 
     for least in sorted(by_kind.values(), key=min):
         short, usd = min(map(rank, found), default=(inf, inf))
         if short <= 1 and usd < min(least)[0]:
             continue  # one that keeps to the constraints is cheaper than any of this kind can be
-        if first := _first(question, least):
+        if first := _find_first_possible(question, least):
             found.append(first)
     if not found:
         return ""
@@ -354,16 +355,21 @@ def _estimate_bands(question: Question, candidate: Candidate, figures: Estimate)
     )
 
 
-def _first(question: Question, least: list[tuple[float, str, Candidate]]) -> tuple[Candidate, Estimate] | None:
-    """Return the cheapest candidate that AWS would run, with its estimate, None if AWS would run none. Only the TRIED candidates with the
-    smallest lower bounds are simulated. `least`: (lower bound in dollars, text for sorting, candidate) of each.
+def _find_first_possible(
+    question: Question, least: list[tuple[float, str, Candidate]]
+) -> tuple[Candidate, Estimate] | None:
+    """Return the candidate with the smallest lower bound in dollars that AWS would run, with its simulated estimate; None if it would run
+    none of those that are tried, the TRIED ones with the smallest bounds. `least`: (lower bound in dollars, text for sorting, candidate) of
+    each.
     """
     looked = ((each, question.simulated(each)[0]) for _, _, each in sorted(least)[:TRIED])
     return next(((each, figures) for each, figures in looked if not figures.problem), None)
 
 
-def _short(constraints: Constraints, figures: Estimate) -> float:
-    """Return the largest ratio of the estimate's seconds and dollars to deadline and budget; above 1 if one is missed."""
+def _constraint_ratio(constraints: Constraints, figures: Estimate) -> float:
+    """Return the largest ratio of the estimate's seconds and dollars to deadline and budget: above 1 if one is missed, 0 if there are
+    none.
+    """
     return constraints.short_by(Band(*[figures.seconds] * 3), Band(*[figures.usd] * 3))
 
 
@@ -373,7 +379,7 @@ def _short(constraints: Constraints, figures: Estimate) -> float:
 
 def local_estimate_of(found: Advice, measured: "Probe") -> ThisMachine:
     """Return how long training takes on this machine, by the measurement `measured`, and from how many epochs on the soonest candidate on
-    AWS would be quicker.
+    AWS would be quicker. One or two threads are assumed, as cores and measurement allow.
     """
     question = found.question
     threads = 2 if (os.cpu_count() or 1) > 1 and measured.two_threads else 1
@@ -382,12 +388,12 @@ def local_estimate_of(found: Advice, measured: "Probe") -> ThisMachine:
     epoch_s = (question.samples + evaluated) * measured.seconds / measured.batch_size / quicker
     sooner = next(card.finalist for card in found.cards if "soonest" in card.names)
     epochs = question.base.training.epochs
-    fixed_s, each_s = _line(question, sooner)
+    fixed_s, each_s = _fit_time_line(question, sooner)
     times = fixed_s / (epochs * (epoch_s - each_s)) if epoch_s > each_s else None
     return ThisMachine(epochs * epoch_s, threads, sooner, times)
 
 
-def _line(question: Question, finalist: Finalist) -> tuple[float, float]:
+def _fit_time_line(question: Question, finalist: Finalist) -> tuple[float, float]:
     """Return (fixed seconds, seconds per epoch) of a candidate's time from `deploy` on, from two short simulations."""
     span = question.span(finalist.candidate)
     one, two = (simulate_epochs(question, finalist.candidate, times * span).seconds for times in (1, 2))

@@ -33,8 +33,8 @@ WARM_UP, LEAST_STEPS = 3, 5
 
 @dataclass(frozen=True)
 class Source:
-    """Where the minibatches to measure come from. `input_shape`: shape of one sample; `classes`: number of classes, None if labels are
-    numbers; `take`: function from a batch size to a minibatch of that size, always the same one.
+    """A source of minibatches to measure. `input_shape`: shape of one sample; `classes`: number of classes, None if labels are numbers;
+    `take`: function from a batch size to a minibatch of that size, always the same one.
     """
 
     input_shape: tuple[int, ...]
@@ -43,7 +43,7 @@ class Source:
 
 
 def find_device(name: str, precision: str) -> torch.device:
-    """Return the device `name`, cuda or cpu. Raises ConfigError if there is none here, or if it does not compute in `precision`."""
+    """Return the device called `name`, "cuda" or "cpu". Raises ConfigError if PyTorch sees no GPU, or for fp16 (`precision`) on the CPU."""
     if name == "cuda" and not torch.cuda.is_available():
         raise ConfigError(
             f"--device: cuda needs an NVIDIA GPU, and PyTorch {torch.__version__} sees none; expected a machine with one, or cpu"
@@ -125,8 +125,8 @@ def _locate(given: str, role: str) -> tuple[Path, str]:
 
 
 def draw_samples(input_shape: tuple[int, ...], classes: int | None) -> Source:
-    """Return a source of random samples: inputs from the normal distribution; labels are the classes in turn, or random numbers if
-    `classes` is None.
+    """Return a source of random samples of shape `input_shape`: inputs from the normal distribution; labels are the classes in turn, or
+    random numbers if `classes` is None.
     """
 
     def take(count: int) -> Batch:
@@ -169,7 +169,7 @@ def load_samples(given: str, model: str) -> Source:
 
 
 def _as_float32(part: torch.Tensor) -> torch.Tensor:
-    """Return the tensor with float64 converted to float32, the type in which workers compute; other types stay."""
+    """Return the tensor, converted to float32, the type in which workers compute, if it is float64; other types stay."""
     return part.float() if part.dtype == torch.float64 else part
 
 

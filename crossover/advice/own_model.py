@@ -37,7 +37,9 @@ UNCHANGED = "# By `crossover advise`: yours to change. docs/your-own.md says wha
 
 
 def is_model(given: str) -> bool:
-    """Return whether a command line's argument names a model factory, such as `model.py:factory`, rather than an experiment's file."""
+    """Return whether a command line's argument names a model factory, such as `model.py:factory`, rather than an experiment's file: it
+    contains a colon and no file has this name.
+    """
     return ":" in given and not Path(given).exists()
 
 
@@ -62,7 +64,7 @@ def write_experiment(model: str, data: str | None, epochs: int | None, table: Ta
             raise ConfigError(
                 f"--label, --classes, --numbers, --header and --drop: apply only to a CSV; {data} is a loader"
             )
-        made, dataset, how = dict[Path, str](), _loader(data, folder), None
+        made, dataset, how = dict[Path, str](), _locate_loader(data, folder), None
     else:
         made, dataset, how = _describe_csv(folder, Path(data), table or Table())
     with ExitStack() as undone:
@@ -76,7 +78,7 @@ def write_experiment(model: str, data: str | None, epochs: int | None, table: Ta
             "architecture": "single",
             "workers": 1,
             "training": {"model": factory, "epochs": epochs or EPOCHS, **_training_settings(dataset, how or Table())},
-            "data": {"dataset": dataset, **({"table": _plain(how)} if how else {})},
+            "data": {"dataset": dataset, **({"table": _table_as_plain(how)} if how else {})},
         }
         question.build_question(validate(plain))  # the data hold numbers, and the model takes them
         _write_yaml(path, plain)
@@ -84,8 +86,8 @@ def write_experiment(model: str, data: str | None, epochs: int | None, table: Ta
     return path
 
 
-def _plain(table: Table) -> dict[str, Any]:
-    """Return the settings of a table as a dictionary that YAML can hold."""
+def _table_as_plain(table: Table) -> dict[str, Any]:
+    """Return the settings of a table as a dictionary that YAML can hold; `drop` is a list, empty for None."""
     plain = asdict(table)
     return {**plain, "drop": list(table.drop or ())}
 
@@ -107,7 +109,7 @@ def _locate(given: str, field: str) -> tuple[Path, str]:
     return file.parent, f"{file.stem}:{found[2]}"
 
 
-def _loader(given: str, folder: Path) -> str:
+def _locate_loader(given: str, folder: Path) -> str:
     """Return the name of a data loader as `module:name`. `given`: as on the command line; `folder`: folder of the model. Raises ConfigError
     unless the loader lies beside the model or in the current folder.
     """
@@ -121,7 +123,8 @@ def _loader(given: str, folder: Path) -> str:
 
 def _training_settings(dataset: str, table: Table) -> dict[str, object]:
     """Load the data, and return the training settings that follow from it: a batch size, and if the labels are numbers rather than classes
-    also loss, metric and learning rate. `dataset`: name of the loader; `table`: how a CSV is read.
+    also loss, metric and learning rate. `dataset`: name of the loader; `table`: how a CSV is read. Raises ConfigError if the loader returns
+    no Samples, OwnCodeError if it fails.
     """
     from crossover.learning.samples import Samples
 
@@ -144,9 +147,9 @@ def _training_settings(dataset: str, table: Table) -> dict[str, object]:
 
 
 def _describe_csv(folder: Path, path: Path, asked: Table) -> tuple[dict[Path, str], str, Table]:
-    """Return three values for a CSV file: {path: text} of the Python module that loads it, the loader's name, and how the file's columns
-    are understood. `folder`: folder for the module; `path`: the CSV file; `asked`: settings of the command line. Raises ConfigError if the
-    file cannot be read as a table.
+    """Return ({path: text} of the Python module that loads the CSV file, the loader's name as `module:rows`, how the file's columns are
+    understood). Nothing is written. `folder`: folder for the module; `path`: the CSV file; `asked`: settings of the command line. Raises
+    ConfigError if the file cannot be read as a table, or if its name cannot be printed.
     """
     from crossover.learning import table  # torch comes with it
 
@@ -176,9 +179,9 @@ def _write_once(path: Path, text: str) -> None:
 
 
 def _write_yaml(path: Path, plain: Mapping[str, Any]) -> None:
-    """Write an experiment's YAML file unless it exists with the same content. An existing file may have another number of epochs. It is
-    rewritten if it differs only in what follows from the reading of a table, and nobody has edited it. Raises ConfigError, which lists the
-    differences, if it differs otherwise.
+    """Write the experiment `plain` to the YAML file `path` unless it exists with the same content. An existing file may have another number
+    of epochs. It is rewritten if it differs only in what follows from the reading of a table, and nobody has edited it. Raises ConfigError,
+    which lists the differences, if it differs otherwise.
     """
     if not path.exists():
         path.write_text(_yaml_text(plain), encoding="utf-8")

@@ -53,8 +53,8 @@ def write_page(
     every: str = "once",
     monthly: Sequence[MonthlyCost] = (),
 ) -> Path:
-    """Write the page of the advice `found` (advice.html) into the folder `out`, and return its path. The other arguments are those of
-    `build_page`.
+    """Write the page of the advice `found` (advice.html) into the folder `out`, which is created if necessary, and return its path. The
+    other arguments are those of `build_page`.
     """
     out.mkdir(parents=True, exist_ok=True)
     made = build_page(found, notes, first, here=here, every=every, monthly=monthly)
@@ -81,7 +81,7 @@ def build_page(
     money = Sheet(
         title="Where the money goes",
         head=["", *(each.candidate.words for each in entries)],
-        rows=list(_rows([found.drives[each.candidate].usd for each in entries], display.usd)),
+        rows=list(_part_rows([found.drives[each.candidate].usd for each in entries], display.usd)),
         words=1,
         label="projected",
         folded=True,
@@ -90,7 +90,7 @@ def build_page(
     time = Sheet(
         title="Where the time goes",
         head=money.head,
-        rows=list(_rows([found.drives[each.candidate].seconds for each in entries], display.seconds)),
+        rows=list(_part_rows([found.drives[each.candidate].seconds for each in entries], display.seconds)),
         words=1,
         label="projected",
         folded=True,
@@ -110,17 +110,17 @@ def build_page(
         ],
         verdict=" ".join((*verdict(found), describe_drivers(found))),
         commands=_list_commands(found, first, here),
-        plots=list(_front(found)),
+        plots=list(_draw_front(found)),
         sheets=[
             Sheet(
                 title="The candidates to choose from",
                 head=CHOICES_HEAD,
-                rows=_choices(found),
+                rows=_choice_rows(found),
                 words=2,
                 label="projected",
             ),
             *_list_monthly_costs(every, monthly),
-            *_swings(found),
+            *_sensitivity_sheets(found),
             Sheet(
                 title="The Pareto front: dollars, and time with start-up",
                 head=explain.FRONT_HEAD,
@@ -139,7 +139,7 @@ def build_page(
             ),
             money,
             time,
-            *_unknown(found),
+            *_unknown_accuracy_sheets(found),
             Sheet(
                 title="Assumptions and notes",
                 head=["", "note"],
@@ -153,14 +153,18 @@ def build_page(
 
 
 def _list_commands(found: Advice, first: Path | None, here: Path | None) -> list[str]:
-    """Return the command that follows the advice: it trains on this machine, or deploys the winner. Arguments: see `build_page`."""
+    """Return, in a list, the command that follows the advice: it trains on this machine, or deploys the winner; an empty list if the
+    winner's file is not known. `first`, `here`: as for `build_page`.
+    """
     if here is not None and is_this_machine_best(found):
         return [shlex.join(["crossover", "run", str(here), "--on", "inline"])]
     return [shlex.join(["crossover", "deploy", str(first)])] if first else []
 
 
 def _list_monthly_costs(every: str, monthly: Sequence[MonthlyCost]) -> Iterator[Sheet]:
-    """Yield the table of the dollars per month, if the model is trained more than once."""
+    """Yield the table of the dollars per month; nothing if `monthly`, the cost of each way, is empty. `every`: how often the model is
+    trained.
+    """
     if monthly:
         yield Sheet(
             title=f"Trained every {every}: dollars a month",
@@ -178,9 +182,9 @@ MOST_CHOICES = 6
 ASSUMED = 3  # notes that stand open; all of them are folded below
 
 
-def _choices(found: Advice) -> list[list[str]]:
-    """Return table rows of the candidates to choose from, at most MOST_CHOICES: the cards (cheapest, balanced, soonest) with their
-    on-demand variants, this machine, then the alternatives.
+def _choice_rows(found: Advice) -> list[list[str]]:
+    """Return table rows, in the order of CHOICES_HEAD, of the candidates to choose from, at most MOST_CHOICES: the cards (cheapest,
+    balanced, soonest) with their on-demand variants, this machine, then the alternatives.
     """
     named = explain.card_rows(found)
     told = {row[1] for row in named}
@@ -193,7 +197,7 @@ MATTERS = 1.005  # what changes the ratio by less is left out
 ORDER = (0, 1, 4, 2, 3)  # of the columns of the rejected: words first
 
 
-def _unknown(found: Advice) -> list[Sheet]:
+def _unknown_accuracy_sheets(found: Advice) -> list[Sheet]:
     """Return the table of candidates that make other updates, so that their accuracy is unknown, in a list; an empty list if there are
     none.
     """
@@ -206,17 +210,17 @@ def _unknown(found: Advice) -> list[Sheet]:
     ]
 
 
-def _rows(each: Sequence[Mapping[str, float]], shown: Callable[[float], str]) -> Iterator[list[str]]:
-    """Yield a table row for each part, such as a cost component, the largest first: its name, then its value in each column. `each`: {part:
-    value} for each column; `shown`: formats a value.
+def _part_rows(each: Sequence[Mapping[str, float]], shown: Callable[[float], str]) -> Iterator[list[str]]:
+    """Yield a table row for each part, such as a cost component, the largest first: its name, then its value in each column, a dash for 0.
+    `each`: {part: value} for each column; `shown`: formats a value.
     """
     names = dict.fromkeys(name for parts in each for name in parts)
     for name in sorted(names, key=lambda name: -max(parts.get(name, 0.0) for parts in each)):
         yield [name, *(shown(parts[name]) if parts.get(name) else display.DASH for parts in each)]
 
 
-def _front(found: Advice) -> Iterator[Plot]:
-    """Yield the chart of the advice: dollars and time of each shortlisted candidate, with labels for the winner and the cards."""
+def _draw_front(found: Advice) -> Iterator[Plot]:
+    """Yield one plot, the chart of the advice: dollars and time of each shortlisted candidate, with labels for the winner and the cards."""
     names = {card.finalist.candidate: ", ".join(card.names) for card in found.cards}
     shown = [
         plots.Mark(
@@ -225,7 +229,7 @@ def _front(found: Advice) -> Iterator[Plot]:
             title=f"{each.candidate.words}: {each.words}",
             group="accuracy unknown" if each in found.unknown else KINDS[each.kind],
             chosen=each is found.winner,
-            label=_label(each, names.get(each.candidate, ""), is_advice=each is found.winner),
+            label=_point_label(each, names.get(each.candidate, ""), is_advice=each is found.winner),
         )
         for each in found.finalists
     ]
@@ -240,23 +244,23 @@ def _front(found: Advice) -> Iterator[Plot]:
     )
 
 
-def _label(each: Finalist, names: str, *, is_advice: bool) -> str:
-    """Return the text beside a candidate's point in the chart: its names and what it is; "" if it has no name. `names`: such as "cheapest,
-    soonest"; `is_advice`: whether it is the winner.
+def _point_label(each: Finalist, names: str, *, is_advice: bool) -> str:
+    """Return the text beside the point of the candidate `each` in the chart: its names and what it is; "" if it has no name. `names`: such
+    as "cheapest, soonest"; `is_advice`: whether it is the winner.
     """
     called = ", ".join(filter(None, ("advice" if is_advice and not names else "", names)))
     return f"{called}: {each.candidate.words}" if called else ""
 
 
-def _swings(found: Advice) -> Iterator[Sheet]:
-    """Yield a table of what would change the advice: for each assumption the dollars of the best other candidate divided by the winner's.
-    Yields nothing if there is no other candidate or no assumption matters.
+def _sensitivity_sheets(found: Advice) -> Iterator[Sheet]:
+    """Yield a table of what would change the advice: for each assumption that matters, the dollars of the best other candidate divided by
+    the winner's. Yields nothing if there is no other candidate or no assumption matters.
     """
     rival = next(iter((*rivals_of(found), *found.alternatives)), None)
     if rival is None:
         return
     rows = [
-        [each.what, display.times(each.smaller), display.times(each.larger), _turns(each)]
+        [each.what, display.times(each.smaller), display.times(each.larger), _describe_turn(each)]
         for each in list_swings(found.question, found.winner.candidate, rival.candidate)
         if each.width > MATTERS
     ]
@@ -272,8 +276,8 @@ def _swings(found: Advice) -> Iterator[Sheet]:
         )
 
 
-def _turns(each: Swing) -> str:
-    """Return in words whether less or more of the assumption would make the other candidate cheaper than the winner."""
+def _describe_turn(each: Swing) -> str:
+    """Return in words whether less or more of the assumption `each` would make the other candidate cheaper than the winner."""
     ends = [name for name, ratio in (("less", each.smaller), ("more", each.larger)) if ratio < 1]
     return f"the other is cheaper with {' and '.join(ends)}" if ends else "the advice stays the cheaper one"
 
@@ -292,8 +296,8 @@ SCHEMA = Path(__file__).parents[2] / "config" / "experiment.schema.json"
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedFiles:
-    """The files of an advice before they are written. `out`: folder; `texts`: YAML files with their content, the winner's first; `earlier`:
-    files of an earlier advice in the folder, each with its digest, or "" if the digest is in the file itself.
+    """The files of an advice before they are written. `out`: folder; `texts`: content of the YAML files by path, the winner's first;
+    `earlier`: files of an earlier advice in the folder, each with its digest, or "" if the digest is in the file itself.
     """
 
     out: Path
@@ -322,19 +326,19 @@ def plan_files(found: Advice, out: Path, *, config: Path) -> PlannedFiles:
     """Return the files to be written for the advice `found`, without writing them. The YAML files go into `out`, or beside `config`, the
     experiment's file, if that names user code, which is looked up beside the YAML file.
     """
-    own, texts = _own_code(found.question.base), dict[Path, bytes]()
+    own, texts = _names_user_code(found.question.base), dict[Path, bytes]()
     for number, each in enumerate(found.told, start=1):
         name = f"{number}-{each.candidate.architecture.replace('_', '-')}.yaml"
         path = config.parent / f"{config.stem}-advice-{name}" if own else out / name
         head = f"# yaml-language-server: $schema={os.path.relpath(SCHEMA, path.parent)}\n"
         texts[path] = add_seal(head, as_yaml(found, each, number)).encode()
-    return PlannedFiles(out=out, texts=texts, earlier=_earlier(out))
+    return PlannedFiles(out=out, texts=texts, earlier=_list_earlier_files(out))
 
 
 def write_files(files: PlannedFiles, answer: Mapping[str, Any], found: Advice) -> None:
     """Write the planned files: the YAML files, `answer` as advice.json, and the candidates of `found` as advice.csv. YAML files of an
-    earlier advice in the folder are deleted, unless somebody has edited them. Raises ConfigError, before anything is written, if a file
-    that somebody has edited would be overwritten.
+    earlier advice in the folder are deleted, unless somebody has edited them. Raises ConfigError, before anything is written or deleted, if
+    a file that somebody has edited would be overwritten.
     """
     if files.changed:
         raise ConfigError(
@@ -352,7 +356,7 @@ def write_files(files: PlannedFiles, answer: Mapping[str, Any], found: Advice) -
     write_atomically(files.out / ANSWER, (json.dumps(answer, indent=1, allow_nan=False) + "\n").encode())
 
 
-def _earlier(out: Path) -> dict[Path, str]:
+def _list_earlier_files(out: Path) -> dict[Path, str]:
     """Return the files of an earlier advice that advice.json in `out` names, each with its digest, or "" if the digest is in the file
     itself; {} if there is no such file.
     """
@@ -389,15 +393,15 @@ def _seal(head: str, body: str) -> str:
     return hashlib.sha256((head + body).encode()).hexdigest()[:16]
 
 
-def _own_code(base: Experiment) -> bool:
-    """Return whether the experiment names user code: a model, loss, metric or data loader."""
+def _names_user_code(base: Experiment) -> bool:
+    """Return whether the experiment's model, loss, metric or data loader is user code."""
     training = base.training
     return any(":" in name for name in (training.model, training.loss, training.metric.name, base.data.dataset))
 
 
 def build_experiment(found: Advice, finalist: Finalist, number: int) -> Experiment:
     """Return the candidate `finalist` of the advice `found` as an experiment that can be run and deployed: with a name that ends in
-    `number`, its position among the files, and with a lifetime long enough for its projected run.
+    `number`, its position among the files from 1, and with a lifetime long enough for its projected run, up to MOST_HOURS.
     """
     base = found.question.base
     made = experiment_of(base, finalist.candidate)
@@ -417,7 +421,7 @@ def as_yaml(found: Advice, finalist: Finalist, number: int) -> str:
     """
     made = build_experiment(found, finalist, number)
     usual = Experiment(name=made.name, architecture=made.architecture).to_plain()
-    plain = {"name": made.name, "architecture": made.architecture, **_other(made.to_plain(), usual)}
+    plain = {"name": made.name, "architecture": made.architecture, **_differing_fields(made.to_plain(), usual)}
     names = [name for card in found.cards for name in card.names if card.finalist is finalist]
     called = f"{', '.join(names)}: " if names else ""
     together = f"both together {display.seconds(finalist.seconds.p95)} at p95"
@@ -425,12 +429,12 @@ def as_yaml(found: Advice, finalist: Finalist, number: int) -> str:
     return comment + yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
 
 
-def _other(plain: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
+def _differing_fields(plain: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
     """Return those fields of `plain` whose values differ from `usual`; of nested mappings only the differing fields."""
     found: dict[str, Any] = {}
     for name, value in plain.items():
         if isinstance(value, Mapping) and isinstance(usual.get(name), Mapping):
-            if inner := _other(value, usual[name]):
+            if inner := _differing_fields(value, usual[name]):
                 found[name] = inner
         elif value != usual.get(name):
             found[name] = value
@@ -438,8 +442,8 @@ def _other(plain: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]
 
 
 def to_csv(found: Advice) -> str:
-    """Return all simulated candidates as CSV text, one row for each, with the 5th to 95th percentiles of those that were simulated
-    repeatedly.
+    """Return all simulated candidates as CSV text with a head, one row for each, the cheapest first, with the 5th to 95th percentiles of
+    those that were simulated repeatedly.
     """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -455,7 +459,7 @@ def to_csv(found: Advice) -> str:
 
 
 def as_json(found: Advice) -> dict[str, Any]:
-    """Return the advice as a dictionary, the content of advice.json."""
+    """Return the advice as a dictionary, the core of advice.json, with seconds and dollars as plain numbers."""
     drives = found.drives[found.winner.candidate]
     return {
         "label": "projected",
@@ -472,39 +476,39 @@ def as_json(found: Advice) -> dict[str, Any]:
             "AWS would not run them": len(found.searched.impossible),
         },
         "simulated": len(found.searched.simulated),
-        "winner": _finalist(found.winner),
+        "winner": _finalist_as_json(found.winner),
         "start_up": [asdict(each) for each in found.question.start_up(found.winner.candidate)],
         "cards": [
             {
                 "names": list(each.names),
                 "rule": "; ".join(RULES[name] for name in each.names),
-                "finalist": _finalist(each.finalist),
-                "on_demand": _finalist(each.on_demand) if each.on_demand else None,
+                "finalist": _finalist_as_json(each.finalist),
+                "on_demand": _finalist_as_json(each.on_demand) if each.on_demand else None,
             }
             for each in found.cards
         ],
-        "on_demand": _finalist(found.on_demand) if found.on_demand else None,
-        "this_machine": {"label": "projected", **_here(found.here)} if found.here else None,
-        "alternatives": [_finalist(each) for each in found.alternatives],
-        "front": [_finalist(each) for each in found.front],
-        "accuracy unknown": [_finalist(each) for each in found.unknown],
+        "on_demand": _finalist_as_json(found.on_demand) if found.on_demand else None,
+        "this_machine": {"label": "projected", **_this_machine_as_json(found.here)} if found.here else None,
+        "alternatives": [_finalist_as_json(each) for each in found.alternatives],
+        "front": [_finalist_as_json(each) for each in found.front],
+        "accuracy unknown": [_finalist_as_json(each) for each in found.unknown],
         "rejected": [
             {
                 "architecture": each.architecture,
                 "reason": each.reason,
-                "best": _finalist(each.best) if each.best else None,
+                "best": _finalist_as_json(each.best) if each.best else None,
             }
             for each in found.rejected
         ],
     }
 
 
-def _here(here: ThisMachine) -> dict[str, Any]:
+def _this_machine_as_json(here: ThisMachine) -> dict[str, Any]:
     """Return the estimate for this machine as a dictionary for advice.json."""
     return {"words": here.words, "seconds": here.seconds, "usd": 0.0, "threads": here.threads, "times": here.times}
 
 
-def _finalist(each: Finalist) -> dict[str, Any]:
+def _finalist_as_json(each: Finalist) -> dict[str, Any]:
     """Return a shortlisted candidate with its time and cost as a dictionary for advice.json."""
     return {
         "words": each.candidate.words,

@@ -35,9 +35,11 @@ LEAST_SHARE = 0.1  # of a minibatch that its samples take: less is noise
 class Probe:
     """The result of measuring the user's model on this machine. `ratio`: time of one sample's gradient divided by MobileNet's on a CIFAR-10
     image, measured in turns; `spread`: standard deviation over the turns, as a share of the ratio; `pairs`: number of turns; `batch_size`,
-    `seconds`, `peak_mb`: size of the measured minibatch, its time with one thread, and the process's peak memory; `batch_ratio`: time of a
-    minibatch that does not depend on its size, in samples of MobileNet; `two_threads`: factor by which two threads are faster, None if the
-    machine was too busy to tell; `sample_bytes`: memory for each further sample.
+    `seconds`, `peak_mb`: size of the measured minibatch, its processor seconds with one thread, and the process's peak memory;
+    `batch_ratio`: time of a minibatch that does not depend on its size, in samples of MobileNet; `two_threads`: factor by which two threads
+    are faster, None if the machine was too busy to tell; `sample_bytes`: memory for each further sample; `largest`: share of a gradient's
+    squared norm in the largest hundredth of its elements; `of_samples`: size of the experiment's minibatch if fewer samples were measured,
+    else 0.
     """
 
     ratio: float
@@ -72,26 +74,29 @@ class Probe:
 def probe(experiment: Experiment, *, most_s: float) -> Probe:
     """Measure the processor time of gradients on this machine for at least `most_s` seconds, and return the result. In each turn the user's
     model (with two sizes of minibatch, and with two threads) and MobileNet compute alternately. There are at least LEAST_PAIRS turns,
-    unless these take longer than MOST_S. Raises the errors of loading data and model.
+    unless these take longer than MOST_S. Leaves PyTorch with one thread in this process. Raises the errors of loading data and model.
     """
     # Images as they are: what smaller ones save of a run is the workload's training_share.
-    own, known = replace(experiment, training=replace(experiment.training, threads=1, image_size=ImageSize())), _known()
+    own, known = (
+        replace(experiment, training=replace(experiment.training, threads=1, image_size=ImageSize())),
+        _make_known_learner(),
+    )
     dataset = load(own)
     release_freed_memory()
     learner = learner_for(for_processor(own), dataset)
     learner.initial_model()
     most = min(experiment.training.batch_size, len(dataset.train_labels))
-    small, large, sample_bytes = _batches(learner, dataset, most)
-    _timed(known, _images(), 0)
+    small, large, sample_bytes = _choose_batches(learner, dataset, most)
+    _time_gradient_s(known, _draw_images(), 0)
     began, turns, known_twice = time.thread_time(), list[tuple[float, float, float, float]](), list[float]()
     while not turns or time.thread_time() - began < (most_s if len(turns) >= LEAST_PAIRS else max(most_s, MOST_S)):
         n = len(turns)
-        alone = _timed(learner, large, n)
+        alone = _time_gradient_s(learner, large, n)
         torch.set_num_threads(2)
-        with_two, known_with_two = _timed(learner, large, n), _timed(known, _images(), n)
+        with_two, known_with_two = _time_gradient_s(learner, large, n), _time_gradient_s(known, _draw_images(), n)
         torch.set_num_threads(1)
-        again = _timed(learner, small, n) if small is not large else alone
-        turns.append((alone, again, with_two, _timed(known, _images(), n) / KNOWN_BATCH))
+        again = _time_gradient_s(learner, small, n) if small is not large else alone
+        turns.append((alone, again, with_two, _time_gradient_s(known, _draw_images(), n) / KNOWN_BATCH))
         known_twice.append(turns[-1][-1] * KNOWN_BATCH / known_with_two)
     more = len(large.labels) - len(small.labels)
     samples_s = [(a - b) / more if more else a / len(large.labels) for a, b, _, _ in turns]
@@ -112,15 +117,15 @@ def probe(experiment: Experiment, *, most_s: float) -> Probe:
         if statistics.median(known_twice) >= QUIET
         else None,
         sample_bytes=sample_bytes,
-        largest=_largest(learner),
+        largest=_largest_elements_share(learner),
         of_samples=experiment.training.batch_size if len(large.labels) < most else 0,
     )
 
 
-def _batches(learner: Learner, dataset: Dataset, most: int) -> tuple[Batch, Batch, float]:
+def _choose_batches(learner: Learner, dataset: Dataset, most: int) -> tuple[Batch, Batch, float]:
     """Return (small minibatch, large minibatch, bytes): two minibatches of the user's data, as large as `most` samples, QUICK_S and free
     memory allow, and the memory that each further sample needs. If only FEWEST samples are possible, both minibatches are the same and the
-    bytes are 0.
+    bytes are 0. Computes gradients to find out.
     """
 
     def of(count: int) -> Batch:
@@ -132,19 +137,21 @@ def _batches(learner: Learner, dataset: Dataset, most: int) -> tuple[Batch, Batc
     count = FEWEST  # a large model's step takes seconds and gigabytes for each sample
     while count < most:
         began = time.perf_counter()
-        peak = _peak_bytes(partial(_timed, learner, of(count), 0))
+        peak = _measure_peak_bytes(partial(_time_gradient_s, learner, of(count), 0))
         if time.perf_counter() - began >= QUICK_S / GROWING or GROWING * peak > MOST_OF_FREE * find_free_bytes():
             break
         count = min(most, GROWING * count)
     if count == FEWEST:
         return (few := of(FEWEST)), few, 0.0
     small, large = of(max(2, count // 8)), of(count)
-    peaks = [_peak_bytes(partial(_timed, learner, each, 0)) for each in (small, large)]
+    peaks = [_measure_peak_bytes(partial(_time_gradient_s, learner, each, 0)) for each in (small, large)]
     return small, large, max(0.0, (peaks[1] - peaks[0]) / max(1, count - len(small.labels)))
 
 
-def _peak_bytes(work: Callable[[], object]) -> int:
-    """Call `work` and return the process's peak memory in bytes during the call; 0 if the platform does not report it."""
+def _measure_peak_bytes(work: Callable[[], object]) -> int:
+    """Call `work` and return the process's peak memory in bytes during the call; 0 if the platform does not report it, in which case `work`
+    may not have been called.
+    """
     release_freed_memory()  # what an earlier step freed and the process keeps would hide this one's
     try:
         Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")  # Linux: the peak begins anew
@@ -155,7 +162,7 @@ def _peak_bytes(work: Callable[[], object]) -> int:
     return 1_024 * next((int(line.split()[1]) for line in lines if line.startswith("VmHWM")), 0)
 
 
-def _largest(learner: Learner) -> float:
+def _largest_elements_share(learner: Learner) -> float:
     """Return the share, from 0 to 1, of the squared norm of the last gradient that the largest hundredth of its elements holds. It tells
     how well the gradient can be compressed.
     """
@@ -166,7 +173,7 @@ def _largest(learner: Learner) -> float:
     return float(squares.topk(count).values.sum() / squares.sum().clamp_min(1e-30))
 
 
-def _timed(learner: Learner, batch: Batch, round: int) -> float:
+def _time_gradient_s(learner: Learner, batch: Batch, round: int) -> float:
     """Compute one gradient of the minibatch with the learner, and return the processor seconds of this thread. `round`: number of the
     training round, which the learner takes.
     """
@@ -175,8 +182,8 @@ def _timed(learner: Learner, batch: Batch, round: int) -> float:
     return time.thread_time() - began
 
 
-def _known() -> Learner:
-    """Return a learner for MobileNet on images of CIFAR-10's shape, with initial weights, which the user's model is compared with."""
+def _make_known_learner() -> Learner:
+    """Return a learner for MobileNet on images of CIFAR-10's shape, with initial weights, with which the user's model is compared."""
     setting = Experiment(
         name="probe",
         architecture="single",
@@ -189,7 +196,7 @@ def _known() -> Learner:
     return learner
 
 
-def _images() -> Batch:
+def _draw_images() -> Batch:
     """Return a minibatch of KNOWN_BATCH random images of CIFAR-10's shape, always the same ones."""
     ids = torch.arange(KNOWN_BATCH)
     return Batch(

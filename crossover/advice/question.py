@@ -71,9 +71,9 @@ class Sizes:
 def find_problem(
     candidate: Candidate, sizes: Sizes, on_hand: Collection[str], *, precision: Precision = "fp32"
 ) -> tuple[str, str]:
-    """Return (kind, sentence) on why the candidate cannot run, two empty texts if it can. Checked are the resources on hand, the precision
-    of its GPU, and the memory of workers and of database hosts. `sizes`: sizes of the model; `on_hand`: resources of ON_HAND that may be
-    used; `precision`: training.precision of the experiment.
+    """Return (kind, sentence) on why the candidate cannot run, two empty texts if it can. `kind` is "not on hand", "precision" or "memory":
+    the resources on hand, the precision of its GPU, and the memory of workers and of database hosts are checked, in this order. `sizes`:
+    sizes of the model; `on_hand`: resources of ON_HAND that may be used; `precision`: training.precision of the experiment.
     """
     lacking = find_missing_resource(candidate, on_hand)
     if lacking:
@@ -92,7 +92,9 @@ def find_problem(
 
 
 def find_missing_resource(candidate: Candidate, on_hand: Collection[str]) -> str:
-    """Return the first of the candidate's resources (lambda, gpu, ec2, spot) that is not in `on_hand`; "" if all are."""
+    """Return the first of the candidate's resources (lambda, gpu, ec2, spot) that is not in `on_hand`; "" if all are. Database hosts need
+    ec2.
+    """
     needs = [
         *(["lambda"] if candidate.memory_mb else []),
         *(["gpu"] if candidate.gpu else []),
@@ -133,7 +135,7 @@ def _check_host_memory(candidate: Candidate, sizes: Sizes) -> tuple[str, str]:
 
 
 def describe_needed_quota(candidate: Candidate, gpu_quota: int = 0) -> str:
-    """Return in words which AWS quota must be raised before the account can start the candidate; "" if none.
+    """Return in words which AWS quota must be raised before the account can start the candidate, the first one found; "" if none.
 
     `gpu_quota`: vCPUs of GPU instances that the account may run; 0 for a new account, which often has few vCPUs of other instances too.
     """
@@ -192,8 +194,8 @@ class Constraints:
     gpu_quota: int = 0  # vCPUs of GPU instances that the account may run; 0: none, or not known
 
     def short_by(self, seconds: Band, usd: Band) -> float:
-        """Return the largest ratio of a 95th percentile to its constraint; 1 or less if deadline and budget hold. `seconds`, `usd`:
-        percentiles of a candidate's time and dollars.
+        """Return the largest ratio of a 95th percentile to its constraint: at most 1 if deadline and budget hold, 0 if neither is given.
+        `seconds`, `usd`: percentiles of a candidate's time (start-up included) and dollars.
         """
         times = [0.0]
         if self.deadline_s is not None:
@@ -302,8 +304,8 @@ def build_question(
     measured: "Probe | None" = None,
     gpu_row: Path | None = None,
 ) -> tuple[Question, Sizes, list[str]]:
-    """Load the experiment's model and data, and return three values: the question for which candidates are evaluated, the sizes of the
-    model, and notes on how the model's speed is known.
+    """Return (question, sizes, notes): the question for which candidates are evaluated, the sizes of the model, and sentences on how the
+    model's speed is known. The model and data are loaded, unless both come with the project and the model is trained as it was counted.
 
     `calibration`: speeds of AWS; `measured`: result of measuring the model on this machine, if that was done; `gpu_row`: file that
     `crossover probe` wrote on a GPU. Raises ConfigError, DataError, OwnCodeError.
@@ -375,7 +377,7 @@ def sizes(experiment: Experiment) -> Callable[[Experiment], Workload]:
 
 def _parallel_shares(measured: "Probe", calibration: Calibration) -> dict[str, float]:
     """Return the calibration's fields for the share of a training step that further threads speed up, with its lower and upper limit, from
-    the measurement with two threads. {} if that was not possible.
+    the measurement `measured` with two threads. {} if that was not possible.
     """
     if measured.two_threads is None:
         return {}
@@ -391,8 +393,8 @@ def _without_baseline(experiment: Experiment) -> Experiment:
 
 
 def _count_known(experiment: Experiment) -> tuple[Workload, ModelSize, int] | None:
-    """Return three values without loading torch: the sizes of the work of the experiment's model and data, those of the model, and the
-    number of training samples. None unless both come with the project and the model is trained as MODELS counts it.
+    """Return (sizes of the work, sizes of the model, number of training samples) of the experiment's model and data without loading torch.
+    None unless both come with the project and the model is trained as MODELS counts it.
     """
     training, split = experiment.training, data_sizes.count_split(experiment)
     as_counted = Training(model=training.model)
@@ -416,8 +418,8 @@ def _count_known(experiment: Experiment) -> tuple[Workload, ModelSize, int] | No
 
 
 def _count_loaded(experiment: Experiment) -> "tuple[Workload, Footprint, int]":
-    """Return three values from the experiment's loaded model and data: the sizes of the work, those of the model, and the number of
-    training samples. Raises ConfigError, DataError, OwnCodeError.
+    """Return (sizes of the work, sizes of the model, number of training samples) of the experiment's model and data, which are loaded.
+    Raises ConfigError, DataError, OwnCodeError.
     """
     from crossover.learning import fitness, weights
 
@@ -440,9 +442,9 @@ def _count_loaded(experiment: Experiment) -> "tuple[Workload, Footprint, int]":
 
 
 def _describe_data(experiment: Experiment) -> tuple[Any, int, int | None, int, int]:
-    """Return five values on the experiment's data: one input as a tensor, its bytes as stored, number of classes (None if labels are
-    numbers), number of training samples, number of validation samples. A data set that does not come with the project is loaded. Raises
-    ConfigError if it is not available.
+    """Return (one input as a tensor, its bytes as stored, number of classes, number of training samples, number of validation samples) of
+    the experiment's data. The number of classes is None if labels are numbers. A data set that does not come with the project is loaded.
+    Raises ConfigError if it is not available.
     """
     import torch
 

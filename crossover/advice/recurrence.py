@@ -14,8 +14,8 @@ HOURS_BETWEEN: Mapping[str, float] = {"hour": 1.0, "day": 24.0, "week": 168.0}
 
 @dataclass(frozen=True)
 class HourlyCost:
-    """What a deployed experiment costs per hour, in dollars: `standing_usd` between runs and `running_usd` during a run, both without
-    functions; `endpoint_usd`: the part of `standing_usd` that AWS bills by started hours; `checks_usd`: the checks whether it has expired.
+    """The dollars per hour of a deployed experiment: `standing_usd` between runs and `running_usd` during a run, both without functions;
+    `endpoint_usd`: the part of `standing_usd` that AWS bills by started hours; `checks_usd`: the checks whether it has expired, in neither.
     """
 
     standing_usd: float
@@ -46,10 +46,10 @@ def monthly_costs(
     found: Advice, every: str, *, hourly_cost: Callable[[Experiment], HourlyCost]
 ) -> tuple[MonthlyCost, ...]:
     """Return the monthly cost of each way to train the winner of the advice `found` repeatedly: deployed each time, left deployed, on a
-    machine that runs anyway, or on this machine. Ways that are in time come first, the cheapest of them first; empty if the model is
-    trained only once.
+    machine that runs anyway (if a candidate uses a single one), or on this machine (if it was measured). Ways that are in time come first,
+    the cheapest of them first; empty if the model is trained only once.
 
-    `every`: hour, day, week or once; `hourly_cost`: returns what a deployed experiment costs per hour.
+    `every`: "hour", "day", "week" or "once"; `hourly_cost`: returns the hourly dollars of a deployed experiment.
     """
     if every == "once":
         return ()

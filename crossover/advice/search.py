@@ -27,7 +27,7 @@ from crossover.simulation.start_up import StartUpPart
 @dataclass(frozen=True)
 class Finalist:
     """A shortlisted candidate with its repeated simulations. `figures`: its single estimate; `outcomes`: results of the repetitions;
-    `before_s`: median seconds of start-up before the run; `start_up`: the parts of the start-up, with their ranges.
+    `before_s`: median seconds of start-up before the run, the sum of `start_up`; `start_up`: the parts of the start-up, with their ranges.
     """
 
     candidate: Candidate
@@ -56,9 +56,9 @@ class Finalist:
         """Percentiles of the dollars of the whole run."""
         return band_of([each.usd for each in self._ran])
 
-    def by_draw(self, figure: str) -> list[float]:
-        """Return the candidate's seconds or dollars in each repetition, infinite if AWS would not run it. `figure`: `seconds` (of the run),
-        `ready` (these and the median start-up) or `usd`. All candidates of a question have the same random conditions, so that values at
+    def values_by_draw(self, figure: str) -> list[float]:
+        """Return the candidate's seconds or dollars in each repetition, infinite if AWS would not run it. `figure`: "seconds" (of the run),
+        "ready" (these and the median start-up) or "usd". All candidates of a question have the same random conditions, so that values at
         the same position can be compared.
         """
         if figure == "ready":
@@ -135,8 +135,8 @@ RULES = {
 
 
 def choose_finalist(finalists: Sequence[Finalist], constraints: Constraints) -> Finalist:
-    """Return the best of the shortlisted candidates: if only a budget is given, the soonest one that keeps to it; otherwise the cheapest
-    one that keeps to all constraints; if none does, the one that misses them least.
+    """Return the best of at least one shortlisted candidate: if only a budget is given, the soonest one that keeps to it; otherwise the
+    cheapest one that keeps to all constraints at the 95th percentile; if none does, the one that misses them least.
     """
     holding = _within_constraints(finalists, constraints)
     if not holding:
@@ -204,7 +204,9 @@ def _ranks(finalists: Iterable[Finalist], figure: str) -> dict[Candidate, int]:
 def _is_too_close(one: Finalist, other: Finalist, figure: str) -> bool:
     """Return whether the paired repetitions leave open which of the two candidates has the smaller `figure` (`seconds` or `usd`)."""
     before = (one.before_s, other.before_s) if figure == "seconds" else (0.0, 0.0)
-    mine, its = ([value + s for value in each.by_draw(figure)] for each, s in zip((one, other), before, strict=True))
+    mine, its = (
+        [value + s for value in each.values_by_draw(figure)] for each, s in zip((one, other), before, strict=True)
+    )
     led = display.lead({"one": mine, "other": its})
     return led is None or not led.is_sure
 
@@ -247,9 +249,9 @@ def search(
     architecture and platform, are the same as if all were simulated, within SLACK.
 
     `seconds`, `usd`: limits for `near`, which gets the cheapest candidates within them. `processes`: number of processes, by default one
-    per core; `working`: a pool that `on_cores` started for this question, to be used instead.
+    per core; `working`: a pool that `start_evaluators` started for this question, to be used in place of a new one.
     """
-    with on_cores(question, processes) if working is None else nullcontext(working) as each:
+    with start_evaluators(question, processes) if working is None else nullcontext(working) as each:
         state = _Search(question, candidates, partial(_evaluate_jobs, question, each))
         state.find_cheapest()
         state.find_front()
@@ -275,7 +277,7 @@ class _Search:
     ) -> None:
         """Compute a first lower bound for every candidate. `evaluated`: function that evaluates jobs and returns their results in order."""
         self.found, self._question, self._candidates, self._evaluated = SearchResult(), question, candidates, evaluated
-        self.bounds = {number: question.least(each) for number, each in enumerate(candidates)}
+        self.bounds = {number: question.bound_by_computing(each) for number, each in enumerate(candidates)}
         self._bounded_by = dict[int, Candidate]()  # by the number of the candidate: whose profile its bound is from
         self._lightest = dict[Candidate, Candidate]()  # shape by family
         for shape in {question.shape(each) for each in candidates}:
@@ -305,7 +307,7 @@ class _Search:
             heapq.heapify(each)
         while True:
             for candidate, figures in self.found.simulated.items():
-                if candidate.updates == OWN and figures.below(within):
+                if candidate.updates == OWN and figures.is_within(within):
                     least[group(candidate)] = min(figures.usd, least.get(group(candidate), inf))
             taken = [
                 number
@@ -318,14 +320,14 @@ class _Search:
                 heapq.heappush(groups[group(self._candidates[number])], (self.bounds[number].usd, number))
 
     def _take_cheapest(self, heap: list[tuple[float, int]], within: Estimate, least: float) -> Iterator[int]:
-        """Remove from `heap`, and yield, the indices of up to CANDIDATES_PER_FORM candidates whose lower bounds are below `least` dollars.
-        `heap`: (lower bound in dollars, index) of one group's candidates; candidates whose bounds exceed `within` are removed but not
-        yielded.
+        """Remove from `heap`, and yield, the indices of up to CANDIDATES_PER_FORM candidates whose lower bounds are below `least` dollars,
+        the lowest first. `heap`: (lower bound in dollars, index) of one group's candidates; candidates whose bounds exceed `within` are
+        removed but not yielded.
         """
         count = 0
         while heap and heap[0][0] * (1 + SLACK) < least and count < CANDIDATES_PER_FORM:
             number = heapq.heappop(heap)[1]
-            if number in self.bounds and self.bounds[number].below(within):
+            if number in self.bounds and self.bounds[number].is_within(within):
                 yield number
                 count += 1
 
@@ -350,7 +352,7 @@ class _Search:
         """
         updates = {OWN, self._candidates[number].updates}
         rivals = (each for kind in updates for each in self._fronts.get(kind, ()))
-        return any(each.below(self.bounds[number], slack=SLACK) for each in rivals)
+        return any(each.is_within(self.bounds[number], slack=SLACK) for each in rivals)
 
     def _evaluate_closer(self, numbers: Sequence[int]) -> list[int]:
         """Make one closer evaluation of each candidate: from a bound by arithmetic to one by a simulation of the lightest shape of its
@@ -382,7 +384,9 @@ class _Search:
         return None if self._bounded_by.get(number) == own else own
 
     def _record_simulation(self, number: int, figures: Estimate) -> None:
-        """Record the simulated estimate of the candidate with the index `number`, or the reason why it cannot run, and update the front."""
+        """Record `figures`, the simulated estimate of the candidate with the index `number`, or the reason why it cannot run; remove its
+        bound, and update the front.
+        """
         candidate = self._candidates[number]
         del self.bounds[number]
         if figures.problem:
@@ -390,17 +394,17 @@ class _Search:
             return
         self.found.simulated[candidate] = figures
         front = self._fronts.setdefault(candidate.updates, [])
-        if not any(each.below(figures) for each in front):
-            front[:] = [*(each for each in front if not figures.below(each)), figures]
+        if not any(each.is_within(figures) for each in front):
+            front[:] = [*(each for each in front if not figures.is_within(each)), figures]
 
     def _tighten_bound(self, number: int, shape: Candidate) -> None:
-        """Replace the lower bound of the candidate with the index `number` by the one that the simulation of `shape` gives, as far as that
-        is higher. If AWS would not run the candidate's own shape, record it as impossible.
+        """Raise the lower bound of the candidate with the index `number` to the one that the simulation of `shape` gives, if that is
+        higher. If AWS would not run the candidate's own shape, record it as impossible.
         """
         candidate, profile = self._candidates[number], self._profiles[shape]
         self._bounded_by[number] = shape
         if not profile.problem:
-            closer, known = self._question.about(candidate, profile, shape), self.bounds[number]
+            closer, known = self._question.bound_by_profile(candidate, profile, shape), self.bounds[number]
             self.bounds[number] = Estimate(max(closer.seconds, known.seconds), max(closer.usd, known.usd))
         elif shape == self._question.shape(candidate):
             self.found.impossible[candidate] = profile.problem
@@ -418,7 +422,9 @@ def _kind(candidate: Candidate) -> tuple[str, ...]:
 
 
 def _rank(figures: Estimate) -> float:
-    """Return a sort key by which the most promising candidate is the first: the logarithm of seconds times dollars."""
+    """Return a sort key by which the most promising candidate is the first: the logarithm of seconds times dollars. `figures`: its lower
+    bound.
+    """
     return log(max(figures.seconds, 1e-9)) + log(max(figures.usd, 1e-9))
 
 
@@ -428,17 +434,17 @@ _QUESTION: list[Question] = []  # of a process that only evaluates
 
 
 def evaluate_job(question: Question, job: Job) -> Any:
-    """Return the result of one job (candidate, whether to simulate it): the candidate's simulated estimate, or a simulation that gives
-    lower bounds.
+    """Return the result of one job (candidate, whether to simulate it): the candidate's simulated Estimate, or the Profile that gives lower
+    bounds.
     """
     candidate, fully = job
     return question.simulated(candidate)[0] if fully else question.profile(candidate)
 
 
-def on_cores(question: Question, processes: int | None) -> AbstractContextManager[Executor | None]:
-    """Return a context manager that starts a pool of processes for evaluating candidates of the question. `processes`: their number, by
-    default one per core; for one, no pool is started and the block gets None. The processes begin at once, so that they import the
-    simulation while this process still lists the candidates.
+def start_evaluators(question: Question, processes: int | None) -> AbstractContextManager[Executor | None]:
+    """Return a context manager that starts a pool of processes for evaluating candidates of the question, and stops it at the end.
+    `processes`: their number, by default one per core; for one, no pool is started and the block gets None. The processes begin when this
+    function is called, so that they import the simulation while this process still lists the candidates.
     """
     count = processes or os.cpu_count() or 1
     if count == 1:

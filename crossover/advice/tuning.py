@@ -31,9 +31,9 @@ class SimulatedSize:
 
 
 def simulate_sizes(question: Question, sizes: Sizes) -> list[SimulatedSize]:
-    """Simulate the experiment with each of its functions at each memory size, changing one function at a time, and return the results. The
-    sizes in the experiment's file are included; of sizes that are too small only the largest is kept. `sizes`: sizes of the model. Raises
-    ConfigError if the experiment has no functions.
+    """Simulate the experiment with each of its functions at each memory size, changing one function at a time, and return the results: by
+    function, ascending. The sizes in the experiment's file are included; of sizes that are too small only the largest is kept. `sizes`:
+    sizes of the model. Raises ConfigError if the experiment has no functions.
     """
     base = question.base
     found = steps(architecture_of(base))
@@ -89,9 +89,9 @@ MAX_MEASURED_SIZES = 5  # sizes of one function
 
 
 def choose_sizes_to_measure(question: Question, sizes: Sizes) -> tuple[str, list[int], float]:
-    """Return three values: the step whose function costs most, the memory sizes in MB at which to measure it (with the file's size among
-    them), and the projected seconds of one invocation at the smallest of these. Raises ConfigError if the experiment has no functions, or
-    if no size is large enough.
+    """Return (step, sizes, seconds): the step whose function costs most, at most MAX_MEASURED_SIZES memory sizes in MB at which to measure
+    it (with the file's size among them, if it is large enough), and the projected seconds of one invocation at the smallest of these.
+    `sizes`: sizes of the model. Raises ConfigError if the experiment has no functions, or if no size is large enough.
     """
     task = RepeatedRun(
         question.base, question.calibration, question.sizes(question.base), question.prices, SIMULATED_EPOCHS
@@ -111,8 +111,8 @@ def choose_sizes_to_measure(question: Question, sizes: Sizes) -> tuple[str, list
 
 
 def pick_evenly(sizes: list[int], own: list[int]) -> list[int]:
-    """Return at most MAX_MEASURED_SIZES of the ascending `sizes`, evenly spread from the first to the last. Each value of `own`, which is
-    among `sizes`, takes the place of the one that is nearest to it.
+    """Return at most MAX_MEASURED_SIZES of the ascending `sizes`, evenly spread from the first to the last, ascending. Each value of `own`,
+    which is among `sizes`, takes the place of the one that is nearest to it.
     """
     last, parts = len(sizes) - 1, MAX_MEASURED_SIZES - 1
     places = {round(part * last / parts) for part in range(MAX_MEASURED_SIZES)}

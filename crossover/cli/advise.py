@@ -41,8 +41,8 @@ MIN_TIME_LIMIT_S = 60
 
 
 def print_projected_sizes(experiment: Experiment) -> None:
-    """Simulate a run with each function at each memory size, one function at a time, and print a table of the time and dollars and the
-    cheapest size of each function.
+    """Simulate a run with each function at each memory size, one function at a time, and print a table of the time and dollars, notes, and
+    the cheapest size of each function. Raises ConfigError if the experiment has no functions.
     """
     from crossover.advice import question as question_
     from crossover.advice import tuning
@@ -76,11 +76,12 @@ def print_projected_sizes(experiment: Experiment) -> None:
 
 def print_measured_sizes(experiment: Experiment, budget_usd: float | None, *, asks: str) -> None:
     """Measure the most expensive function of the deployed experiment at up to five memory sizes on AWS, and print what an invocation costs
-    at each.
+    at each and what was spent. The function's own size is restored at the end.
 
     `budget_usd`: most dollars that the measurement may cost; `asks`: command that the error message repeats if the stack belongs to another
     owner, "" to skip that check. Raises UserError if there is no budget or the stack belongs to another owner, and the errors of
-    `measuring.measure_sizes`. Sizes that were measured before an error are printed.
+    `measuring.measure_sizes`; but a budget that is too small for further sizes only ends the measurement. Sizes that were measured before
+    an error are printed.
     """
     from crossover.advice import question as question_
     from crossover.advice import tuning
@@ -291,7 +292,7 @@ def advise(
         _tune_memory(experiment, wished.budget_usd, others, on=on, asks=asks)
         return
     data_found = _report_data(experiment, None if estimated else wished, flags=data is not None)
-    found, notes = _search(experiment, wished, target, runs or [], probe_s=probe_s, gpu_row=measured)
+    found, notes = _find_best_advice(experiment, wished, target, runs or [], probe_s=probe_s, gpu_row=measured)
     from crossover.advice import (
         explain,
         page,  # matplotlib comes with it
@@ -376,7 +377,7 @@ def _verdict_lines(found: "Advice") -> list[str]:
 
 
 def _compute_hourly_cost(experiment: Experiment) -> "HourlyCost":
-    """Return what the deployed experiment costs per hour, between runs and during one."""
+    """Return the dollars per hour of the deployed experiment, between runs and during one. AWS is not asked."""
     from crossover.advice.recurrence import HourlyCost
 
     standing, running = (running_costs.list_hourly_costs(experiment, running=each) for each in (False, True))
@@ -454,7 +455,7 @@ def _estimate_measured(experiment: Experiment, wished: "Constraints") -> str:
         return ""
 
 
-def _search(
+def _find_best_advice(
     experiment: Experiment,
     wished: "Constraints",
     target: float | None,
@@ -463,11 +464,12 @@ def _search(
     probe_s: float,
     gpu_row: Path | None = None,
 ) -> tuple["Advice", list[str]]:
-    """Search all ways to train the experiment, and return the best advice and notes, a sentence each.
+    """Search all ways to train the experiment, and return (the best advice, notes, a sentence each).
 
     `wished`: deadline, budget and resources; `target`: value of the metric to reach, or None; `runs`: folders of finished runs as evidence
     of how many epochs the target takes; `probe_s`: seconds for which the model is measured on this machine, 0 not to measure; `gpu_row`:
-    file that `crossover probe` wrote. Raises ConfigError if nothing can be projected, or if `runs` is given without `target`.
+    file that `crossover probe` wrote. Raises ConfigError if nothing can be projected, if `runs` is given without `target`, or if no run is
+    evidence for it.
     """
     from crossover.advice import advice as advising
     from crossover.advice import evidence, explain
@@ -510,7 +512,8 @@ def _print_first_estimate(words: str) -> None:
 def _find_experiment_file(
     config: Path, data: str | None, epochs: int | None, table: Table, *, probe: bool
 ) -> tuple[Path, float]:
-    """Return (path, seconds): the experiment's YAML file, and the time for which its model is to be measured on this machine.
+    """Return (path, seconds): the experiment's YAML file, and the seconds for which its model is to be measured on this machine, 0 for not
+    at all.
 
     If `config` is a model, such as model.py:factory, or a Python file with a single one, its YAML file is written first. `data`, `table`:
     data of the model, and how a CSV is read; `epochs`: number of epochs, None for the default; `probe`: whether --probe is given. Raises

@@ -293,7 +293,7 @@ def test_where_a_round_goes_through_several_epochs_shortened_runs_are_of_whole_r
     assert question.span(own) == 2
     simulated = question.simulated(own)[0]
     assert not simulated.problem
-    assert question.about(own, question.profile(question.shape(own))).below(simulated)
+    assert question.bound_by_profile(own, question.profile(question.shape(own))).is_within(simulated)
     assert sum(advice.dollars_by_component(question, own).values()) == pytest.approx(simulated.usd, rel=0.05)
     assert turning_point(question, own, own) is None
     assert {round(each.smaller, 3) for each in explain.list_swings(question, own, own)} == {1.0}

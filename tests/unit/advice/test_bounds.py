@@ -59,9 +59,9 @@ def test_no_bound_is_above_the_simulation(name: str, changes: tuple[str, ...], m
             continue
         family = [shape for shape in shapes if question.family(shape) == question.family(own)]
         lightest = max(family, key=question.lightness)
-        related = question.about(each, question.profile(lightest), lightest)
-        for bound in (question.least(each), related, question.about(each, profile)):
-            assert bound.below(simulated), (each, bound, simulated)
+        related = question.bound_by_profile(each, question.profile(lightest), lightest)
+        for bound in (question.bound_by_computing(each), related, question.bound_by_profile(each, profile)):
+            assert bound.is_within(simulated), (each, bound, simulated)
         judged += 1
     assert judged > 15
 
@@ -129,4 +129,4 @@ def test_a_first_estimate_simulates_no_kind_that_is_dearer_at_least(monkeypatch:
     monkeypatch.setattr(Question, "simulated", note)
     assert explain.first_estimate(question, sizes, Constraints()).startswith("one g")
     cheapest = min(simulated.values())
-    assert [each.kind for each in simulated if question.least(each).usd > cheapest] == []
+    assert [each.kind for each in simulated if question.bound_by_computing(each).usd > cheapest] == []

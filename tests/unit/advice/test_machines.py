@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 
 from crossover.advice import candidates
-from crossover.advice.advice import Advice, capacity, describe_needed_memory, spot_words
+from crossover.advice.advice import Advice, describe_needed_memory, gpu_wait_words, spot_words
 from crossover.advice.candidates import Candidate
 from crossover.advice.evaluation import Estimate, Question
 from crossover.advice.question import Sizes
@@ -48,7 +48,7 @@ def test_an_instance_type_without_a_price_is_refused_by_name() -> None:
     with pytest.raises(
         ConfigError, match=r"'ec2\.g5\.12xlarge' has no price in us-east-1.*Add it to config/pricing\.yaml"
     ):
-        question.least(replace(shape, instance="g5.12xlarge", spot=False))
+        question.bound_by_computing(replace(shape, instance="g5.12xlarge", spot=False))
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_spot_says_how_often_it_would_be_interrupted(counts: tuple[int, ...], sa
 def test_if_no_gpu_is_free_the_next_best_is_named_and_functions_wait_for_none() -> None:
     gpu = finalist(Candidate("single", 1, 32, 1, on="gpu", instance="g4dn.xlarge"), 0)
     function = finalist(Candidate("single", 1, 32, 1, on="function", memory_mb=1_024), 0)
-    (words,) = capacity(cast(Advice, SimpleNamespace(winner=gpu, alternatives=(gpu, function))))
+    (words,) = gpu_wait_words(cast(Advice, SimpleNamespace(winner=gpu, alternatives=(gpu, function))))
     assert words.endswith("the next best is one function of 1,024 MB, and functions wait for no GPU."), words
     assert "three jobs measured waited 28 to 58 minutes" in words
-    assert capacity(cast(Advice, SimpleNamespace(winner=function, alternatives=(gpu,)))) == []
+    assert gpu_wait_words(cast(Advice, SimpleNamespace(winner=function, alternatives=(gpu,)))) == []

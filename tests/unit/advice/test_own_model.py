@@ -226,7 +226,7 @@ def measured(seconds: float) -> Probe:
 def test_this_machine_stands_beside_the_soonest_and_outside_the_front(found: Advice) -> None:
     """A machine that needs twice the seconds of an epoch is behind from where its start is made up for."""
     (soonest,) = (card.finalist for card in found.cards if "soonest" in card.names)
-    fixed_s, each_s = explain._line(found.question, soonest)
+    fixed_s, each_s = explain._fit_time_line(found.question, soonest)
     samples = (
         found.question.samples + found.question.calibration.evaluate_share * found.question.workload.validation_samples
     )

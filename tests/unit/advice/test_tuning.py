@@ -81,7 +81,9 @@ def test_only_the_ratio_to_mobilenet_is_carried_over() -> None:
     assert factor > 1
     assert slower.function_batch_s / cloud.function_batch_s == pytest.approx(factor)
     assert slower.instance_batch_s / cloud.instance_batch_s == pytest.approx(factor)
-    smaller, larger = next(each[1:] for each in explain._changes(question, 1) if each[0].startswith("functions' speed"))
+    smaller, larger = next(
+        each[1:] for each in explain._vary_assumptions(question, 1) if each[0].startswith("functions' speed")
+    )
     assert smaller.calibration.function_batch_s == 4 * larger.calibration.function_batch_s
 
 
@@ -138,7 +140,7 @@ def test_the_peak_of_a_step_is_its_own_whatever_ran_before() -> None:
     keep_freed_memory()
 
     def peak(mb: int) -> int:
-        return probe._peak_bytes(lambda: torch.ones(mb * 2**18))
+        return probe._measure_peak_bytes(lambda: torch.ones(mb * 2**18))
 
     peak(300)
     assert peak(200) - peak(40) == pytest.approx(160 * 2**20, rel=0.1)
@@ -166,7 +168,7 @@ def test_a_large_models_step_is_measured_with_few_samples_and_says_so(monkeypatc
         learner.compute_gradient(batch, epoch=1, round=round, worker=0, minibatch=0)
         return 1.0
 
-    monkeypatch.setattr(probe, "_timed", count)
+    monkeypatch.setattr(probe, "_time_gradient_s", count)
     found = probe.probe(load(CONFIG / "all-reduce-s3.yaml"), most_s=0.0)
     assert (found.batch_size, found.pairs, timed.count(probe.FEWEST)) == (2, 1, 3)
     assert found.of_samples == load(CONFIG / "all-reduce-s3.yaml").training.batch_size
