@@ -247,9 +247,9 @@ def _build_aggregator(
     reads: int | None = None,
 ) -> MeasuredAggregator:
     """Return the measured seconds of function `number` (from 0) of a round's level. `where`: position in the file, for errors; `timed`:
-    seconds of all functions of the level by part ("read", "compute", "write" or "total"); a missing total is the sum if the others are
-    known; `reads`: number of vectors that it reads, by default one per client. Raises DataError if its throughput is implausible, because
-    the file may then use other units.
+    seconds of all functions of the level by part ("read", "compute", "write" or "total"); a missing total is the sum of the parts if
+    writing was timed; `reads`: number of vectors that it reads, by default one per client. Raises DataError if its throughput is
+    implausible, because the file may then use other units.
     """
     reads = cell.clients if reads is None else reads
     seconds = {part: series[number] for part, series in timed.items()}

@@ -343,8 +343,8 @@ def first_estimate(question: Question, sizes: Sizes, constraints: Constraints) -
 
 
 def _estimate_bands(question: Question, candidate: Candidate, figures: Estimate) -> tuple[Band, Band]:
-    """Return the bands of the seconds and the dollars around a candidate's simulated `figures`: everything that is uncertain is at its p5,
-    start-up at its least, or everything at its p95 and its most, so that the bands are wider than those of repetitions.
+    """Return (seconds, dollars): bands around a candidate's simulated `figures`. All that is uncertain is at its p5 and start-up at its
+    least, or all is at its p95 and its most, so that the bands are wider than those of repetitions.
     """
     task, parts = question.task(candidate, quick=True), question.start_up(candidate)
     low, high = (simulate_draw(task, Draw(question.base.seed, level, level)) for level in (LEVELS[0], LEVELS[-1]))

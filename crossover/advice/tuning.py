@@ -122,8 +122,8 @@ def pick_evenly(sizes: list[int], own: list[int]) -> list[int]:
 
 
 def cheapest_sizes(found: list[SimulatedSize]) -> dict[str, SimulatedSize]:
-    """Return {step: result} with the cheapest memory size of each function that AWS would run. Of sizes that cost the same, it is the one
-    in the experiment's file, otherwise the smallest.
+    """Return {step: result} with the cheapest memory size of each function that AWS would run; a function without such a size is left out.
+    Of sizes that cost the same, it is the one in the experiment's file, otherwise the smallest.
     """
     chosen: dict[str, SimulatedSize] = {}
     for each in found:

@@ -285,8 +285,8 @@ def _format_difference(at: str, counted: Any, said: Any) -> str:
 
 
 def _format_value(value: Any) -> str:
-    """Return a figure as text for a sentence: numbers with six digits. Text that comes from the bundle is escaped and shortened to 60
-    characters.
+    """Return a figure as text for a sentence: a float with six digits, anything else as Python shows it, escaped and cut to 60 characters,
+    because text comes from the bundle.
     """
     return f"{value:.6g}" if isinstance(value, float) else ascii(value)[:60]
 
