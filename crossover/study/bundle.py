@@ -67,8 +67,9 @@ _CELLS = [{"table": str, "row": str, "column": str, **dict.fromkeys(("value", "l
 
 
 def write(out: Path, rows: Sequence[TrialRow]) -> Path:
-    """Write the archive of the study in the folder `out` as a ZIP file there, and return its path. Equal studies give equal bytes. `rows`:
-    the trials to include. Raises DataError if a file is larger than `read` accepts.
+    """Write the archive of the study in the folder `out` as `<name of the folder>.zip` inside that folder, replace an earlier one, and
+    return its path. Equal studies give equal bytes. `rows`: the trials to include, whose result.json and metrics.jsonl must exist. Raises
+    DataError if a file is larger than `read` accepts.
     """
     path = out / f"{out.resolve().name}.zip"
     part = path.with_suffix(".part")
@@ -76,7 +77,9 @@ def write(out: Path, rows: Sequence[TrialRow]) -> Path:
     with zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED) as archive:
 
         def add(name: str, body: bytes) -> None:
-            """Add a file to the archive, and its SHA-256 to `digests`. Raises DataError if it is too large."""
+            """Add the file `name` with the bytes `body` to the archive, and its SHA-256 to `digests`. Raises DataError if it is larger than
+            MOST_OF allows for files of that name.
+            """
             if len(body) > (most := MOST_OF[name.rpartition("/")[2]]):
                 raise DataError(f"--bundle: {out / name} has {len(body):,} bytes; a bundle's file may have {most:,}")
             digests[name] = hashlib.sha256(body).hexdigest()
@@ -97,10 +100,12 @@ def write(out: Path, rows: Sequence[TrialRow]) -> Path:
 
 @dataclass(frozen=True, kw_only=True)
 class Bundle:
-    """A study's archive as it was read, with all figures counted again from its records. `digest`: SHA-256 of the archive; `where`: where
-    the study ran (inline, local or aws); `cells`: the tables as the archive has them; `recounts`: result of counting again, by trial;
-    `other_bytes`: a sentence for each file whose bytes differ from digests.json; `undigested`: a sentence if that file is missing;
-    `own_code`: SHA-256 of the user's own files, by path; `code`: digests of all code files by path, shortened as in result.json.
+    """A study's archive as `read` found it, with all figures counted again from its records. `digest`: SHA-256 of the archive; `where`:
+    where the study ran (inline, local or aws); `versions`: versions of Crossover and PyTorch, by name; `cells`: the tables as the archive
+    has them; `rows`: trials with the figures as counted again, without curves; `recounts`: result of counting again, by trial;
+    `other_bytes`: a sentence for each file whose bytes differ from digests.json; `undigested`: one sentence if digests.json is missing,
+    else empty; `own_code`: SHA-256 of the user's own files, by path; `code`: digests of Crossover's files by path, shortened as in
+    result.json.
     """
 
     digest: str
@@ -116,20 +121,23 @@ class Bundle:
     code: Mapping[str, str]
 
     def list_other_code(self) -> list[str]:
-        """Return the paths of those Crossover files with which the study was computed that are different or missing in this
-        installation.
+        """Return the paths of those of Crossover's own files with which the study was computed that are missing in this installation or
+        have other bytes; empty if all are equal. Files of the user are not compared.
         """
         project = {name: digest for name, digest in self.code.items() if name not in self.own_code}
         return [name for name, digest in project.items() if not _is_here(name, digest)]
 
     def recompute_cells(self) -> list[StudyCell]:
-        """Return the cells of the tables, computed again from the trials' records. Only accuracies are taken from the results."""
+        """Return the cells of the tables, computed again from the trials' counted figures. Accuracies, which records do not contain, are
+        those of the archive's result.json files.
+        """
         return report.make_cells(self.study, self.rows)
 
 
 def read(path: Path) -> Bundle:
-    """Read a bundle and count its results again from their records, without running any of its content. Raises DataError if it is not a
-    bundle, is damaged, too large, or of another format.
+    """Read a bundle and count its results again from their records, without running any of its content. Figures and files that differ are
+    no error, but listed in the returned Bundle. Raises DataError if the file does not exist, is no bundle, is damaged, too large, or of
+    another format.
     """
     try:
         _check_directory(path)
@@ -143,7 +151,9 @@ def read(path: Path) -> Bundle:
 
 
 def _check_directory(path: Path) -> None:
-    """Raise DataError for an archive whose list of members would not fit into memory, before the list is read."""
+    """Raise DataError if the file does not end as a ZIP archive without a comment, or if its list of members is larger than MOST_DIRECTORY
+    bytes or in the ZIP64 format, and so might not fit into memory. Only the end of the file is read.
+    """
     with path.open("rb") as file:
         size = file.seek(0, 2)
         file.seek(max(0, size - 42))
@@ -180,7 +190,10 @@ def _check_members(archive: zipfile.ZipFile, path: Path) -> None:
 
 
 def _read(archive: zipfile.ZipFile, path: Path) -> Bundle:
-    """Read and check every file of the archive, and return the bundle. Raises DataError or Corrupt. `path`: the archive's file."""
+    """Read and check every file of the opened archive, and return the bundle. `path`: the archive's file, read once more for its digest.
+    Raises DataError or Corrupt if a file is missing, malformed, inconsistent or not of the study, or if a figure is not finite or not below
+    MAX_FIGURE.
+    """
     state = _read_json(archive, STATE, {"format": int})
     if state["format"] != FORMAT:
         raise DataError(f"{path}: format {state['format']!r} is unknown, this version reads {FORMAT}")
@@ -287,11 +300,12 @@ def _read_trial(
     state: Mapping[str, Any],
     expected: ExpectedExperiments,
 ) -> tuple[TrialRow, Recount, str]:
-    """Read one trial and count it again from its records. Return its row without the curve, the result of the recount without result.json,
-    and the id of the run ("" if its records have none); keeps only the first few differing figures, to limit memory.
+    """Read the files of the trial `name` from the opened `archive` and count it again from its records. Return (its table row without the
+    curve; the result of counting again without result.json and with at most MOST_TOLD differing figures, to limit memory; the id of its
+    run, "" if its records have none).
 
-    `varied`, `seed`: its setting; `codes`: collects its code digests; `state`: content of study.json; `expected`: experiments of the
-    study's trials.
+    `varied`, `seed`: its setting according to the study; `codes`: collects its code digests; `state`: content of study.json; `expected`:
+    experiments of the study's trials. Raises DataError or Corrupt if a file is malformed.
     """
     key = f"{RUNS}/{name}/{folder.RESULT}"
     _read_json(archive, key, {})
@@ -322,10 +336,12 @@ def _read_trial(
 
 
 class _Codes:
-    """Code digests collected over all trials of a bundle. `own`: by path of the user's own files; `project`: by path of all other files."""
+    """Code digests collected over all trials of a bundle. `own`: SHA-256 by path of the user's own files; `project`: shortened SHA-256 by
+    path of all files that the trials list, of the last trial that lists the file.
+    """
 
     def __init__(self, path: Path) -> None:
-        """Start without digests. `path`: the bundle, for messages."""
+        """Start without digests. `path`: the bundle's file, for messages."""
         self._path = path
         self.own = dict[str, str]()
         self.project = dict[str, str]()
@@ -359,8 +375,8 @@ def _list_other_bytes(archive: zipfile.ZipFile) -> Iterator[str]:
 
 
 def _is_here(name: str, digest: str) -> bool:
-    """Return whether this installation has the Crossover file `name` with this (shortened) SHA-256. Paths that lead outside the project
-    give False.
+    """Return whether this installation has a file of Crossover called `name`, a path relative to the project, whose SHA-256 begins with
+    `digest`. False for an empty digest, for other suffixes than .py, .cpp and .hpp, and for paths that lead outside the project.
     """
     root = Path(crossover.__file__).parents[1]
     file = (root / name).resolve()
@@ -370,6 +386,6 @@ def _is_here(name: str, digest: str) -> bool:
 
 
 def _digest(opened: IO[bytes]) -> str:
-    """Return the SHA-256 of an opened file, and close it."""
+    """Return the SHA-256 of an opened file as hexadecimal text, and close the file."""
     with opened as file:
         return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]

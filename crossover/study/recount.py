@@ -55,8 +55,9 @@ _RECORD = {
 
 @dataclass(frozen=True, kw_only=True)
 class Recount:
-    """The result of counting a run's figures again. `result`: result.json with each differing figure replaced by the one that the records
-    give; `differing`: one sentence per figure that differs; `unchecked`: why the dollars could not be compared, "" if they were.
+    """The result of counting a run's figures again. `result`: content of result.json with each differing figure replaced by the one that
+    the records give; `differing`: one sentence per figure that differs; `unchecked`: why the dollars could not be compared, "" if they
+    were.
     """
 
     result: Mapping[str, Any]
@@ -65,8 +66,9 @@ class Recount:
 
 
 def read_records(lines: Iterable[bytes], *, name: str) -> list[Record]:
-    """Return the records of a metrics.jsonl file, reduced to the fields that `recount` needs. Raises Corrupt, naming the line, if a record
-    is malformed, too long, or a second one of the same invocation. `name`: name of the file, for errors.
+    """Return the records of a metrics.jsonl file, in its order, reduced to the fields that `recount` needs. Raises Corrupt, naming the
+    line, if a record is malformed, longer than MAX_RECORD_BYTES, or a second one of the same invocation. `lines`: the file's lines; `name`:
+    name of the file, for errors.
     """
     found, seen = list[Record](), set[str]()
     for number, line in enumerate(lines, start=1):
@@ -82,7 +84,9 @@ def read_records(lines: Iterable[bytes], *, name: str) -> list[Record]:
 
 
 def _reduce_record(record: Mapping[str, Any], *, key: str) -> Record:
-    """Return a copy of a record with only the fields that `recount` needs. `key`: name of the record in errors."""
+    """Return a copy of a record with only the fields that `recount` needs. Raises Corrupt if a figure is not from 0 to MAX_FIGURE, or if
+    its traffic has too many names. `key`: name of the record in errors.
+    """
     for part in (record, *record["stages"], *record.get("marks", ())):
         _check_figures({name: part[name] for name in (*_FIGURES, "count", "at") if name in part}, key=key)
     used = {name: _intern(record[name]) for name in _COUNTED_FIELDS if name in record}
@@ -134,10 +138,12 @@ def recount(
     experiment: Experiment,
     records: Sequence[Record],
 ) -> Recount:
-    """Compute seconds, bytes, dollars and invocations of a run again from its records, and compare them with its result.json.
+    """Compute seconds, bytes, dollars and invocations of a run again from its records, and compare them with its result.json. Return the
+    comparison; differences are no error.
 
-    Figures that the records do not contain (accuracies, losses, and the times of decisions) stay unchanged. `result`: content of
-    result.json; `experiment`: the run's experiment.
+    Figures that the records do not contain (accuracies, losses, and the times of decisions) stay unchanged. Dollars are compared only if
+    this installation has the same prices and the architecture is Crossover's own. `result`: content of result.json; `experiment`: the run's
+    experiment.
     """
     began, ended = _find_span(result, records)
     counted: dict[str, Any] = {**sum_records(records), "duration_s": ended - began}
@@ -160,16 +166,17 @@ def recount(
 
 
 def _find_late_start(result: Mapping[str, Any], records: Sequence[Record], began: float) -> Iterator[str]:
-    """Yield a sentence if the start of the run in result.json is later than its first record by more than
-    CLOCK_TOLERANCE_S. `began`: start of the run in unix seconds."""
+    """Yield a sentence if the run's first record is more than CLOCK_TOLERANCE_S older than the start of the run in result.json. `began`:
+    that start in unix seconds.
+    """
     earliest = min((float(record["started_at"]) for record in records), default=began)
     if began > earliest + CLOCK_TOLERANCE_S:
         yield f"started_at: {result['started_at']} in result.json; its first record is {began - earliest:.3g} s older"
 
 
 def _find_span(result: Mapping[str, Any], records: Sequence[Record]) -> tuple[float, float]:
-    """Return (start, end) of the run in unix seconds. The start is that of result.json, more exact if a record allows it; the end is the
-    end of the last record, or the last epoch's decision if that is later.
+    """Return (start, end) of the run in unix seconds. The start is that of result.json, made more exact by the records if they agree within
+    CLOCK_TOLERANCE_S; the end is that of the last record, or of the last epoch's decision if that is later.
     """
     said = datetime.fromisoformat(result["started_at"]).timestamp()
     last = latest_end(records)
@@ -186,8 +193,8 @@ def _find_span(result: Mapping[str, Any], records: Sequence[Record]) -> tuple[fl
 
 
 def _explain_unchecked_dollars(result: Mapping[str, Any], experiment: Experiment) -> str:
-    """Return why this installation cannot compute the dollars of a run again (architecture of the user's own, or other prices); "" if it
-    can.
+    """Return why this installation cannot compute the dollars of a run again (an architecture of the user's own, or prices of another date
+    or region); "" if it can.
     """
     if experiment.outside:
         return (
@@ -205,8 +212,8 @@ def _explain_unchecked_dollars(result: Mapping[str, Any], experiment: Experiment
 def _build_bill(
     result: Mapping[str, Any], experiment: Experiment, records: Sequence[Record], *, began: float, duration_s: float
 ) -> BilledRun:
-    """Return the run's bill, computed from its records at this installation's prices. `began`: start in unix seconds; `duration_s`: seconds
-    of the run.
+    """Return the run with all that it is billed for, from its records at this installation's prices. `began`: start in unix seconds;
+    `duration_s`: seconds of the run.
     """
     killed = result.get("unrecorded")
     architecture = architecture_of(experiment)
@@ -223,8 +230,9 @@ def _build_bill(
 
 
 def _compare_cost(counted: Mapping[str, Any], said: Mapping[str, Any], bill: BilledRun) -> Iterator[str]:
-    """Yield a sentence for each dollar amount or quantity that differs by more than the limited precision of result.json's clock explains.
-    `counted`, `said`: `cost` as computed again and as in result.json.
+    """Yield a sentence for each quantity and dollar amount that differs by more than the limited precision of result.json's clock explains,
+    and for each line that only result.json has. `counted`, `said`: field `cost` as computed again and as in result.json; `bill`: what
+    `counted` was computed from.
     """
     longer = replace(bill, duration_s=bill.duration_s + CLOCK_TOLERANCE_S).cost()
     most, there = {line.item: line for line in longer.lines}, {line["item"]: line for line in said["lines"]}
@@ -241,8 +249,8 @@ def _compare_cost(counted: Mapping[str, Any], said: Mapping[str, Any], bill: Bil
 
 
 def _recount_epochs(said: Sequence[Mapping[str, Any]], bill: BilledRun) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return the epochs, with each differing dollar amount replaced by what the records give until that epoch's decision, and one sentence
-    per replaced amount. `said`: epochs of result.json.
+    """Return (the epochs with each differing dollar amount replaced by what the records give until that epoch's decision, one sentence per
+    replaced amount). `said`: epochs of result.json; `bill`: the run's records and prices.
     """
     counted, differing = [dict(epoch) for epoch in said], list[str]()
     for n, epoch in enumerate(counted):
@@ -260,8 +268,8 @@ def _recount_epochs(said: Sequence[Mapping[str, Any]], bill: BilledRun) -> tuple
 
 
 def _compare(counted: Any, said: Any, at: str, *, within: float = 0.0) -> Iterator[str]:
-    """Yield a sentence for each figure that differs, also in nested data. `counted`, `said`: value computed again and value of result.json;
-    `at`: name of the figure; `within`: absolute tolerance.
+    """Yield a sentence for each figure that differs, also in nested mappings and lists. `counted`, `said`: value computed again and value
+    of result.json; `at`: name of the figure in the sentence; `within`: absolute tolerance, besides the relative one.
     """
     match counted:
         case dict() if isinstance(said, Mapping):
@@ -292,7 +300,7 @@ def _format_value(value: Any) -> str:
 
 
 def _is_close(one: Any, other: Any, *, within: float = 0.0) -> bool:
-    """Return whether two values are equal; numbers may differ by RELATIVE_TOLERANCE, or by `within`."""
+    """Return whether two values are equal. Numbers may differ by the relative RELATIVE_TOLERANCE, or absolutely by `within`."""
     if isinstance(one, int | float) and isinstance(other, int | float):
         return math.isclose(one, other, rel_tol=RELATIVE_TOLERANCE, abs_tol=max(within, 1e-12))
     return bool(one == other)

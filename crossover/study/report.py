@@ -40,7 +40,7 @@ class MeanInterval(NamedTuple):
 
 def compute_interval(values: Sequence[float], *, scale: float = 0.0) -> MeanInterval:
     """Return the mean of at least one finite value with Student's 95 % confidence interval. `scale`: magnitude of the figures whose
-    differences the values are, if so; differences that are tiny against it count as 0.
+    differences the values are, 0 if they are no differences: a spread or mean that is tiny against it counts as 0.
     """
     from scipy.stats import t  # a second, for --help
 
@@ -56,7 +56,7 @@ def compute_interval(values: Sequence[float], *, scale: float = 0.0) -> MeanInte
 
 
 def holm(p: Sequence[float | None]) -> list[float]:
-    """Return the p-values, in their order, after Holm's correction for multiple tests. A result is significant if it is at most
+    """Return the p-values after Holm's correction for multiple tests, in the order of `p`. A result is significant if it is at most
     SIGNIFICANCE_LEVEL. An unknown p-value (None) counts as 1.
     """
     known = [1.0 if each is None else each for each in p]
@@ -68,9 +68,8 @@ def holm(p: Sequence[float | None]) -> list[float]:
 
 
 def find_pareto_front(points: Sequence[tuple[float, float]], *, rises: bool) -> list[int]:
-    """Return the indexes of the Pareto front of (cost, value) points: no point that differs is at least as good in
-    both; equal points are all on it. `rises`: whether a higher
-    value is better; a lower cost always is.
+    """Return the indexes, ascending, of the Pareto front of (cost, value) points: no point that differs is at least as good in both; equal
+    points are all on it. `rises`: whether a higher value is better; a lower cost always is.
     """
     signed = [(cost, -value if rises else value) for cost, value in points]
     return [
@@ -90,7 +89,7 @@ FAILED_HERE = "it failed here"  # beginning of the reason for a trial that start
 @dataclass(frozen=True, kw_only=True)
 class StudyCell:
     """One figure of one of a study's two tables. `table`: "settings" or "pairs"; `row`: label of the setting or pair; `column`: "n", a
-    measure, "difference", "p" or "p, Holm"; `low`, `high`: its 95 % interval, None if it has none.
+    measure, "difference", "p" or "p, Holm"; `value`: None if it is unknown; `low`, `high`: its 95 % interval, None if it has none.
     """
 
     table: str
@@ -107,13 +106,13 @@ class StudyCell:
 
 
 def select_counted(rows: Sequence[TrialRow]) -> list[TrialRow]:
-    """Return the trials that finished without any problem; only these are averaged."""
+    """Return the trials whose run finished with complete records; only these are averaged."""
     return [row for row in rows if row.outcome == "finished" and not row.reason]
 
 
 def group_by_setting(rows: Sequence[TrialRow]) -> dict[str, list[TrialRow]]:
-    """Return the trials by their setting's label, sorted by label and seed. If a setting has several trials with one seed, only the first
-    is returned, because a repeated run is not another sample.
+    """Return the trials by their setting's label, sorted by label and seed. If a setting has several trials with one seed, as a search may,
+    only the first by name is returned, because a repeated run is not another sample.
     """
     found = dict[str, dict[int, TrialRow]]()
     for row in sorted(rows, key=lambda row: (format_setting(row.varied), row.seed, row.trial)):
@@ -122,8 +121,8 @@ def group_by_setting(rows: Sequence[TrialRow]) -> dict[str, list[TrialRow]]:
 
 
 def make_cells(study: Study, rows: Sequence[TrialRow]) -> list[StudyCell]:
-    """Return the cells of a study's two tables in one list: those of each setting, then those of each pair of settings that is compared.
-    They do not depend on the order in which the trials ran.
+    """Return the cells of a study's two tables in one list: those of each setting that has a run, then those of each pair of settings that
+    the study declares. They do not depend on the order in which the trials ran.
     """
     return [*_make_setting_cells(study, rows), *_make_pair_cells(study, rows)]
 
@@ -164,7 +163,9 @@ def _make_pair_cells(study: Study, rows: Sequence[TrialRow]) -> Iterator[StudyCe
 
 
 def _pair_by_seed(study: Study, first: Sequence[TrialRow], second: Sequence[TrialRow]) -> list[tuple[float, float]]:
-    """Return (metric of `first`, metric of `second`) for each seed for which both settings have the study's metric."""
+    """Return (metric of `first`, metric of `second`) for each seed for which both settings have the study's metric, in the order of
+    `first`.
+    """
     other = {row.seed: row.measures[study.metric] for row in second}
     both = ((row.measures[study.metric], other.get(row.seed)) for row in first)
     return [(a, b) for a, b in both if a is not None and b is not None]
@@ -181,8 +182,8 @@ def _make_interval_cell(table: str, row: str, column: str, found: MeanInterval |
 
 
 def make_tidy_rows(study: Study, rows: Sequence[TrialRow], missing: Mapping[str, str]) -> list[dict[str, object]]:
-    """Return the lines of study.csv: one mapping from column to value per trial, with the full names of the varied fields. `rows`: trials
-    with a run; `missing`: reason by name of trials without one, which come last and have no figures.
+    """Return the lines of study.csv: one mapping from column to value per trial, with the full names of the varied fields, sorted by
+    setting and seed. `rows`: trials with a run; `missing`: reason by name of trials without one, which come last and have no figures.
     """
     found: list[dict[str, object]] = [
         {
@@ -298,7 +299,9 @@ MAX_PLOTTED = 200  # most settings in a plot; more would be unreadable
 
 @dataclass(frozen=True, kw_only=True)
 class StudyTables:
-    """The tables of a study as a terminal shows them. `words`: one line with the number of counted trials and the dollars."""
+    """The tables of a study for the terminal. `tables`: settings, and comparisons if the study declares pairs; `words`: one line with the
+    number of counted trials and the dollars.
+    """
 
     tables: Sequence[Sheet]
     words: str
@@ -313,8 +316,9 @@ def write(
     spent_usd: float,
     drawn: Sequence[Plot] = (),
 ) -> StudyTables:
-    """Write a study's study.csv, cells.json and study.html into the folder `out`, and return its tables. `rows`: trials with a run;
-    `missing`: reason by name of trials without one; `spent_usd`: dollars of the whole study; `drawn`: further plots for the page.
+    """Write a study's study.csv, cells.json and study.html into the folder `out`, which must exist, and return its tables. `rows`: trials
+    with a run; `missing`: reason by name of trials without one; `spent_usd`: dollars of the whole study; `drawn`: further plots for the
+    page.
     """
     lines, cells, counted = make_tidy_rows(study, rows, missing), make_cells(study, rows), select_counted(rows)
     text = io.StringIO()
@@ -331,8 +335,8 @@ def write(
 
 
 def make_sheets(study: Study, rows: Sequence[TrialRow], cells: Sequence[StudyCell]) -> list[Sheet]:
-    """Return the study's tables with all figures as text: settings, and comparisons if the study declares pairs. `rows`: trials with a run;
-    `cells`: result of `make_cells`.
+    """Return the study's tables with all figures as text: settings, those on the Pareto front marked, and comparisons if the study declares
+    pairs. `rows`: trials with a run; `cells`: result of `make_cells`.
     """
     metric = find_metric(rows)
     judged = (
@@ -386,8 +390,8 @@ def make_sheets(study: Study, rows: Sequence[TrialRow], cells: Sequence[StudyCel
 
 
 def _judge_pair(n: float | None, p: float | None) -> str:
-    """Return the verdict on one comparison as text, such as "significantly different". `n`: number of common seeds; `p`: p-value after
-    Holm's correction, None if there was no test.
+    """Return the verdict on one comparison as text, such as "significantly different" or "no common seed". `n`: number of common seeds;
+    `p`: p-value after Holm's correction, None if there was no test.
     """
     if not n:
         return "no common seed"
@@ -433,7 +437,7 @@ def _find_bounds(measure: str, metric: Metric) -> dict[str, float]:
 
 
 def _find_front_labels(study: Study, rows: Sequence[TrialRow]) -> set[str]:
-    """Return the labels of the settings on the Pareto front of dollars and the study's metric."""
+    """Return the labels of the settings on the Pareto front of mean dollars and mean metric of the study."""
     means = _compute_means(study, rows)
     rises = study.rises(find_metric(rows))
     points = [(usd[1], value[1]) for _, usd, value in means]
@@ -443,8 +447,8 @@ def _find_front_labels(study: Study, rows: Sequence[TrialRow]) -> set[str]:
 def _compute_means(
     study: Study, rows: Sequence[TrialRow], cost: str = "full_usd"
 ) -> list[tuple[str, LowMeanHigh, LowMeanHigh]]:
-    """Return (label, (low, mean, high) of the cost, (low, mean, high) of the study's metric) for each setting that has both. `cost`: name
-    of a measure.
+    """Return (label, (low, mean, high) of the cost, (low, mean, high) of the study's metric) for each setting that has both. A bound that
+    is unknown equals the mean. `cost`: name of a measure, "full_usd" or "duration_s".
     """
     known = {cell.key: cell for cell in make_cells(study, rows)}
 
@@ -569,7 +573,7 @@ def _build_page(
 
 
 def _name_measure(study: Study, metric: Metric) -> str:
-    """Return the name of the study's measure in words, such as "accuracy" or "total AWS bill"."""
+    """Return the name of the study's measure in words, such as "accuracy" or "total AWS bill"; its key if it has no such name."""
     return metric.words if study.metric.endswith("_metric") else MEASURE_NAMES.get(study.metric, study.metric)
 
 
@@ -602,12 +606,14 @@ def _rank_rows(study: Study, cells: Sequence[StudyCell], settings: Sheet, *, ris
 
 
 def _describe_dollars(rows: Sequence[TrialRow]) -> str:
-    """Return an addition to a sentence that says how the dollars were computed, if the trials ran on this machine; "" for trials on AWS."""
+    """Return an addition to a sentence that says how the dollars were computed, if the trials ran on this machine; "" for trials on AWS or
+    if there are none.
+    """
     return ", from this machine's seconds at AWS's prices" if rows and rows[0].cost_label == "projected" else ""
 
 
 def _list_warnings(rows: Sequence[TrialRow]) -> list[str]:
-    """Return a warning for each setting whose trials ran with different versions of the code; at most three warnings."""
+    """Return a warning for each setting whose trials ran with different versions of the code; the first three of them."""
     by = {name: {row.code for row in of} for name, of in group_by_setting(rows).items()}
     mixed = [f"{name}: its trials ran with different code" for name, codes in by.items() if len(codes) > 1]
     return mixed[:3]
