@@ -303,7 +303,7 @@ def _decide_reading(
         label=-1,
         kind="numbers",
         why_header=why,
-        doubts=(doubt,) if doubt else (),
+        doubts=(*((doubt,) if doubt else ()), *(_list_repeated_names(names) if header else ())),
     )
     told = [*(table.drop or ()), *also_drop]
     drop = {find_column(path, reading, each, "data.table.drop (--drop)") for each in told}
@@ -379,6 +379,14 @@ def _is_even_row(row: Sequence[str], columns: Sequence[int]) -> bool:
     """Return whether the row's cells in `columns` are numbers, each above the one before it by the same positive step."""
     cells = [row[each] for each in columns if each < len(row)]
     return all(map(_is_number, cells)) and _has_even_steps([float(cell) for cell in cells])
+
+
+def _list_repeated_names(names: Sequence[str]) -> Iterator[str]:
+    """Yield a remark for each name that several columns of the header have; columns without a name are left out."""
+    for name, count in Counter(names).items():
+        if name and count > 1:
+            places = [str(number) for number, each in enumerate(names, 1) if each == name]
+            yield f"columns {', '.join(places[:-1])} and {places[-1]} are {'both' if count == 2 else 'all'} called {name!r}"
 
 
 def _choose_label(

@@ -108,7 +108,16 @@ def _format_label(label: Mapping[str, Any]) -> str:
         named = f" ({', '.join(values[:MOST_NAMED])}{', ...' if len(values) > MOST_NAMED else ''})" if values else ""
         return f"{name}: {label['classes']} classes{named}{', as told' if why == 'as told' else ''}"
     reason = "" if label["name"] is None else f", {why}"
-    return f"{name}: numbers {label['least']:.6g} to {label['most']:.6g}{reason}"
+    return f"{name}: numbers {_format_range(label['least'], label['most'])}{reason}"
+
+
+def _format_range(least: float, most: float) -> str:
+    """Return "least to most" with six significant digits, or as many more as tell the two apart."""
+    for digits in range(6, 18):
+        first, last = f"{least:.{digits}g}", f"{most:.{digits}g}"
+        if first != last or least == most:
+            break
+    return f"{first} to {last}"
 
 
 def _list_remarks(found: Mapping[str, Any], *, flags: bool) -> list[str]:

@@ -169,7 +169,12 @@ FOUND: dict[str, Read] = {
         columns=3,
         says=("float32 does not tell the values of t apart",),
     ),
-    "the same name twice": Read(text([["a", "a", "kind"], *cells()])),
+    "the same name twice": Read(text([["a", "a", "kind"], *cells()]), says=("columns 1 and 2 are both called 'a'",)),
+    "labels far from zero": Read(
+        text([NAMES, *([a, b, f"{1e9 + n / 8}"] for n, (a, b, _) in enumerate(cells()))]),
+        classes=None,
+        says=("numbers 1000000000 to 1000000004",),
+    ),
     "exponents and signs": Read(text([NAMES, *([f"+{a}e-3", f"-{b}", k] for a, b, k in cells())])),
     "whole numbers in a row, one after another": Read(
         "".join(f"{n},{n + 1},{n % 3}\n" for n in range(2, 32)), label="column 3", header=False
