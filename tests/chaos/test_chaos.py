@@ -25,6 +25,7 @@ _known: dict[str, Trials] = {}
 
 
 def trials(architecture: str) -> Trials:
+    """Return the trials of a reduced experiment of one architecture; created once per test process."""
     if architecture not in _known:
         _known[architecture] = Trials(reduced(small(architecture)))
     return _known[architecture]

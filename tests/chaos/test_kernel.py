@@ -13,6 +13,7 @@ from tests.chaos.world.requests import Request
 
 
 def ran(kernel: Kernel, *codes: Callable[[], object], process: Process | None = None) -> None:
+    """Run each code as a task of its own, in one process or in one each, until all have ended."""
     tasks = [kernel.spawn(code, process=process or Process(kernel, "one"), name="task") for code in codes]
     kernel.run(lambda: all(task.over for task in tasks))
 
@@ -22,6 +23,7 @@ def test_a_killed_process_does_nothing_more_not_even_from_a_finally() -> None:
     victim = Process(kernel, "victim")
 
     def live() -> None:
+        """Sleep, and try to have an effect in a `finally`."""
         try:
             kernel.sleep(10.0)
         finally:
@@ -42,6 +44,7 @@ def test_a_process_that_kills_itself_ends_at_its_next_request() -> None:
     process = Process(kernel, "one")
 
     def code() -> None:
+        """Kill the own process, then continue until the next request."""
         process.kill()
         told.append("before it asks for anything")
         kernel.sleep(1.0)
@@ -78,6 +81,7 @@ def test_a_world_that_stands_still_says_so() -> None:
 
 
 def _request(operation: str) -> Request:
+    """Return a request of that operation to Redis, for the key "key"."""
     return Request("redis", operation, ("key",))
 
 
@@ -87,6 +91,7 @@ def test_a_pause_lasts_until_what_was_read_is_written_and_no_longer_than_it_is_c
     looks, told = Looks(kernel), list[float]()
 
     def wait() -> None:
+        """Read the key, pause, and record the time afterwards."""
         looks.served(kernel.task, _request("TENSOR.GET"))
         runtime.pause(0.25, calm_s=20.0)
         told.append(kernel.now_s)
@@ -108,6 +113,7 @@ def test_what_was_written_between_the_look_and_the_pause_is_not_slept_through() 
     looks, told = Looks(kernel), list[float]()
 
     def wait() -> None:
+        """Read the key, let a second pass, pause, and record the time afterwards."""
         looks.served(kernel.task, _request("TENSOR.GET"))
         kernel.sleep(1.0)  # its reply's way back
         runtime.pause(0.25, calm_s=20.0)

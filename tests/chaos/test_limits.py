@@ -12,10 +12,14 @@ from tests.chaos.world.trials import Trial, Trials, reduced
 
 
 def limit(name: str, which: int = 0) -> Fault:
+    """Return the fault that sets a limit to one of its values in LIMITS. `which`: index of the value."""
     return Fault(kind="limit", service=name, seconds=LIMITS[name][which])
 
 
 def run(experiment: Experiment, *faults: Fault) -> Trial:
+    """Run the reduced experiment under these faults, and return the trial. Raises AssertionError unless all faults took effect and no
+    promise was broken.
+    """
     trial = Trials(reduced(experiment)).under(faults, 1)
     assert set(trial.struck) == set(faults) and not trial.findings
     return trial

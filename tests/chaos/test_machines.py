@@ -23,6 +23,7 @@ ALL = [
 
 
 def walked(machines: VirtualMachines, root: str, name: str) -> Walk:
+    """Return the walk of all executions: for each place of the tree, the names of the steps entered there with their input, in order."""
     meanings, found = states(definitions(name), root), defaultdict(list)
     for execution in machines.executions.values():
         for state, event in execution.visited:
@@ -33,7 +34,7 @@ def walked(machines: VirtualMachines, root: str, name: str) -> Walk:
 
 
 class Played:
-    """A trial's execution, its functions answered by the trial's script."""
+    """A trial's execution in a virtual world, in which the trial's script answers for all functions."""
 
     def __init__(self, name: str, trial: Trial) -> None:
         self.script = Script(roots(load(name))[trial.root], trial.trouble)
@@ -42,6 +43,7 @@ class Played:
         self.execution: VirtualExecution
 
     def _answer(self, step: str, event: dict[str, Any]) -> dict[str, Any]:
+        """Return the script's answer to a step after 0.1 s. Raises Failed if the script lets the step fail."""
         self.kernel.sleep(0.1)
         try:
             return self.script.answer(step, event)
@@ -51,7 +53,10 @@ class Played:
             ) from None
 
     def run(self, root: str, event: dict[str, Any]) -> None:
+        """Run the state machine `root` on the event to its end, and keep its execution."""
+
         def start() -> None:
+            """Start the execution, and wait until it has ended."""
             self.execution = self.machines.start(root, "run", event)
             self.machines.wait(self.execution)
 

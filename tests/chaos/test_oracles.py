@@ -27,6 +27,7 @@ WELL = RunOutcome(
 
 
 def entry(key: str, found: str, left: str, *, operation: str = "PutObject", role: str = "train 0") -> HistoryEntry:
+    """Return a history entry of a request to S3 at 0.5 s; the name of its process follows from the role."""
     return HistoryEntry(0.5, role, role.replace(" ", "/"), "s3 0", operation, key, found, left)
 
 
@@ -39,6 +40,7 @@ DELETED, MISSED = (
 
 
 def judged(*entries: HistoryEntry, outcome: RunOutcome = WELL, **given: Any) -> list[str]:
+    """Return the findings of all oracles about a run with these history entries. `given`: further fields of JudgedRun."""
     return broken(JudgedRun(RequestHistory(list(entries)), outcome, "aa", workers=2, **given))
 
 
@@ -67,6 +69,7 @@ def test_a_broken_history_is_told_with_key_and_role(entries: list[HistoryEntry],
 
 
 def leased(attempt: int, role: str) -> HistoryEntry:
+    """Return the entry that creates a lease of rank 1 by that role."""
     return entry(f"runs/r/lease/1/{attempt:06d}", "", "l1", role=role)
 
 
@@ -176,6 +179,7 @@ def test_and_queues_that_it_declared(queue: str, before: list[HistoryEntry], exc
 
 
 def message(queue: str, said: str, *, taken: bool = False, role: str = "notify 0") -> HistoryEntry:
+    """Return the entry of a message that is published to the queue or, if `taken`, acknowledged from it."""
     operation = "basic.ack" if taken else "basic.publish"
     return entry(queue, said if taken else "", "" if taken else said, operation=operation, role=role)
 
@@ -221,10 +225,12 @@ FAREWELL = digest(encode_heartbeat(0, beat=0, over=True))
 
 
 def beats(said: str, at_s: float) -> HistoryEntry:
+    """Return the entry of a new heartbeat of rank 0 at `at_s`. `said`: digest of the heartbeat."""
     return replace(entry("runs/r/heartbeat/0", "b0", said, role="program 0"), at_s=at_s)
 
 
 def looks_at_heartbeat(said: str, at_s: float) -> HistoryEntry:
+    """Return the entry of program 1 reading rank 0's heartbeat at `at_s`. `said`: digest of the heartbeat that it reads."""
     return replace(
         entry("runs/r/heartbeat/0", said, said, operation="GetObject", role="program 1"),
         at_s=at_s,
@@ -232,6 +238,9 @@ def looks_at_heartbeat(said: str, at_s: float) -> HistoryEntry:
 
 
 def takes_rank(attempt: int, who: int, at_s: float, name: str = "") -> HistoryEntry:
+    """Return the entry of program `who` taking rank 0 by creating a lease at `at_s`. `name`: digest of the lease, by default one that tells
+    programs apart.
+    """
     lease = entry(f"runs/r/lease/0/{attempt:06d}", "", name or f"l{who}", role=f"program {who}")
     return replace(lease, at_s=at_s)
 
@@ -306,6 +315,7 @@ def test_what_workers_save_is_looked_at() -> None:
 
 
 def checkpoint(attempt: int, worker: int, round: int, *, role: str, read: bool = False) -> HistoryEntry:
+    """Return the entry of a checkpoint that a role stores or, if `read`, reads."""
     key = f"runs/r/checkpoint/{attempt:012d}/{worker}/{round:08d}.00000"
     return entry(key, "c1" if read else "", "c1", operation="GetObject" if read else "PutObject", role=role)
 
@@ -337,6 +347,7 @@ def test_who_is_started_again_takes_up_its_newest_checkpoint() -> None:
 
 
 def tensor(name: str, *, role: str = "train 0") -> HistoryEntry:
+    """Return the entry of a tensor of round 1 that a role stores."""
     return entry(f"r/attempt-0/1/{name}", "", name[-3:], operation="AI.TENSORSET", role=role)
 
 

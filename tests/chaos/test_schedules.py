@@ -199,6 +199,7 @@ def test_what_fails_is_made_small() -> None:
     with_it = Fault(kind="kill", role="client", request=2)
 
     def fails(faults: tuple[Fault, ...]) -> bool:
+        """Return whether the schedule freezes worker 1 at its third request for at least 60 s and also has the kill of the client."""
         long = any((f.kind, f.role, f.request) == ("freeze", "worker 1", 3) and f.seconds >= 60.0 for f in faults)
         return long and with_it in faults
 

@@ -77,7 +77,7 @@ FREE = (
 
 
 def experiment(architecture: str, settings: Mapping[str, Any]) -> Experiment:
-    """Build an experiment with few workers."""
+    """Return a small validated experiment of the architecture. `settings`: further settings, as SECTION.FIELD to value."""
     plain: dict[str, Any] = {
         "name": "few",
         "architecture": architecture,
@@ -96,10 +96,12 @@ def experiment(architecture: str, settings: Mapping[str, Any]) -> Experiment:
 
 
 def place(record: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return the place of an invocation in the run: step, worker, epoch, round, minibatch."""
     return tuple(record[name] for name in ("step", "worker", "epoch", "round", "minibatch"))
 
 
 def operations(tally: Tally) -> dict[tuple[str, str], int]:
+    """Return how often each (channel, operation) was counted, without those that depend on chance (CHANCE)."""
     return {
         (channel, word): times
         for channel, counted in tally.operations.items()
@@ -109,6 +111,7 @@ def operations(tally: Tally) -> dict[tuple[str, str], int]:
 
 
 def moved(tally: Tally) -> dict[tuple[str, str], int]:
+    """Return the bytes moved by each channel, as (channel, "in" or "out") to bytes, zeros included."""
     ways = {"in": tally.bytes_in, "out": tally.bytes_out}
     return {
         (channel, way): bytes_.get(channel, 0)
@@ -121,14 +124,18 @@ def moved(tally: Tally) -> dict[tuple[str, str], int]:
 
 
 def recordings(architecture: str, settings: Mapping[str, Any]) -> list[list[Invoked]]:
-    """Of the three sizes and the fourth: the same invocations in the same order."""
+    """Return the recorded invocations of one run for each of the three fitted sizes and the fourth, checked one. Raises AssertionError
+    unless all four have the same invocations in the same order.
+    """
     found = [recorded(experiment(architecture, settings), sizes=sizes, share=SHARE) for sizes in (*FITTED, CHECKED)]
     assert len({tuple(place(each.record) for each in invoked) for invoked in found}) == 1
     return found
 
 
 def declared(bytes_: Sequence[int]) -> tuple[float, float]:
-    """Bytes at the fourth size and at the declared one, affine in parameters and buffers by those at the three."""
+    """Return the bytes that are expected at the fourth size and at the declared one, from the bytes at the three fitted sizes: they are
+    affine in parameters and buffers.
+    """
     first, more_parameters, more_buffers = bytes_
     by_parameter = (more_parameters - first) / (FITTED[1][0] - FITTED[0][0])
     by_buffer = (more_buffers - first) / (FITTED[2][1] - FITTED[0][1])
@@ -143,19 +150,22 @@ def declared(bytes_: Sequence[int]) -> tuple[float, float]:
 
 
 class Noted(Usage):
-    """Which requests were counted where."""
+    """A `Usage` that also keeps each use in `noted`, as (place of the invocation, its requests)."""
 
     def __init__(self, architecture: str) -> None:
         super().__init__(architecture)
         self.noted: list[tuple[tuple[Any, ...], Tally]] = []
 
     def add(self, use: Any, place: WhereInRun, *, tally: Tally, minibatch: int | None = None, **more: Any) -> None:
+        """Keep the place and the requests of one use."""
         at = place.minibatch if minibatch is None else minibatch
         self.noted.append(((use.step, place.worker, place.epoch, place.round, at), tally))
 
 
 def scripted(setting: Experiment, evaluators: Mapping[int, int]) -> list[tuple[tuple[Any, ...], Tally]]:
-    """Every invocation's place and requests, where nothing takes time. `evaluators`: of long workers, by epoch."""
+    """Return (place, requests) of every invocation that the simulator's scripts make if nothing takes time. `evaluators`: by epoch, the
+    long worker that evaluates.
+    """
     architecture = architecture_of(setting)
     parameters, buffers = DECLARED
     sizes: dict[str, Any] = {"parameters": parameters, "buffers": buffers, "macs": 0}
@@ -175,6 +185,7 @@ def scripted(setting: Experiment, evaluators: Mapping[int, int]) -> list[tuple[t
 
 
 def named(value: str | Mapping[str, Any]) -> str:
+    """Return a test id for an architecture's name or for settings."""
     return value if isinstance(value, str) else ",".join(f"{name}={given}" for name, given in value.items())
 
 
@@ -210,7 +221,7 @@ def test_scripts_ask_what_the_steps_ask(architecture: str, settings: Mapping[str
 
 
 def claims(real: Tally, script: Tally) -> bool:
-    """Whether they differ in nothing but how often a decision was waited for, which is chance: a claim in vain, and whose it is."""
+    """Return whether both have the same requests, apart from up to two more or fewer claims of a decision, which depend on chance."""
     asked, said = operations(real), operations(script)
     more = asked[PUT] - said[PUT]
     said[PUT], said[GET] = said[PUT] + more, said[GET] + 2 * more
@@ -218,7 +229,9 @@ def claims(real: Tally, script: Tally) -> bool:
 
 
 def of(at: tuple[Any, ...], asked: Mapping[tuple[str, str], int]) -> tuple[Any, ...]:
-    """The invocations that one script is for."""
+    """Return the key under which an invocation is compared with its script. For steps in FREE it has the numbers of puts and gets instead
+    of the worker.
+    """
     if at[0] not in FREE:
         return at
     return (at[0], *at[2:], asked.get(PUT, 0), asked.get(GET, 0))

@@ -20,16 +20,22 @@ VECTOR = Vector(VectorKind.GRADIENT, memoryview(bytes(8)), 3)
 
 
 class Way:
-    """Carries at once; `fails(operation, ...)` says what befalls the next requests of that operation, one after another."""
+    """A `Carry` that takes no time and records each operation in `carried`. Failures set by `fails` strike the next requests of that
+    operation, one each.
+    """
 
     def __init__(self) -> None:
         self.carried: list[str] = []
         self._failures: list[tuple[str, str]] = []
 
     def fails(self, operation: str, *how: str) -> None:
+        """Let the next requests of the operation fail in these ways: "reply lost" (after its effect), "lost", "silent", or an error code of
+        the server.
+        """
         self._failures += [(operation, each) for each in how]
 
     def __call__(self, request: Request, effect: Effect) -> Any:
+        """Apply the request's effect and return its reply, unless a failure is due. Raises LostReply or ServerRefusal."""
         self.carried.append(request.operation)
         befalls = next((each for each in self._failures if each[0] == request.operation), None)
         if befalls is None:
@@ -47,17 +53,21 @@ class Way:
 
 @pytest.fixture
 def way() -> Iterator[Way]:
+    """Yield a new `Way`; within the test, waiting takes no real time."""
     with runtime.use(Passing()):
         yield Way()
 
 
 @pytest.fixture
 def servers(way: Way) -> VirtualServers:
+    """Return virtual servers with two databases, reached by `way`."""
     return VirtualServers(way, databases=2)
 
 
 @pytest.fixture
 def process(servers: VirtualServers) -> Callable[[], VirtualClients]:
+    """Return a function that creates the clients of a new process, which cannot run state machines."""
+
     def nobody(name: str, event: Event) -> Event:
         raise AssertionError(name)
 

@@ -23,6 +23,9 @@ SMALL = ["training.epochs=2", "training.batch_size=2", "training.learning_rate=0
 
 
 def experiment(name: str, workers: int = 2) -> Experiment:
+    """Return the architecture's experiment from config/, made small enough for the virtual world. An architecture without parallel workers
+    gets one.
+    """
     more, workers = [f"gpu.instances={workers}"] if name == "gpu" else [], 1 if load(name).alone else workers
     return validation.load(
         Path("config") / f"{name.replace('_', '-')}.yaml",
@@ -31,6 +34,7 @@ def experiment(name: str, workers: int = 2) -> Experiment:
 
 
 def told(world: VirtualWorld) -> list[str]:
+    """Return the world's requests in order, one line of text each."""
     return [
         f"{call.at_s!r} {call.process.name} {call.request} {call.outcome} {call.bytes_in}" for call in world.history
     ]
@@ -50,6 +54,7 @@ def test_an_undisturbed_run_ends_with_the_bits_of_the_reference(name: str) -> No
 
 def test_a_seed_s_history_is_the_same_again_and_another_seed_s_is_another() -> None:
     def history(seed: int) -> list[str]:
+        """Return the requests of a whole run with that seed."""
         world = VirtualWorld(experiment("spirt"), seed=seed)
         world.run()
         return told(world)
@@ -61,6 +66,7 @@ def test_a_seed_s_history_is_the_same_again_and_another_seed_s_is_another() -> N
 
 
 def _in_a_task(code: Callable[[], object]) -> None:
+    """Run `code` to its end as the only task of a new virtual world, with the world's runtime installed."""
     kernel = Kernel(1)
     with installed(kernel):
         task = kernel.spawn(code, process=Process(kernel, "one"), name="one")
@@ -79,6 +85,7 @@ REAL: dict[str, Callable[[], object]] = {
 @pytest.mark.parametrize("what", REAL)
 def test_what_would_really_wait_is_refused_with_its_line(what: str) -> None:
     def step() -> None:
+        """Make the real call, and catch every ordinary exception, as a step may."""
         try:
             REAL[what]()
         except Exception:
@@ -95,12 +102,14 @@ def test_a_lock_is_waited_for_in_virtual_time_and_threads_have_names_of_their_ow
     told: list[object] = []
 
     def hold(lock: runtime.Lock, own: object) -> None:
+        """Hold the lock for a second; record the thread's own attribute and the time at its end."""
         with lock:
             setattr(own, "mine", runtime.monotonic())  # noqa: B010  # an attribute of each thread's own
             runtime.sleep(1.0)
             told.append((getattr(own, "mine", None), runtime.monotonic()))
 
     def code() -> None:
+        """Start two threads that need the same lock, and wait for both."""
         lock, own = runtime.lock(), runtime.local()
         threads = [runtime.thread(hold, lock, own) for _ in range(2)]
         for thread in threads:

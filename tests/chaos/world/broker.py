@@ -43,7 +43,7 @@ class Closed(Exception):
 
 
 class VirtualBroker:
-    """Queues and exchanges; every method acts at once."""
+    """The queues and exchanges of one RabbitMQ broker; every method takes effect immediately. `up`: whether connections are accepted."""
 
     def __init__(self) -> None:
         self.up = True
@@ -57,7 +57,7 @@ class VirtualBroker:
     # --- connections --------------------------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Stop the broker and lose all it holds: connections break, and new ones are refused until `start`."""
+        """Stop the broker and lose all it holds: connections break, and `up` is False until `start`."""
         self.up = False
         for channel in list(self._channels):
             self.drop(channel)
@@ -110,6 +110,7 @@ class VirtualBroker:
                 bound.remove(name)
 
     def delete_exchange(self, name: str) -> None:
+        """Delete an exchange and its bindings, if it exists."""
         self.exchanges.pop(name, None)
 
     def queue(self, name: str) -> Queue:
@@ -152,7 +153,9 @@ class VirtualBroker:
         self.moved(False, name, message.body)
 
     def give_back(self, channel: Channel, tags: list[int]) -> None:
-        """Return delivered messages to their positions in their queues."""
+        """Return delivered messages to their positions in their queues. Messages of deleted queues are lost, as are the oldest beyond a
+        queue's maximum length.
+        """
         names = []
         for tag in tags:
             name, message = self._let_go(channel, tag)

@@ -67,7 +67,7 @@ class Bucket:
             last = page[self.page_keys - 1]
 
     def _behind(self, prefix: str, last: str) -> list[str]:
-        """Return the keys of a page, and one more if another page follows."""
+        """Return the keys with the prefix after the key `last`, in order: those of one page, and one more if another page follows."""
         found = (key for key in self.objects if key.startswith(prefix) and key > last)
         return nsmallest(self.page_keys + 1, found)
 
@@ -88,7 +88,9 @@ class Bucket:
         conditional: bool = False,
         takes_s: float = 0.0,
     ) -> Any:
-        """Send one request and return its reply. Raises botocore's errors."""
+        """Send one request and return what `effect` returned. Raises botocore's errors: ClientError for a refusal, ReadTimeoutError or
+        ConnectionClosedError for a lost reply.
+        """
 
         def served() -> tuple[Any, int]:
             """Return the reply, and the bytes of payload that it carries."""

@@ -45,16 +45,16 @@ class VirtualAccount(Protocol):
 
 @dataclass
 class MachineExecution:
-    """The execution of a run's state machine, as the client sees it. It asks again only when something can have changed, so that a run
-    takes few steps of the simulation.
+    """The execution of a run's state machine, as the client sees it. The client waits for news of it before each look, so that a run takes
+    few steps of the simulation.
     """
 
     world: VirtualAccount
     execution: VirtualExecution
 
     def has_ended(self) -> bool:
-        """Wait for news, then return whether the execution has succeeded. Raises RunFailed or the step's own error if it has failed or
-        timed out.
+        """Wait until the execution ends, for at most LOOK_S seconds, then return whether it has succeeded. Raises RunFailed or the step's
+        own error if it has failed or timed out.
         """
         self.world.machines.wait(self.execution, LOOK_S)
         found = self.execution
@@ -73,7 +73,7 @@ class MachineExecution:
 
 
 def _finished(failure: BaseException) -> bool:
-    """Return whether an error of `--resume` means that the run is already finished."""
+    """Return whether an error of a resumption means that the run is already finished."""
     return isinstance(failure, UserError) and "the run is finished" in str(failure)
 
 
@@ -91,7 +91,9 @@ class Client:
     announced: bool = False  # to the fleet
 
     def operate(self) -> None:
-        """Start clients one after another until the run has ended well, or too many have failed."""
+        """Start clients one after another until the run has ended well, has reached its budget, or more than PATIENCE clients have failed;
+        killed clients are not counted. Raises an error of a client that is not a CrossoverError.
+        """
         kernel = self.world.kernel
         patience = PATIENCE
         while patience >= 0:
@@ -133,7 +135,9 @@ class Client:
             self._machine(prepared, again=bool(resumed))
 
     def _under_way(self) -> bool:
-        """Return whether the run continues without a client; if so, the next client may follow it, or stop it and resume."""
+        """Return whether the run continues without a client, so that the next client can follow it. In a quarter of the cases the run is
+        stopped instead, and False returned, so that the next client resumes it.
+        """
         world = self.world
         world.asks("ListExecutions")
         going_on = self.execution is not None and self.execution.status == "RUNNING"
@@ -144,7 +148,7 @@ class Client:
         return going_on
 
     def _release(self) -> None:
-        """Stop the execution, and let all instances of the fleet end."""
+        """Stop the execution, and end all instances of the fleet."""
         if self.execution is not None:
             self.execution.stop()
         if self.world.fleet is not None:
@@ -159,7 +163,7 @@ class Client:
             event = first_event(prepared.run, workers=prepared.experiment.workers, attempt=attempt)
 
             def start() -> None:  # there it is then, though its client die before the answer
-                """Start the execution; accept that it exists already, because an earlier answer may have been lost."""
+                """Start the execution; accept that it exists already if an earlier answer was lost."""
                 name = f"{prepared.run}-{attempt}"
                 try:
                     self.execution = world.machines.asked_to_start(RUN_MACHINE, name, event)
@@ -171,7 +175,9 @@ class Client:
         self._until_it_ends(prepared, MachineExecution(world, self.execution))
 
     def _programs(self, prepared: PreparedRun) -> None:
-        """Start the run's programs and follow them to the end of the run, as running/deployed.py does."""
+        """Start the run's programs and follow them to the end of the run, as running/deployed.py does. All instances end afterwards, also
+        if the run fails.
+        """
         world, fleet, members = self.world, self.world.fleet, prepared.experiment.workers
         assert fleet is not None
 
@@ -201,7 +207,7 @@ class Client:
             prepared.objects.delete(current_run(FLEET))
 
     def _until_it_ends(self, prepared: PreparedRun, execution: MachineExecution | ProgramsExecution) -> None:
-        """Follow the run to its end. Records are read only if there is a budget, because nothing else depends on them."""
+        """Follow the run to its end. Records are read only if the experiment has a budget, because nothing else depends on them."""
         if prepared.experiment.lifetime.budget_usd is not None:
             follow(prepared, execution, lambda progress: None)
             return

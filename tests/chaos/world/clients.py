@@ -31,7 +31,9 @@ class VirtualServers:
 
 
 class VirtualClients:
-    """The data plane's clients of one process: a function's environment, or a program on an instance."""
+    """The data plane's clients of one process: a function's environment, or a program on an instance. `run_machine`: runs a state machine
+    to its end and returns its output.
+    """
 
     def __init__(self, servers: VirtualServers, run_machine: Callable[[str, Event], Event]) -> None:
         self._servers = servers
@@ -72,7 +74,9 @@ class VirtualClients:
         return self._tensor_stores[worker].with_traffic(traffic)
 
     def compute(self, experiment: Experiment, worker: int, traffic: Traffic) -> TensorCompute:
-        """Return the computing for a worker's tensor store: in the database if the experiment asks for that, else by fetching."""
+        """Return the computing for a worker's tensor store: in the database if the experiment asks for that and there is one, else by
+        fetching the vectors.
+        """
         store, compute = self.tensors(experiment, worker, traffic), experiment.database.compute
         if compute == "in_database" and isinstance(store, RedisTensorStore):
             return DatabaseCompute(store, self._database(worker))

@@ -27,9 +27,9 @@ LIMITED = 1 / 3  # of all schedules
 
 
 def draw(terrain: Terrain, seed: int) -> tuple[Fault, ...]:
-    """Return the schedule of a seed: what `_draw_schedule` draws, with a code for each refusal, before it limits in a third of the
-    schedules and one of RARE_LIMITS in as many, and behind it the faults that these limits make harmful. Limits and codes have a chance of
-    their own, and so have these faults, so that the rest of a schedule does not depend on which there are.
+    """Return the schedule of a seed: limits first, in a third of the schedules, and one of RARE_LIMITS in as many; then the faults of
+    `_draw_schedule`, with a code for each refusal; then faults that make these limits harmful. Limits, codes and these last faults have
+    random generators of their own, so that the other faults do not depend on them.
     """
     terrain = replace(terrain, kinds=[kind for kind in terrain.kinds if kind not in ("gone", "limit")])
     chance = random.Random(f"limits {seed}")
@@ -42,8 +42,8 @@ def draw(terrain: Terrain, seed: int) -> tuple[Fault, ...]:
 
 
 def _draw_limits(names: Sequence[str], chance: random.Random) -> list[Fault]:
-    """Return one to three limits of `names`, each with one of its values. Invocations are short only where gradients take long: nothing
-    else comes to their end.
+    """Return one to three limits of `names`, sorted by name, each with one of its values. A short `timeout_s` always comes with a long
+    `minibatch_s`, because nothing else reaches the timeout.
     """
     drawn = {name for name in _some(names, 3, chance) if name != "timeout_s"}
     if "timeout_s" in names and chance.random() < 0.25:
@@ -111,18 +111,20 @@ def _draw_at_limits(terrain: Terrain, limits: Sequence[Fault], chance: random.Ra
 
 
 def _draw_code(fault: Fault, chance: random.Random) -> Fault:
-    """Return the refusal with any code of its service; one behind which a write may stand comes as often behind its effect."""
+    """Return the refusal with any code of its service. For a code after which a write may have taken place, the refusal strikes after the
+    effect in half of the cases.
+    """
     code = chance.choice(REFUSALS[fault.service])
     side: Side = chance.choice(get_args(Side)) if code in WRITTEN_ALL_THE_SAME else "before"
     return replace(fault, code="" if code == REFUSALS[fault.service][0] else code, side=side)
 
 
 def _draw_schedule(terrain: Terrain, seed: int) -> tuple[Fault, ...]:
-    """Return the faults of a seed. One schedule in five has three to five faults, all at requests that change something, and one in six
-    what it takes several faults in one place to see (`_rare`). The others have five to nine, in one of four manners: of all kinds, spread
-    over the roles' work and the run's time; of a few kinds, on a few roles, where they meet more often (Groce et al., "Swarm Testing",
-    2012); such that all pass by themselves; or, twice as often, around a resumption, on the steps that every attempt begins and ends with
-    and on a few others, which may run on when the next begins.
+    """Return the faults of a seed, in one of several manners. One schedule in five has three to five faults at requests that change
+    something (`_at_writes`); one in six has faults that show only together (`_rare`). The others have five to nine faults: of all kinds,
+    spread over roles and time; of a few kinds on a few roles, where they meet more often (Groce et al., "Swarm Testing", 2012); only such
+    that the run survives by itself; or, twice as often, around a resumption, on the steps that every attempt begins and ends with and on a
+    few others.
     """
     if (sort := random.Random(f"manner {seed}").random()) < 0.2:
         return _at_writes(terrain, random.Random(f"writes {seed}"))
@@ -157,9 +159,9 @@ _CHANGES_NOTHING = re.compile(
 
 
 def _at_writes(terrain: Terrain, chance: random.Random) -> tuple[Fault, ...]:
-    """A few faults at what changes something. In half of the schedules the run is resumed while somebody's write is under way, in a
-    quarter that of a state that the next attempt may begin with: it arrives when others have gone on, and its sender may be gone by
-    then. In half of the others the broker loses what it was just told.
+    """Return three to five faults at requests that change something. In half of the schedules the run is resumed while a write is under
+    way, in a quarter a write of a state that the next attempt may begin with. In half of the others, if messages are sent, the broker loses
+    its queues just after a message.
     """
     faults, kinds = list[Fault](), [kind for kind in terrain.kinds if kind in _OF_ONE_ROLE]
     count = chance.randint(3, 5)
@@ -202,9 +204,9 @@ def _at_writes(terrain: Terrain, chance: random.Random) -> tuple[Fault, ...]:
 
 
 def _rare(terrain: Terrain, chance: random.Random) -> tuple[Fault, ...]:
-    """Workers die for good, where others can go on without them; messages come again right behind later ones; two invocations do the
-    work of one, and one of them stands still; or a run is resumed twice, the second time while it sets itself up: somebody of before
-    stands still meanwhile, or it does itself, before a write. And up to two faults beside, that pass.
+    """Return faults that show only together, and up to two others that pass by themselves. Workers die for good, if others can continue
+    without them; messages come again right after later ones; two invocations do the work of one while one of them is frozen; or a run is
+    resumed twice, the second time while the first resumption sets itself up.
     """
     beside = [_draw(terrain, sorted(terrain.requests), 0.0, chance)[0] for _ in range(chance.randint(0, 2))]
     faults = [each for each in beside if pass_by([each])]
@@ -229,8 +231,8 @@ def _rare(terrain: Terrain, chance: random.Random) -> tuple[Fault, ...]:
 
 
 def _as_twins(terrain: Terrain, chance: random.Random) -> Iterator[Fault]:
-    """One invocation of a role that is invoked least often, and so has most to do at a time, comes twice. Once or twice one of the two
-    stands still for so long that the other is ahead, and nobody keeps what the later one waits for.
+    """Yield faults by which one invocation of a role that is invoked least often comes twice, and one of the two is frozen once or twice,
+    so that the other one is ahead.
     """
     fewest = min(terrain.deliveries.values())
     role = chance.choice([each for each in sorted(terrain.deliveries) if terrain.deliveries[each] == fewest])
@@ -243,8 +245,8 @@ def _as_twins(terrain: Terrain, chance: random.Random) -> Iterator[Fault]:
 
 
 def _resumed_again(terrain: Terrain, chance: random.Random) -> Iterator[Fault]:
-    """Who resumes stands still before or behind a write that the resumption brings, mostly of its set-up, and the run is resumed once
-    more meanwhile; in half of the schedules he is killed there too.
+    """Yield faults by which a resumed run is resumed once more while a process is frozen at a write of the first resumption. In half of the
+    schedules that role is killed at this write too.
     """
     role, number = _write(terrain, [role for role in terrain.requests if role != "client"], chance, later=1.0)
     lived = len(terrain.requests[role])
@@ -265,8 +267,8 @@ def _resumed_again(terrain: Terrain, chance: random.Random) -> Iterator[Fault]:
 
 
 def _behind_another(terrain: Terrain, place: Mapping[str, Any], chance: random.Random) -> float:
-    """How much later a message comes again: mostly shortly behind a later one of its sender, where there is one, most often behind one that
-    goes to the same sort of place. One that is held up before holds its sender up too, so then any time will do.
+    """Return after how many seconds a message comes again: mostly shortly after a later message of its sender, preferably one to the same
+    sort of place. If the message is delayed instead (`side` before), or no later one exists, any time from 0.1 to 300 s.
     """
     sent = _published(terrain, place["role"])[place["request"] - 1 :]
     later = [at_s for at_s, what in sent[1:] if what == sent[0][1] or chance.random() < 0.3]
@@ -291,8 +293,8 @@ def _write(
     later: float,
     what: re.Pattern[str] = _ANYTHING,
 ) -> tuple[str, int]:
-    """A role, and the number of a request of it that changes something, each sort as likely as another; with the chance `later`, of what
-    it asks only when the run is resumed. `what`: sorts to choose from, if there are such.
+    """Return (role, number of one of its requests that changes something), each sort of request as likely as another. `later`: chance that
+    the request is one that the role makes only after a resumption; `what`: sorts to choose from, ignored if none matches.
     """
     found = dict[tuple[str, str], list[tuple[str, int]]]()
     asked = terrain.again if terrain.again and chance.random() < later else terrain.requests
@@ -393,8 +395,8 @@ def _at(kind: FaultKind, at_s: float, terrain: Terrain, chance: random.Random) -
 
 
 def _place(terrain: Terrain, role: str, chance: random.Random) -> tuple[int, float]:
-    """A request of a role, from 1, and when it came undisturbed; or one of a later life, where a role is played again. A step that comes
-    once in an attempt lives again in the next, and asks for other things there.
+    """Return (number of a request of the role, from 1, seconds at which it came in the undisturbed run). Sometimes the number is that of a
+    request in a later life of the role, after it was restarted or resumed; then the seconds are those of its last undisturbed request.
     """
     asked, again = terrain.requests[role], terrain.again.get(role, ())
     if chance.random() < (0.5 if terrain.deliveries.get(role) == 1 else 0.15):
@@ -405,8 +407,8 @@ def _place(terrain: Terrain, role: str, chance: random.Random) -> tuple[int, flo
 
 
 def _any(asked: Requests, chance: random.Random) -> int:
-    """The number of any request, from 0; or of one of some sort, so that what is rare (a lease, a fence, a delete) is struck as often as
-    what comes all the time; and of these the last, behind which a run ends, as often as all others.
+    """Return the index of one request, from 0. In seven of ten draws a sort of request is drawn first, so that rare ones are struck as
+    often as frequent ones, and the last one of the sort in half of these.
     """
     if chance.random() < 0.3:
         return chance.randrange(len(asked))
@@ -416,11 +418,11 @@ def _any(asked: Requests, chance: random.Random) -> int:
 
 
 def _one_of(counted: Mapping[str, int], chance: random.Random) -> dict[str, Any]:
-    """A role, and which of its own."""
+    """Return a random role as `role`, and the number of one of its own messages or deliveries, from 1, as `request`."""
     role = chance.choice(sorted(counted))
     return {"role": role, "request": chance.randint(1, counted[role])}
 
 
 def _spread(chance: random.Random, low: float, high: float) -> float:
-    """Between the two, each order of magnitude as likely as another."""
+    """Return a random number from `low` to `high`, each order of magnitude as likely as another."""
     return float(round(low * (high / low) ** chance.random(), 3))

@@ -40,7 +40,7 @@ class HistoryEntry:
 
 @dataclass
 class RequestHistory:
-    """Entries in the order in which servers saw their requests, and between them what went wrong."""
+    """Entries in the order in which servers saw their requests, with the faults that took effect between them."""
 
     entries: list[HistoryEntry] = field(default_factory=list)
     faults: list[tuple[int, str]] = field(default_factory=list)  # (after how many entries, in words)
@@ -60,7 +60,7 @@ class RequestHistory:
 
     @property
     def digest(self) -> str:
-        """Equal for equal histories."""
+        """A digest of all lines, equal for equal histories."""
         whole = hashlib.blake2b(digest_size=16)
         for line in self.lines():
             whole.update(line.encode() + b"\n")

@@ -56,7 +56,9 @@ class Process:
             self.kernel.wake(task)
 
     def kill(self) -> None:
-        """Kill the process immediately, as kill -9 does. A task that kills its own process gets Killed at its next request."""
+        """Kill the process immediately, as kill -9 does; do nothing if it is dead. A task that kills its own process gets Killed at its
+        next request.
+        """
         if not self.alive:
             return
         self.alive = False
@@ -65,13 +67,13 @@ class Process:
             task.end()
 
     def check(self) -> None:
-        """Raises Killed in a process that is dead."""
+        """Raise Killed if the process is dead."""
         if not self.alive:
             raise Killed(self.name)
 
 
 class Signal:
-    """Something to wait for. Setting it wakes whoever waits; it does not stay set."""
+    """A signal to wait for. Setting it wakes the tasks that wait at that moment; it does not stay set."""
 
     def __init__(self) -> None:
         self.waiting: list[Task] = []
@@ -151,7 +153,7 @@ class Kernel:
 
     @property
     def task(self) -> Task:
-        """The one that is running. Raises AssertionError outside any."""
+        """The running task. Raises AssertionError outside any task."""
         current = getcurrent()
         assert isinstance(current, Task), "asked outside any task of the virtual world"
         return current
@@ -164,7 +166,7 @@ class Kernel:
         return task
 
     def wake(self, task: Task, at_s: float | None = None) -> None:
-        """Let the task go on then; an earlier appointment is void."""
+        """Schedule the task to continue at `at_s`, by default now; its earlier appointment is void."""
         self._count += 1
         task.ticket = self._count
         when_s = self.now_s if at_s is None else at_s
@@ -207,7 +209,9 @@ class Kernel:
         task.process.check()
 
     def run(self, until: Callable[[], bool], *, at_most: int = 1_000_000) -> None:
-        """Let happen what happens, until `until` holds. Raises Stuck where nothing is left to happen, or too much does."""
+        """Run the world's tasks in the order of time until `until` returns True. Raises Stuck if no task can continue or after `at_most`
+        turns, and the WorldFault of a task.
+        """
         self.at_most = at_most
         while self.fault is None and not until():
             if not self._queue:

@@ -69,7 +69,7 @@ class VirtualExecution:
         self.end("ABORTED", cause="stopped")
 
     def described(self) -> dict[str, Any]:
-        """Return the execution's description as DescribeExecution gives it to a state."""
+        """Return the execution's description with the fields of DescribeExecution; output, error and cause only if there are such."""
         told = {"ExecutionArn": self.arn, "Name": self.name, "Status": self.status, "Input": json.dumps(self.event)}
         if self.status == "SUCCEEDED":
             return {**told, "Output": json.dumps(self.output)}
@@ -99,7 +99,9 @@ class VirtualMachines:
         self._definitions = definitions
 
     def start(self, machine: str, name: str, event: Mapping[str, Any]) -> VirtualExecution:
-        """Raises Failed where the name is taken, as it is for 90 days."""
+        """Start an execution, with its time limit, and return it. Raises Failed if an execution of that name exists, even an ended one, or
+        if the start is throttled.
+        """
         self.starting(machine, name)
         arn = f"states:execution:{machine}:{name}"
         if arn in self.executions:
@@ -112,8 +114,8 @@ class VirtualMachines:
         return found
 
     def asked_to_start(self, machine: str, name: str, event: Mapping[str, Any]) -> VirtualExecution:
-        """Start an execution as the API does: if one of that name runs with the same input, return that one. Raises ExecutionAlreadyExists
-        or Refusal.
+        """Start an execution as the API does, and return it; a running one of that name with the same input is returned instead. Raises
+        ExecutionAlreadyExists, or ServerRefusal if the start is throttled.
         """
         there = self.executions.get(f"states:execution:{machine}:{name}")
         if there is not None and there.status == "RUNNING" and there.event == event:
@@ -130,7 +132,7 @@ class VirtualMachines:
         return execution.status != "RUNNING" or self.kernel.wait(execution.ended, within_s)
 
     def _run(self, execution: VirtualExecution, definition: StateDefinition) -> None:
-        """Run an execution to its end, and record how it ended. An error that is not the machine's own becomes a WorldFault."""
+        """Run an execution to its end, and record how it ended. An exception other than Failed becomes a WorldFault."""
         try:
             output = _Running(self, execution).block(definition, execution.event, {})
         except Failed as failed:
@@ -147,7 +149,9 @@ class VirtualMachines:
 
 
 class MachinesOf(StepFunctions):
-    """The Step Functions client of one simulated program. `asks`: carries a request there and its reply back, and may deliver it twice."""
+    """The Step Functions client of one simulated program. `asks`: function that carries a request to the service and its reply back, and
+    may deliver it twice; `names`: the state machines.
+    """
 
     def __init__(
         self, machines: VirtualMachines, asks: Callable[[str, Callable[[], Any]], Any], names: Sequence[str]
@@ -158,7 +162,7 @@ class MachinesOf(StepFunctions):
 
     @property
     def _client(self) -> Any:  # in the place of boto3's
-        """Return this object in place of boto3's client."""
+        """This object in place of boto3's client."""
         return self
 
     def start_execution(self, stateMachineArn: str, name: str, input: str) -> None:  # as boto3 names them
@@ -173,7 +177,7 @@ class MachinesOf(StepFunctions):
 
 
 class ExecutionAlreadyExists(Exception):
-    """As botocore names it."""
+    """The exception of that name that boto3's client raises if an execution with the name exists."""
 
 
 @dataclass
@@ -184,8 +188,8 @@ class _Running:
     execution: VirtualExecution
 
     def block(self, block: StateDefinition, data: Any, context: Mapping[str, Any]) -> Any:
-        """Run the states of a block from StartAt to an end, and return its output. `context`: fields that the block's iteration adds to the
-        context object.
+        """Run the states of a block from StartAt to its end, and return its output. `context`: fields that the block's iteration adds to
+        the context object. Raises Failed if a state fails, ValueError for a state with unknown fields.
         """
         name: str | None = block["StartAt"]
         while name is not None:
@@ -204,7 +208,9 @@ class _Running:
         return data
 
     def _entered(self, state: StateDefinition, data: Any, context: dict[str, Any]) -> tuple[Any, str | None]:
-        """Run one state with its retries and catches. Return (its output, name of the next state or None)."""
+        """Run one state with its retries and catches. Return (its output, name of the next state or None). Raises Failed if no retry or
+        catch applies.
+        """
         kind = state["Type"]
         if kind == "Choice":
             return data, next((c["Next"] for c in state["Choices"] if _holds(c, data)), state["Default"])
@@ -225,7 +231,9 @@ class _Running:
                 raise
 
     def _retried(self, state: StateDefinition, tried: list[int], error: str) -> float | None:
-        """Return the seconds until the next try of a state; None if it is not retried. `tried`: number of tries so far by each Retry."""
+        """Return the seconds until the next try of a state; None if it is not retried. `tried`: number of tries so far by each Retry, in
+        which a retry is counted.
+        """
         for number, retry in enumerate(state.get("Retry", [])):
             if _matches(retry["ErrorEquals"], error):
                 if tried[number] >= retry["MaxAttempts"]:

@@ -38,7 +38,7 @@ class Moved:
 
     @property
     def said(self) -> str:
-        """ROUND/MEMBER of what is told at a barrier, else a digest."""
+        """ROUND/MEMBER of an arrival at a barrier; of any other message a digest of its body."""
         try:
             return "{}/{}".format(*read_arrival(self.body, queue=self.name))
         except Corrupt:
@@ -46,7 +46,9 @@ class Moved:
 
 
 def _sort(request: Request) -> str:
-    """Return what is asked for, without whose and which: all requests of a sort have the same place in a protocol."""
+    """Return the sort of a request: its operation and first key, with all numbers and identifiers replaced by #. A conditional write ends
+    with IF_NONE.
+    """
     keys = [re.sub(r"[0-9a-f]{6,}|\d+", "#", key) for key in request.keys[:1]]
     return " ".join((request.operation, *keys)) + IF_NONE * request.conditional
 
@@ -189,7 +191,9 @@ class Disturbed:
         kernel.sleep(0.0)
 
     def _unheard(self, process: Process) -> None:
-        """What stands still sends no heartbeats: the broker ends its connections, and others get what it had not acknowledged."""
+        """Wait for one heartbeat interval, then break the connections of a process that is frozen, as the broker does without heartbeats,
+        so that others get what it had not acknowledged.
+        """
         process.kernel.sleep(HEARTBEAT_S)
         if process.alive:
             process.at_end()
@@ -229,7 +233,7 @@ class Disturbed:
             self._world.kernel.sleep(fault.seconds)
 
     def _repeat(self, role: str, number: int, moved: Sequence["Moved"]) -> None:
-        """Have a message sent again that `role` has just sent as its `number`-th, and those that come behind it."""
+        """Schedule messages that come again: the `number`-th message of `role`, just sent, and earlier ones that are to come after it."""
         come = [(fault, moved) for fault in self._of_message(role, number, "after") if not fault.behind]
         for name in {each.name for each in moved}:
             for fault, earlier, passed in self._to_come[role, name]:
@@ -253,7 +257,7 @@ class Disturbed:
                 self.history.entries.append(HistoryEntry(*who, each.name, "", each.said))
 
     def _values(self, call: "VirtualCall") -> list[str]:
-        """Digests of what lies under the request's keys now."""
+        """Return the digests of the values under the request's keys now; "" for each key of RabbitMQ."""
         request = call.request
         if request.service == "s3":
             return [digest(self._world.servers.bucket.objects.get(key)) for key in request.keys]
@@ -288,12 +292,12 @@ class Disturbed:
     # --- at a process's clock ---------------------------------------------------------------------------------------------
 
     def _clock_of(self, process: Process) -> list[Fault]:
-        """Clients have a clock each."""
+        """Return the last clock fault of the process, in a list; empty if it has none. Each client has a clock of its own."""
         number = int(process.name.rpartition(" ")[2]) if process.role == "client" else 0
         return [each for each in self._of("clock") if (each.role, each.request) == (process.role, number)][-1:]
 
     def skew_s(self, process: Process) -> float:
-        """By how much the process's wall clock is ahead; whoever has asked for the time has been misled."""
+        """Return by how many seconds the process's wall clock is ahead, and record the fault as struck."""
         for fault in self._clock_of(process):
             self._strike(fault)
             return fault.seconds
@@ -351,5 +355,5 @@ class Disturbed:
         return sum(fault.seconds for fault in late)
 
     def resumes_after_s(self) -> float:
-        """Return after how many seconds another client resumes the run."""
+        """Return after how many seconds another client resumes the run: the seconds of the fault that killed the client, or RESUME_S."""
         return self._resumed_s.pop() if self._resumed_s else RESUME_S

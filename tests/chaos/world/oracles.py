@@ -36,15 +36,15 @@ _CHANGES, _STAYS = re.compile("|".join(f"(?:{each})" for each in CHANGES)), re.c
 
 
 def right_model(run: JudgedRun) -> list[str]:
-    """Bitwise what one process comes to: the reference, or MLLess's algorithm without removals."""
+    """Return a finding if the final model is not bitwise the expected one: the reference's, or that of MLLess's algorithm without removals."""
     if run.outcome.model and run.model and run.outcome.model != run.model:
         return [f"the final model is {run.outcome.model[:8]}; expected {run.model[:8]}"]
     return []
 
 
 def decisions_say_what_is_so(run: JudgedRun) -> list[str]:
-    """Each epoch's decision, in order, has the loss and the metric of the model that the epoch ends with, and all those before; the last
-    one, and no other, ends training. A budget may end it sooner.
+    """Return findings about the decisions after epochs. Each must have, in order, the loss and the metric of the model that the epoch ends
+    with, and all earlier ones; the last one, and no other, ends training. A budget may end it sooner.
     """
     if run.epochs is None:
         return []
@@ -63,7 +63,9 @@ def decisions_say_what_is_so(run: JudgedRun) -> list[str]:
 
 
 def workers_hold_one_model(run: JudgedRun) -> list[str]:
-    """At the start of a round, also where no reference says which: MLLess's workers all apply the same updates."""
+    """Return findings about workers that saved different models at the start of a round. MLLess's workers must agree too, since all apply
+    the same updates.
+    """
     return [
         f"attempt {attempt}, round {round}: workers {sorted(held)} have saved different models"
         for (attempt, round, _), held in run.models.items()
@@ -72,7 +74,9 @@ def workers_hold_one_model(run: JudgedRun) -> list[str]:
 
 
 def ends_well(run: JudgedRun) -> list[str]:
-    """After as many resumptions as an operator has patience for."""
+    """Return a finding if the run still fails after all resumptions, or ended well without a model. Failures allowed are a reached budget,
+    and a lost state that needs a new run.
+    """
     failure = run.outcome.failure
     for_good = run.state_lost and "; start a new run" in failure
     if failure and not for_good and not (run.budget_usd is not None and failure.startswith("BudgetReached: ")):
@@ -83,7 +87,9 @@ def ends_well(run: JudgedRun) -> list[str]:
 
 
 def goes_on_by_itself(run: JudgedRun) -> list[str]:
-    """What retries are made for needs no resumption: a killed function, a doubled message, a short outage."""
+    """Return a finding if the run needed more clients than `run.by_itself`: a killed function, a doubled message or a short outage needs no
+    resumption.
+    """
     if run.by_itself and run.outcome.clients > run.by_itself:
         why = "; ".join(run.outcome.failures)
         return [f"{run.outcome.clients} clients where {run.by_itself} should have been enough: {why}"]
@@ -91,13 +97,13 @@ def goes_on_by_itself(run: JudgedRun) -> list[str]:
 
 
 def only_known_errors(run: JudgedRun) -> list[str]:
-    """What steps and programs raise is for people; anything else is a fault of ours."""
+    """Return findings about errors of steps and programs that are not CrossoverErrors, which are the only ones meant for people."""
     return [f"{type(each).__name__}: {each}" for each in run.outcome.crashes if not isinstance(each, CrossoverError)]
 
 
 def nothing_left(run: JudgedRun) -> list[str]:
-    """A run that ended well leaves its results and nothing else; late attempts take back what they wrote. One that is killed as soon as it
-    has written what nobody was to clear away any more cannot: there the keys' time to live does it, and of queues the deployment's end.
+    """Return findings about what a run that ended well left behind besides its results. What a killed process had written when nobody was
+    to clear it any more is excused: the time to live of keys, or the deployment's end, deletes it.
     """
     if run.outcome.failure:
         return []
@@ -113,8 +119,8 @@ _OF_BARRIER = re.compile(r"[^./]+\.(?:round|updates)(?:\.(\d{9,}))?(?:\.\d{1,4})
 
 
 def _written_too_late(run: JudgedRun) -> set[str]:
-    """Keys last written, or queues declared, by a process that was killed, and when nobody needed them any more: what came before, others
-    find and clear. Checkpoints of all attempts are cleared at a run's end, so that those come too late only then.
+    """Return keys last written, or queues declared, by a process that was killed, at a time when nobody needed them any more. Checkpoints
+    count as late only after the run's end, since those of all attempts are cleared then.
     """
     over, overtaken, found = False, set[str](), dict[str, bool]()
     for entry in run.history.entries:
@@ -134,7 +140,7 @@ def _written_too_late(run: JudgedRun) -> set[str]:
 
 
 def written_once(run: JudgedRun) -> list[str]:
-    """The first write of a key wins: nothing is changed in place, so nobody reads what a slower one overwrote."""
+    """Return findings about keys whose value was replaced by another: the first write of a key must win, unless CHANGES allows the change."""
     return [_told("overwritten", entry) for entry in run.history.entries if _overwrites(entry)]
 
 
@@ -144,9 +150,8 @@ def _overwrites(entry: HistoryEntry) -> bool:
 
 
 def deleted_after_the_last_read(run: JudgedRun) -> list[str]:
-    """Whoever asks for a value for the first time finds it, if it was ever there: nobody has deleted it by then, unless its attempt was
-    overtaken, the asker's rank taken over, another invocation of the asker's has gone on beside it, or the run is over. A retry or a
-    resumption may heal the loss, so that such a run ends well all the same.
+    """Return findings about values that were deleted before a role asked for them the first time. Excused are readers whose attempt was
+    overtaken, whose rank was taken over, or beside whom another invocation of the role has continued, and all reads after the run's end.
     """
     had, deleted, stale, found = (
         set[tuple[str, str, str]](),
@@ -191,14 +196,14 @@ _OVER, _OVERTAKEN = re.compile("runs/[^/]+/(over|outcome.json)"), re.compile("ru
 
 
 def decisions_stand(run: JudgedRun) -> list[str]:
-    """What all agreed on, and how the run ended, is never taken back."""
+    """Return findings about decisions, or the run's outcome, that were deleted."""
     stands = re.compile(r"runs/[^/]+/(decision/.*|outcome.json)")
     gone = [e for e in run.history.entries if stands.fullmatch(e.key) and e.found and not e.left]
     return [_told("deleted", entry) for entry in gone]
 
 
 def barriers_only_grow(run: JudgedRun) -> list[str]:
-    """A reader lets go of what it was told of a round (acknowledges it) once it stands in a later one: so all have come by then."""
+    """Return findings about readers that acknowledged a message of a round's barrier before all members had arrived at it."""
     came: dict[tuple[str, str], set[str]] = defaultdict(set)
     found = []
     for entry in run.history.entries:
@@ -218,9 +223,9 @@ _INBOX = re.compile(rf"({_BARRIER.pattern})\.\d{{1,4}}")
 
 
 def nobody_goes_on_overtaken(run: JudgedRun) -> list[str]:
-    """At most one live attempt publishes. Who has read that his attempt was overtaken creates nothing of it any more, and reads no tensor
-    of it; who has not, asks behind each checkpoint, so that he saves one at most. An invocation ends with its record; the next one in its
-    environment knows nothing. A step that sets an attempt up reads what those before it left, whichever it knows to be overtaken.
+    """Return findings about processes that continue an overtaken attempt. Whoever has read that its attempt was overtaken writes nothing of
+    it and reads no tensor of it any more; whoever has not read it may save one more checkpoint. An invocation ends with its record, after
+    which its environment starts afresh. A step that sets an attempt up may read all earlier attempts.
     """
     knows, overtaken, saved = defaultdict[str, set[str]](set), set[str](), set[tuple[str, str, str]]()
     found = []
@@ -249,8 +254,8 @@ _CHECKPOINT = re.compile(r"runs/[^/]+/checkpoint/\d{12}/(\d+)/.*")
 
 
 def one_program_holds_a_rank(run: JudgedRun) -> list[str]:
-    """Who publishes for a rank has created a lease of it, and once the next lease is created it publishes one message more at most: it asks
-    before each.
+    """Return findings about programs that publish for a rank without holding its lease. After the next lease of the rank is created, the
+    earlier holder may publish one more message.
     """
     leases, newest, later = dict[tuple[str, str], int](), dict[str, int](), dict[tuple[str, str, int], str]()
     found = []
@@ -271,9 +276,9 @@ def one_program_holds_a_rank(run: JudgedRun) -> list[str]:
 
 
 def ranks_are_taken_from_the_silent(run: JudgedRun) -> list[str]:
-    """A program that takes a rank over has found, when it looked last, that the rank's newest lease and heartbeat were `lease_s` old,
-    or that the holder of that lease had given it back. It may take at any time what nobody holds, and what it holds itself: its reply
-    was lost.
+    """Return findings about programs that took a rank too early. A rank may be taken if the program found, when it last looked, that lease
+    and heartbeat were at least `lease_s` old or that the holder had given the rank back; also if nobody holds the rank, or the program
+    itself does because its reply was lost.
     """
     held, news_s, found = dict[str, tuple[int, str]](), defaultdict[str, float](float), list[str]()
     looked = dict[
@@ -304,8 +309,8 @@ _LEASE, _MAILBOX = re.compile(r"runs/[^/]+/lease/(\d+)/(\d+)"), re.compile(r".*\
 
 
 def spends_within_its_budget(run: JudgedRun) -> list[str]:
-    """Each epoch's decision looks ahead: no further epoch follows one after which the dearest so far would pass the budget. What is spent
-    only grows.
+    """Return findings about epochs that were started although the spending so far plus the dearest epoch would pass the budget, and about a
+    spending that falls.
     """
     if run.budget_usd is None:
         return []
@@ -352,5 +357,5 @@ ORACLES: tuple[Oracle, ...] = (
 
 
 def broken(run: JudgedRun) -> list[str]:
-    """Every promise that the run broke: the oracle's name, and what it says."""
+    """Return all promises that the run broke, each as "NAME_OF_ORACLE: finding"."""
     return [f"{oracle.__name__}: {said}" for oracle in ORACLES for said in oracle(run)]

@@ -19,9 +19,7 @@ Watched = tuple[str, int, str]
 
 
 class Looks:
-    """A record of which process has read which keys and how often each was written, to wake a poller when something it has
-    read is written.
-    """
+    """A record of which task has read which keys and how often each was written, to wake a poller when something it has read is written."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
@@ -30,7 +28,7 @@ class Looks:
         self._waiting: dict[Watched, list[Signal]] = {}
 
     def served(self, task: Task, request: Request) -> None:
-        """Record that a request has taken effect; wake tasks that pause because of what it has written."""
+        """Record that a request has taken effect; wake tasks that pause until what it wrote changes."""
         rabbit = request.service == "rabbitmq"
         if request.operation in _WRITES if rabbit else request.operation not in _READS:
             for place in _places(request):
@@ -43,7 +41,9 @@ class Looks:
             seen[place] = self._written.get(place, 0)
 
     def pause(self, seconds: float, calm_s: float) -> None:
-        """Let the calling task pause for `seconds`; if nothing that it has read changes, longer, at most for `calm_s`."""
+        """Let the calling task pause between two polls: for `seconds` if something it has read since its last pause was written meanwhile,
+        or it read nothing. Otherwise it pauses until something it has read is written, for at most `calm_s`.
+        """
         task = self._kernel.task
         seen = self._read.pop(task, {})
         if calm_s <= seconds or not seen or any(self._written.get(place, 0) != times for place, times in seen.items()):

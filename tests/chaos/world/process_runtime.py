@@ -54,7 +54,7 @@ class VirtualRuntime(runtime.ThisProcess):
 
     @property
     def _process(self) -> Process:
-        """The process whose task is running now."""
+        """The process whose task is running now; outside of all tasks the process "outside"."""
         current = getcurrent()
         return current.process if isinstance(current, Task) else self._outside
 
@@ -91,6 +91,7 @@ class VirtualRuntime(runtime.ThisProcess):
         self._looks.pause(seconds, calm_s)
 
     def thread(self, target: Callable[..., object], *args: Any, name: str | None = None) -> "VirtualThread":
+        """Return a thread of the running process, not yet started."""
         return VirtualThread(self._kernel, self._process, target, args, name or "thread")
 
     def event(self) -> "VirtualEvent":
@@ -120,6 +121,7 @@ class VirtualThread:
         self._task: Task | None = None
 
     def start(self) -> None:
+        """Start the thread. Raises Killed if its process is dead."""
         self._process.check()
         self._task = self._kernel.spawn(self._target, *self._args, process=self._process, name=self._name)
 
@@ -139,6 +141,7 @@ class VirtualEvent:
         self._kernel, self._signal, self._set = kernel, Signal(), False
 
     def set(self) -> None:
+        """Set the event for good, and wake all tasks that wait for it."""
         self._set = True
         self._signal.set()
 
@@ -146,6 +149,7 @@ class VirtualEvent:
         return self._set
 
     def wait(self, timeout: float | None = None) -> bool:
+        """Wait until the event is set, for at most `timeout` seconds. Return whether it is set."""
         if not self._set:
             self._kernel.wait(self._signal, float("inf") if timeout is None else timeout)
         return self._set
@@ -158,6 +162,7 @@ class VirtualLock:
         self._kernel, self._free, self._held = kernel, Signal(), False
 
     def __enter__(self) -> bool:
+        """Wait until the lock is free, take it, and return True."""
         while self._held:
             self._kernel.wait(self._free)
         self._held = True
@@ -197,7 +202,9 @@ class OfTask:
 
 @contextmanager
 def installed(kernel: Kernel, looks: Looks | None = None) -> Iterator[None]:
-    """Let this process's code use the virtual world's runtime within the block, and refuse real blocking calls in its tasks."""
+    """Let this process's code use the virtual world's runtime within the block, and raise BlocksForReal for real blocking calls in its
+    tasks. The audit hook that does so stays installed for good.
+    """
     global _watching
     if not _watching:
         sys.addaudithook(_refuse)  # for good: Python has no way to take one back

@@ -14,10 +14,11 @@ SETS_UP = ("initialise", "collect", "client")
 
 
 def repeats_what_was_not_kept(run: JudgedRun) -> list[str]:
-    """An attempt begins at the newest round that all members of one before it could start from when it began, or later; with state in
-    databases one before that, since an unfinished decision is made again. Whoever sets it up has marked all before it as overtaken by then,
-    also those that one between was to mark, which may have been killed before. What sets a state up stores all members' models last, which
-    say that it is whole. The first checkpoint that a process takes up is the newest of its own that there was at its request before.
+    """Return findings about attempts that repeat work whose result was kept, or set up their state in the wrong order. An attempt begins at
+    the newest round that all members of an earlier attempt could start from, or later; with state in databases at most one round earlier,
+    since an unfinished decision is made again. Whoever sets up an attempt's state must have marked all earlier attempts as overtaken, and
+    stores all members' models last, which mark the state as complete. The first checkpoint that a process reads must be the newest of its
+    own that existed at its previous request.
     """
     kept: dict[int, dict[int, dict[int, int]]] = defaultdict(lambda: defaultdict(dict))  # when each round's state came
     begun, all_begun = dict[int, tuple[int, set[int]]](), set[int]()
@@ -106,11 +107,11 @@ _LATE_KEPT = {"[wmup][^kbr]*d": "agrees on what follows a round, and has not kep
 
 
 def keeps_the_order(run: JudgedRun) -> list[str]:
-    """A program asks for its lease before each message, and behind each checkpoint whether the run is over. A function asks behind what it
-    stored, a worker behind its checkpoint, a first step behind what it took over and deleted of an attempt before, whether its attempt was
-    overtaken, before it answers or says that the run is finished. MLLess's
-    worker stores its update, then its report, then announces it; the supervisor its word, or looks for one that stands. Who agrees on what
-    follows an epoch has kept the round that begins then, where one is kept there.
+    """Return findings about processes that do two things in the wrong order. A program checks its lease before each message, and after each
+    checkpoint whether the run is over. A function checks after its writes, a worker after its checkpoint, and a first step after it took
+    over or deleted data of an earlier attempt, whether its attempt was overtaken, before it answers or marks the run as finished. MLLess's
+    worker stores its update, then its report, then announces the report; the supervisor stores its word before announcing it, or has seen
+    that one exists. Whoever makes a decision after an epoch has first kept the round that begins then, if `run.keeps`.
     """
     did, own = defaultdict[str, str](str), dict[str, str]()
     for entry in run.history.entries:
@@ -132,8 +133,9 @@ def keeps_the_order(run: JudgedRun) -> list[str]:
 
 
 def clears_away_behind_every_attempt(run: JudgedRun) -> list[str]:
-    """Who says that the run is finished has looked for checkpoints of every attempt that has written one. Who has found that nobody needs
-    its attempt's state any more answers when it has taken its own checkpoints back, unless the store did not let it.
+    """Return findings about checkpoints that nobody clears. Whoever marks the run as finished must have listed the checkpoints of every
+    attempt that has written one. Whoever has read that its attempt's state is no longer needed deletes its own checkpoints before it
+    answers, unless a delete request of it failed.
     """
     wrote, kept, found = dict[int, str](), dict[str, tuple[str, int]](), list[str]()  # a key's writer, and its attempt
     looked, unneeded, failed = defaultdict[str, list[str]](list), defaultdict[str, set[int]](set), set[str]()
@@ -178,13 +180,13 @@ _RECORD = re.compile(r"runs/[^/]+/records/.*")
 
 
 def ends_in_time(run: JudgedRun) -> list[str]:
-    """Whoever is gone for good is waited for once."""
+    """Return a finding if the run took longer than `run.within_s`: whoever is gone for good may be waited for only once."""
     late = run.within_s and run.outcome.seconds > run.within_s
     return [f"the run took {run.outcome.seconds:.0f} s where {run.within_s:.0f} s are enough"] if late else []
 
 
 def rounds_never_fall(run: JudgedRun) -> list[str]:
-    """What an asynchronous peer has averaged of another is never older than what it had averaged before."""
+    """Return findings about asynchronous peers that averaged an older version of another peer's model than they had averaged before."""
     return [
         f"peer {peer}, round {round}: has averaged peer {other}'s {now.get(other)} behind {version}"
         for peer, by_round in run.seen.items()

@@ -62,7 +62,9 @@ class VirtualConnection:
         self.is_open = False
 
     def _ask(self, operation: str, keys: tuple[str, ...], work: Callable[[], Any], *, body: bytes = b"") -> Any:
-        """Carry `work` on the broker there and its result back. Raises pika's errors."""
+        """Carry `work` to the broker and return its result. Raises pika's errors, ServerRefusal if the broker refuses; the connection is
+        closed after an error of the broker or a lost reply.
+        """
         if not self.is_open:
             raise amqp.ChannelWrongStateError("Channel is closed.")
 

@@ -28,8 +28,7 @@ class Request:
 
 class LostReply(Exception):
     """Raised in place of a reply that was lost: the connection broke, or, if `silent`, nothing came for as long as the client waits.
-
-    Whether the request took effect is not known. A silent loss is raised only after the client's timeout has passed.
+    Whether the request took effect is not known.
     """
 
     def __init__(self, *, silent: bool = False) -> None:
@@ -48,8 +47,8 @@ class ServerRefusal(Exception):
 
 
 class Carry(Protocol):
-    """The way to a server and back: returns the reply that effect() gave. What effect() raises goes through unchanged: LostReply, from a
-    server that is down, or what the server's stand-in has for its own client.
+    """A function that carries a request to its server and returns the reply that effect() gave. It passes on what effect() raises:
+    LostReply from a server that is down, or an error of the server's stand-in for its own client.
     """
 
     def __call__(self, request: Request, effect: Effect) -> Any: ...

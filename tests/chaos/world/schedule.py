@@ -92,7 +92,7 @@ class Fault:
 
 
 def refusal_of(fault: Fault) -> str:
-    """Return the code that a refusal answers."""
+    """Return the error code of a refusal: its own, or its service's first."""
     return fault.code or REFUSALS[fault.service][0]
 
 
@@ -150,9 +150,10 @@ IF_NONE = " if none"  # ends the sort of a conditional write
 
 @dataclass(frozen=True)
 class Terrain:
-    """Where faults can strike: how a run went undisturbed. `requests`: of each role, when it asked and for what. `messages`, `deliveries`:
-    what it sent, how often it was invoked. `kinds`: what the architecture can meet. `again`: what each role asks for once more, behind
-    `requests`, in a run that was stopped at `again_s` and resumed. `may_go`: how many workers the others go on without.
+    """The places where faults can strike, taken from an undisturbed run. `requests`: of each role, (seconds, sort of request) in order;
+    `messages`, `deliveries`: how many messages each role sent, and how often it was invoked; `programs`: roles of programs; `kinds`: faults
+    that can happen to the architecture; `again`: requests that each role makes in addition if the run is stopped at `again_s` and resumed;
+    `may_go`: number of workers that the others can continue without.
     """
 
     requests: Mapping[str, Requests]
@@ -179,8 +180,8 @@ KILLS = 2  # of one role, before its retries may be used up
 
 
 def pass_by(faults: Sequence[Fault], *, may_go: int = 0) -> bool:
-    """Whether a run must get over these by itself: nobody has to resume it, but where its client died. `may_go`: how many workers it goes
-    on without.
+    """Return whether a run must survive these faults without being resumed, except after its client's death. `may_go`: number of workers
+    that the others can continue without.
     """
     limits = limits_of(faults)
     timeout_s = limits.get("timeout_s", inf)
@@ -197,29 +198,33 @@ def limits_of(faults: Sequence[Fault]) -> dict[str, float]:
 
 
 def gone(faults: Sequence[Fault]) -> set[str]:
-    """The roles that nobody plays any more."""
+    """Return the roles that nobody plays any more until the run is resumed."""
     return {fault.role for fault in faults if fault.kind == "gone"}
 
 
 def ends_client(fault: Fault) -> bool:
-    """Whether a client may end by this fault, though the run goes on."""
+    """Return whether a client may end by this fault, though the run goes on."""
     return fault.kind == "client_dies" or fault.role == "client"
 
 
 def _passes(fault: Fault, *, at_most_s: float) -> bool:
-    """Return whether a run survives the fault without being resumed by an operator. `at_most_s`: longest duration that a fault may have."""
+    """Return whether a run survives the fault without being resumed by an operator, or the fault can end only the client. `at_most_s`:
+    longest duration that a fault may have.
+    """
     within_s = min(at_most_s, PASSES_S.get(fault.kind, -inf))
     return ends_client(fault) or fault.kind in ALWAYS_PASS or fault.seconds <= within_s
 
 
 def as_json(faults: Sequence[Fault]) -> list[dict[str, Any]]:
-    """What differs from a fault that has only a kind."""
+    """Return the faults as JSON objects with their kind and the fields that differ from the defaults."""
     bare = {each.name: each.default for each in fields(Fault) if each.name != "kind"}
     return [{k: v for k, v in asdict(fault).items() if k == "kind" or v != bare[k]} for fault in faults]
 
 
 def from_json(given: Any, terrain: Terrain) -> tuple[Fault, ...]:
-    """Raises UserError where it is no list of faults, or one that this architecture cannot meet."""
+    """Return the faults that JSON data describe. Raises UserError if `given` is not a list of faults, or has one that cannot happen to this
+    experiment.
+    """
     if not isinstance(given, list):
         raise UserError(f"faults: {type(given).__name__}; expected a list of faults, as `crossover chaos` prints it")
     return tuple(_fault(number, each, terrain) for number, each in enumerate(given, start=1))

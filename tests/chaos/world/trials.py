@@ -61,10 +61,13 @@ class Trials:
 
     @property
     def architecture(self) -> Architecture:
+        """The experiment's architecture."""
         return architecture_of(self.experiment)
 
     def yardstick(self, world: VirtualWorld) -> Yardstick:
-        """Return what one process comes to, after each epoch; empty if what a round combines, or who takes part, depends on who is late."""
+        """Return the expected results after each epoch, computed in one process; empty if what a round combines, or who takes part, depends
+        on who is late.
+        """
         if self.experiment.p2p.mode != "synchronous" or self._setting("scale_in"):
             return {}
         # No update is on its way across a checkpoint.
@@ -81,9 +84,8 @@ class Trials:
 
     @cached_property
     def undisturbed(self) -> tuple[RunOutcome, Terrain]:
-        """A run in which nothing goes wrong, and where faults can strike.
-
-        Raises UserError where that fails already, AssertionError where it breaks another promise.
+        """The outcome of a run in which nothing goes wrong, and the places where faults can strike; computed once. Raises UserError if that
+        run fails, AssertionError if it breaks a promise.
         """
         nemesis = Disturbed()
         world = self._world(0, nemesis)
@@ -115,7 +117,9 @@ class Trials:
         return outcome, terrain
 
     def _resumed(self, at_s: float, asked: Mapping[str, Requests]) -> dict[str, Requests]:
-        """What each role asks for once more where the client dies in the middle, and another stops the run and resumes it."""
+        """Return the requests that each role makes in addition if the client dies at `at_s`, and another client stops the run and resumes
+        it. `asked`: each role's requests in the undisturbed run. Empty if no client stopped the run in _TRIES seeds.
+        """
         for seed in range(_TRIES):
             nemesis = Disturbed([Fault(kind="client_dies", at_s=at_s, seconds=0.1)])
             self._world(seed, nemesis).run()
@@ -126,19 +130,19 @@ class Trials:
 
     @property
     def _adds(self) -> bool:
-        """Whether all updates are sent whole and applied at once: of values of which any sum is exact, the bits of the average.
-        BatchNorm's are none, since their momentum is 0.1, so there the model has no such.
+        """Whether MLLess sends all updates whole and applies them at once, so that the result has the bits of the average. The model then
+        has no BatchNorm buffers, whose momentum of 0.1 makes sums inexact.
         """
         return self._removes and self._setting("threshold") == 0.0 and not self._setting("slack")
 
     @property
     def _removes(self) -> bool:
-        """Whether a supervisor removes who is silent for too long."""
+        """Whether the architecture removes workers that are silent for too long."""
         return "adds_what_others_average" in self.architecture.claims
 
     @property
     def _may_go(self) -> int:
-        """How many workers the others go on without."""
+        """How many workers the others can continue without."""
         return self.experiment.workers - 1 if self._removes or tolerates_failures(self.experiment) else 0
 
     def _setting(self, name: str) -> Any:
@@ -152,8 +156,8 @@ class Trials:
         return PARAMETERS, 0 if self._adds else BUFFERS
 
     def _world(self, seed: int, nemesis: Disturbed) -> VirtualWorld:
-        """Every even seed has a checkpoint at least every `OFTEN` rounds, since a reduced run may have no more than one otherwise; and half
-        of them an invocation for each minibatch, which may change nothing that is learnt.
+        """Return the virtual world of a seed, with the nemesis's limits. Every even seed has a checkpoint at least every OFTEN rounds; half
+        of these have an invocation for each minibatch, which must not change what is learnt.
         """
         functions, exchange = self.experiment.functions, self.experiment.exchange
         if seed % 2 == 0:
@@ -179,7 +183,7 @@ class Trials:
 
     @property
     def _limits(self) -> list[str]:
-        """Which of LIMITS this experiment has."""
+        """The names in LIMITS that apply to this experiment."""
         program, steps = self.architecture.program is not None, self.architecture.run or self.architecture.machines
         has = {
             "part_bytes": program and steps and self.experiment.p2p.average_in == "lambda",

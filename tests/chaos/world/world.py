@@ -43,7 +43,9 @@ CODE: Mapping[str, Any] = {"digest": "", "settings": {}, "files": {}}  # the sam
 
 @dataclass(slots=True)
 class VirtualCall:
-    """A request in progress: which process made it, when, and its outcome."""
+    """A request in progress: which process made it, when, and its outcome. `outcome`: "ok", the name of the error, or "" before the server
+    has seen it.
+    """
 
     number: int
     request: Request
@@ -67,21 +69,21 @@ class Nemesis(Protocol):
         """React to a request that has taken effect. Raises LostReply."""
 
     def delivered(self, function: str, event: Mapping[str, Any]) -> Delivery:
-        """An invocation. Raises machines.Failed, as Lambda refuses one."""
+        """Return how an invocation is delivered. Raises machines.Failed if Lambda throttles it."""
         ...
 
     def starting(self, machine: str, name: str) -> None:
-        """An execution. Raises machines.Failed."""
+        """React to the start of an execution. Raises machines.Failed if Step Functions throttles it."""
 
     def began(self, world: "VirtualWorld") -> None:
-        """Before anything happens: the place for tasks of its own."""
+        """Prepare the world before anything happens in it, for example by starting tasks of the nemesis."""
 
     def boot_s(self, number: int) -> float:
-        """By how much later instance `number` comes than it would."""
+        """Return by how many seconds instance `number` boots later than usual."""
         ...
 
     def resumes_after_s(self) -> float:
-        """How long after a client's end another resumes the run."""
+        """Return how many seconds after a client's end another one resumes the run."""
         ...
 
 
@@ -105,8 +107,8 @@ class Nothing:
 
 @dataclass
 class RunOutcome:
-    """The result of a run. `model`: SHA-256 of its final model, "" if there is none; `left`: what each service still
-    contains at the end.
+    """The result of a run. `failure`: error of the last client, "" if the run ended well; `model`: SHA-256 of the final model, "" if there
+    is none; `clients`: number of clients that followed the run; `left`: what each service still contains at the end.
     """
 
     run: str
@@ -180,8 +182,8 @@ class VirtualWorld:
         return seconds * (0.6 + 0.6 * drawn + 4.0 * drawn**16)
 
     def asks(self, operation: str, effect: Callable[[], Any] = lambda: None) -> Any:
-        """Send a request of the calling task to one of AWS's own APIs, repeated as boto3 repeats it, and return its result. Raises
-        Unavailable.
+        """Send a request of the calling task to one of AWS's own APIs, repeated as boto3 repeats it, and return what `effect` returned.
+        Raises Unavailable after ASKED failures.
         """
         asked = Request("aws", operation, ("",), within_s=SILENT_S)
         for number in range(ASKED):
@@ -198,7 +200,9 @@ class VirtualWorld:
         self.kernel.sleep(self.spread(self.minibatch_s * share))
 
     def carry(self, request: Request, effect: Effect) -> Any:
-        """Carry a request to its server and its reply back, as tests/chaos/world/requests.py says."""
+        """Carry a request to its server and its reply back, and return the reply; the nemesis may intervene. Raises what the server or the
+        nemesis raises, such as LostReply or ServerRefusal. A silent loss is raised only after the client's timeout.
+        """
         kernel = self.kernel
         service = _SERVICES[request.service](self.calibration)
         task = kernel.task
@@ -229,13 +233,13 @@ class VirtualWorld:
     # --- processes --------------------------------------------------------------------------------------------------------
 
     def clients(self, process: Process) -> Clients:
-        """Return new clients for a process, whose connections end with it."""
+        """Return new clients for a process; their connections break when the process ends."""
         found = VirtualClients(self.servers, self.run_machine)
         process.at_end = found.cut
         return found
 
     def resources(self, process: Process) -> Resources:
-        """Return the resources of a process that starts."""
+        """Return the resources of a process that starts, and register the process to be killed at the end of the world."""
         self.processes.append(process)
         return Resources(self.clients(process), make_learner=self._learner)
 
@@ -260,7 +264,9 @@ class VirtualWorld:
         return found
 
     def _shared(self, what: str, make: Callable[..., Any]) -> Any:
-        """Return an object that worlds of the same experiment share and do not change; created at the first call."""
+        """Return an object that worlds of the same experiment share and do not change; `make` creates it at the first call. `what`: name of
+        the object.
+        """
         key = f"{what} {self.minibatches} {self.resolved}"
         if key not in _made:
             _made[key] = make(minibatches=self.minibatches)
@@ -292,7 +298,9 @@ class VirtualWorld:
     # --- a run ------------------------------------------------------------------------------------------------------------
 
     def run(self) -> RunOutcome:
-        """Run the world from the first client until everything has ended, and return the result."""
+        """Run the world from the first client until everything has ended, and return the result. All processes are killed at the end, also
+        if the run raises.
+        """
         with installed(self.kernel, self.looks), patch.object(schedule, "PART_BYTES", self.part_bytes):
             self.nemesis.began(self)
             process = Process(self.kernel, "operator", of_the_world=True)

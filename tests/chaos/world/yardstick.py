@@ -25,7 +25,9 @@ from tests.chaos.world.learner import ExactLearner
 
 @dataclass(frozen=True)
 class EpochResult:
-    """The expected state after an epoch: SHA-256 of the model, result of the evaluation, and whether training ends here."""
+    """The expected state after an epoch: SHA-256 of the model ("" if unknown), loss and metric of the evaluation, and whether training ends
+    here.
+    """
 
     model: str
     loss: float
@@ -37,7 +39,7 @@ Yardstick = Mapping[int, EpochResult]  # by epoch; empty if what a run comes to 
 
 
 def measure_reference(experiment: Experiment, dataset: Dataset, learner: ExactLearner) -> Yardstick:
-    """Return the results of the single-process reference. `experiment`: resolved."""
+    """Return the results of the single-process reference after each epoch. `experiment`: already resolved by its architecture."""
     models: list[str] = []
 
     def keep(round: int, state: RoundState) -> None:
@@ -67,7 +69,9 @@ def ends_training(training: Training, evaluated: Sequence[tuple[float, float]], 
 
 
 def measure_mlless(experiment: Experiment, dataset: Dataset, learner: ExactLearner) -> Yardstick:
-    """Return the results of MLLess's algorithm without removals: all workers in one loop. `experiment`: resolved."""
+    """Return the results of MLLess's algorithm without removals after each epoch: all workers in one loop. `experiment`: already resolved
+    by its architecture.
+    """
     return _MLLessInOneProcess(experiment, dataset, learner).train()
 
 
@@ -100,7 +104,7 @@ class _MLLessInOneProcess:
         self._evaluated: list[tuple[float, float]] = []
 
     def train(self) -> Yardstick:
-        """Return the results after each epoch."""
+        """Train until the training ends, and return the results by epoch."""
         found: dict[int, EpochResult] = {}
         applied, every = 0, self._experiment.functions.checkpoint_every  # steps that all have applied
         for step in range(self._days.rounds):
@@ -120,7 +124,9 @@ class _MLLessInOneProcess:
         return found
 
     def _compute(self, step: int, rank: int) -> None:
-        """Compute the worker's gradient at its own model, step, and take what is significant out of its residual."""
+        """Compute a worker's gradient at its own model, take a local step, and move the significant part of its residual into its updates
+        to apply.
+        """
         worker, training, learner = self._workers[rank], self._experiment.training, self._learner
         base = self._shared.clone()
         for _, update in sorted(worker.on_the_way.items()):
@@ -156,7 +162,7 @@ class _MLLessInOneProcess:
         return [self._answers[rank][number] for number in self._days.list_minibatches(step)]
 
     def _filter(self, step: int, base: Tensor, residual: Tensor) -> Tensor | None:
-        """Return what is significant of `residual`, and set it to zero there; None if nothing is."""
+        """Return the significant part of `residual` as an encoded update, and set it to zero there; None if nothing is significant."""
         count, threshold = residual.numel() - self._learner.buffers, self._settings.threshold
         indices, values = residual.new_empty(0, dtype=torch.int64), residual.new_empty(0)
         if self._settings.filter == "coordinate":
