@@ -352,9 +352,10 @@ def _vary_sizes(
     for memory_mb in sorted({*MEMORY_MB, own, least_mb(stored.batch_size)}):
         for threads in sorted({1, threads_of(base), ceil(vcpus(memory_mb) - 0.02)}):
             for light_mb in LIGHT_MB if light else LIGHT_MB[-1:]:
-                sized = replace(stored, memory_mb=memory_mb, threads=threads, light_mb=light_mb)
                 for per_invocation in MINIBATCHES_PER_INVOCATION[-1:] if parallel else MINIBATCHES_PER_INVOCATION:
-                    yield replace(sized, per_invocation=per_invocation)
+                    yield replace(
+                        stored, memory_mb=memory_mb, threads=threads, light_mb=light_mb, per_invocation=per_invocation
+                    )
 
 
 # --- as an experiment ------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ whoever waits for the slowest of several waits longer than for one that is as fa
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from math import ceil, exp, prod, sqrt
+from math import ceil, exp, inf, prod, sqrt
 from typing import Any, Literal, TypeVar
 
 from crossover.advice.candidates import LIGHT_MB, Candidate, experiment_of
@@ -36,6 +36,7 @@ from crossover.workflow.infrastructure import uses_bus
 T = TypeVar("T")
 
 USUAL_HOST = "m7g.large"
+MOST_THREADS = ceil(vcpus(MAX_MEMORY_MB))  # of a function
 STRAGGLER_DISCOUNT = 0.96  # stragglers of one seed make a run up to 2 % quicker than none do, and a short run more
 LUCKY_SIGMAS = 3.0
 NEGLIGIBLE_SIGMA = 1e-9  # of a factor that is drawn, to keep the order of draws, and makes no difference
@@ -225,7 +226,7 @@ class Question:
             self._count_work, candidate.workers, candidate.batch_size, candidate.limit, candidate.every
         )
         evaluated_s = 0.0  # all wait for the one that does it
-        if not candidate.instance:
+        if not candidate.instance or candidate.gpu:
             whole_s = sample_s / self.workload.training_share
             validating_s = batch_s + self.workload.validation_samples * whole_s
             evaluations = -(-epochs // self.span(candidate))
@@ -325,16 +326,27 @@ class Question:
         """Return (for computing, for everything else): lower bounds for the random factors by which stragglers change the times of a
         candidate's run. The factors of hosts are not included.
         """
-        minibatches = self._drawn_epochs(candidate) * len(self.workload_of(candidate).samples)
-        every = len(self.workload_of(candidate).samples) if candidate.every == "epoch" else candidate.every
-        rounds = max(1, minibatches // every)
+        each = candidate
+        share = (each.workers, each.batch_size, each.limit, each.every)
+        return self._get_cached(self._compute_least_factors, *share, each.has_minibatch_map, self._drawn_epochs(each))
+
+    def _compute_least_factors(
+        self, workers: int, batch_size: int, limit: int | None, every: int | Literal["epoch"], mapped: bool, epochs: int
+    ) -> tuple[float, float]:
+        """Return the two bounds of `_least_factors`, which caches them. `limit`: number of training samples to use, None for all; `every`:
+        minibatches in a round; `mapped`: whether functions compute a round's minibatches side by side; `epochs`: number of epochs whose
+        stragglers count.
+        """
+        each_epoch = len(self._get_cached(self._workload, workers, batch_size, limit).samples)
+        minibatches = epochs * each_epoch
+        rounds = max(1, minibatches // (each_epoch if every == "epoch" else every))
         cloud = self.calibration
 
         def least(sigma: float, count: int) -> float:
             """Return a lower bound for the mean of `count` random factors with the standard deviation `sigma`."""
             return min(STRAGGLER_DISCOUNT, exp(-LUCKY_SIGMAS * sigma / sqrt(count)))
 
-        computed = rounds if candidate.has_minibatch_map else minibatches
+        computed = rounds if mapped else minibatches
         return least(cloud.compute_sigma, computed), least(cloud.request_sigma, rounds)
 
     def _estimate_from_quantities(
@@ -359,37 +371,51 @@ class Question:
         """Return a copy of the candidate with the quickest functions and the usual hosts. Candidates with the same copy, called their
         shape, differ only in how fast they compute, so that one simulation gives bounds for all of them.
         """
-        return self._get_cached(self._find_shape, candidate)
+        each = candidate
+        instance, host = self._get_cached(self._find_equivalents, each.instance, each.host)
+        memory_mb, threads = (MAX_MEMORY_MB, MOST_THREADS) if each.memory_mb else (0, each.threads)
+        key = (
+            "shape", each.architecture, each.workers, each.batch_size, each.every, each.updates, each.what, each.compression, memory_mb,
+            threads, each.per_invocation, each.channel, each.compute, host, each.on, instance, each.limit,
+        )  # fmt: skip
+        if key not in self._known:
+            sizes = replace(each, memory_mb=memory_mb, threads=threads, light_mb=LIGHT_MB[-1])
+            self._known[key] = replace(sizes, instance=instance, host=host, spot=False)
+        found: Candidate = self._known[key]
+        return found
 
-    def _find_shape(self, candidate: Candidate) -> Candidate:
-        """Return the candidate's shape, a copy with the quickest functions and the usual hosts; `shape` caches it."""
-        network = figures.load_instances().get(candidate.host)
-        usual = figures.load_instances().get(USUAL_HOST)
-        alike = network and usual and network.bytes_s == usual.bytes_s
-        return replace(
-            candidate,
-            instance=candidate.instance if candidate.gpu else figures.find_equivalent_type(candidate.instance),
-            host=USUAL_HOST if candidate.host and alike else candidate.host,
-            spot=False,
-            memory_mb=MAX_MEMORY_MB if candidate.memory_mb else 0,
-            light_mb=LIGHT_MB[-1],
-            threads=ceil(vcpus(MAX_MEMORY_MB)) if candidate.memory_mb else candidate.threads,
+    def _find_equivalents(self, instance: str, host: str) -> tuple[str, str]:
+        """Return (instance type, database host): the types that a shape has instead of `instance` and `host`, with the same network."""
+        known, usual = figures.load_instances().get(host), figures.load_instances().get(USUAL_HOST)
+        alike = known and usual and known.bytes_s == usual.bytes_s
+        return (
+            instance if instance.startswith("g") else figures.find_equivalent_type(instance),
+            USUAL_HOST if host and alike else host,
         )
 
     def family(self, shape: Candidate) -> Candidate:
         """Return a key that shapes have in common if the same number of workers exchange the same vectors. They differ in minibatch size,
-        in the number of minibatches between exchanges and, without GPUs, in the instance type.
+        in the number of minibatches between exchanges and in the instance type; a single GPU keeps its type, because its checkpoints go by
+        time.
         """
         known = figures.load_instances().get(shape.instance)
-        replaceable = known is not None and known.bytes_s is not None and not shape.gpu
+        if shape.gpu and known is not None:  # whose network must not be what limits them
+            through_store = shape.workers > 1 and self.base.gpu.exchange == "s3"
+            replaceable = through_store and (known.bytes_s or inf) >= self.calibration.instance_objects.client_bytes_s
+        else:
+            replaceable = known is not None and known.bytes_s is not None
         return replace(shape, batch_size=1, every=1, limit=None, instance="" if replaceable else shape.instance)
 
     def lightness(self, shape: Candidate) -> tuple[float, ...]:
         """Return a sort key, as a tuple of numbers, for the shapes of one family (see `family`). The largest key has the shape with the
-        least to exchange: the fewest exchanges, the fewest minibatches, the fastest network.
+        least to exchange: the fewest exchanges, the fewest minibatches, the fastest network; of GPUs the slowest, which hides most of what
+        is read ahead.
         """
         every = len(self.workload_of(shape).samples) if shape.every == "epoch" else shape.every
         known = figures.load_instances().get(shape.instance)
+        if shape.gpu:
+            _, sample_s = self._get_cached(self._gradient_times, shape.memory_mb, shape.threads, shape.instance)
+            return (every * shape.batch_size, shape.batch_size, sample_s)
         network = ((known.bytes_s or 0.0), known.vcpus) if known else (0.0, 0.0)
         return (every * shape.batch_size, shape.batch_size, *network)
 
@@ -463,8 +489,12 @@ class Question:
         `shape`: the shape that was simulated, if it is another one of the same family. The bound is then less close.
         """
         own_shape = self.shape(candidate)
-        share = 1.0 if shape in (None, own_shape) else RELATED_SHARE
-        own, quickest, profiled = (self._computing_time(each) for each in (candidate, own_shape, shape or own_shape))
+        shape = shape or own_shape
+        # A slower GPU that does all else alike hides at least as much of what is read ahead.
+        alike = shape == own_shape or (shape.gpu and replace(shape, instance=own_shape.instance) == own_shape)
+        share = 1.0 if alike else RELATED_SHARE
+        own = self._computing_time(candidate)
+        quickest, profiled = (self._get_cached(self._computing_time, each) for each in (own_shape, shape))
         if profile.unshared is None:
             return self._bound_by_one_profile(candidate, profile, own, profiled, share)
         queued, alone = (

@@ -279,12 +279,11 @@ class _Search:
         self.found, self._question, self._candidates, self._evaluated = SearchResult(), question, candidates, evaluated
         self.bounds = {number: question.bound_by_computing(each) for number, each in enumerate(candidates)}
         self._bounded_by = dict[int, Candidate]()  # by the number of the candidate: whose profile its bound is from
-        self._lightest = dict[Candidate, Candidate]()  # shape by family
+        families = dict[Candidate, list[Candidate]]()
         for shape in {question.shape(each) for each in candidates}:
-            family = question.family(shape)
-            known = self._lightest.get(family)
-            if known is None or self._order(shape) > self._order(known):
-                self._lightest[family] = shape
+            families.setdefault(question.family(shape), []).append(shape)
+        lightest = [(max(shapes, key=self._order), shapes) for shapes in families.values()]
+        self._lightest = {shape: first for first, shapes in lightest for shape in shapes}  # of its family, by shape
         self._profiles = dict[Candidate, Profile]()
         self._fronts = dict[str, list[Estimate]]()  # of the simulated, by what updates they make
 
@@ -320,16 +319,21 @@ class _Search:
                 heapq.heappush(groups[group(self._candidates[number])], (self.bounds[number].usd, number))
 
     def _take_cheapest(self, heap: list[tuple[float, int]], within: Estimate, least: float) -> Iterator[int]:
-        """Remove from `heap`, and yield, the indices of up to CANDIDATES_PER_FORM candidates whose lower bounds are below `least` dollars,
-        the lowest first. `heap`: (lower bound in dollars, index) of one group's candidates; candidates whose bounds exceed `within` are
-        removed but not yielded.
+        """Remove from `heap`, and yield, the indices of up to CANDIDATES_PER_FORM candidates whose lower bounds are below `least` dollars
+        and need a simulation to become closer, the lowest first. `heap`: (lower bound in dollars, index) of one group's candidates;
+        candidates whose bounds exceed `within` are removed but not yielded.
         """
         count = 0
         while heap and heap[0][0] * (1 + SLACK) < least and count < CANDIDATES_PER_FORM:
             number = heapq.heappop(heap)[1]
-            if number in self.bounds and self.bounds[number].is_within(within):
-                yield number
-                count += 1
+            if number not in self.bounds or not self.bounds[number].is_within(within):
+                continue
+            if self._tighten_by_known(number):
+                if number in self.bounds:
+                    heapq.heappush(heap, (self.bounds[number].usd, number))
+                continue
+            yield number
+            count += 1
 
     def find_front(self) -> None:
         """Find the Pareto front: simulate, the most promising first, every candidate that no simulated one beats in both seconds and
@@ -341,8 +345,12 @@ class _Search:
             taken = list[int]()
             while waiting and len(taken) < CANDIDATES_AT_ONCE:
                 number = heapq.heappop(waiting)[1]
-                if not self._is_beaten(number):
+                if self._is_beaten(number):
+                    continue
+                if not self._tighten_by_known(number):
                     taken.append(number)
+                elif number in self.bounds:
+                    heapq.heappush(waiting, (_rank(self.bounds[number]), number))
             for number in self._evaluate_closer(taken):
                 heapq.heappush(waiting, (_rank(self.bounds[number]), number))
 
@@ -374,13 +382,23 @@ class _Search:
             self._tighten_bound(number, shape)
         return [number for number in closer if number in self.bounds]
 
+    def _tighten_by_known(self, number: int) -> bool:
+        """Make the next closer evaluation of the candidate with the index `number`, and return True, if the simulation that it needs was
+        made before; otherwise return False.
+        """
+        shape = self._choose_shape(number)
+        if shape is None or shape not in self._profiles:
+            return False
+        self._tighten_bound(number, shape)
+        return True
+
     def _choose_shape(self, number: int) -> Candidate | None:
         """Return the shape whose simulation gives the next lower bound of the candidate with the index `number`; None if the candidate
         itself is to be simulated.
         """
         own = self._question.shape(self._candidates[number])
         if number not in self._bounded_by and own not in self._profiles:
-            return self._lightest[self._question.family(own)]
+            return self._lightest[own]
         return None if self._bounded_by.get(number) == own else own
 
     def _record_simulation(self, number: int, figures: Estimate) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from crossover import runtime, user_code
 from crossover.algorithms.schedule import image_side
@@ -30,7 +29,7 @@ from crossover.learning.samples import (
     resize_images,
 )
 from crossover.learning.sizes import StepCounts
-from crossover.learning.step_counts import OF_SAMPLES, count_step
+from crossover.learning.step_counts import OF_SAMPLES, MacCounter, count_step
 
 # --- fitness ----------------------------------------------------------------------------------------------------------
 
@@ -377,9 +376,9 @@ def _count_macs(training: Training, classes: int | None, shape: tuple[int, ...],
     module = build_skeleton(training, classes, shape)
     device = next(module.parameters()).device
     image = torch.zeros(shape).unsqueeze(0)
-    with _report_misfit(training, classes, shape), torch.no_grad(), FlopCounterMode(display=False) as counted:
+    with _report_misfit(training, classes, shape), torch.no_grad(), MacCounter() as counted:
         _run_forward(module, resize_images(image, side).to(device), training=False)
-    return int(counted.get_total_flops()) // 2
+    return int(counted.macs)
 
 
 def _repeat_sample(sample: Tensor, count: int) -> Tensor:
@@ -428,8 +427,8 @@ def _measure_evaluation(module: nn.Module, inputs: Tensor) -> tuple[int, int]:
     hooks: list[Callable[[], None]] = [
         layer.register_forward_hook(note_bytes).remove for layer in module.modules() if not list(layer.children())
     ]
-    with torch.no_grad(), _disable_fused_path(), FlopCounterMode(display=False) as counted:
+    with torch.no_grad(), _disable_fused_path(), MacCounter() as counted:
         _run_forward(module, inputs, training=False)
     for remove in hooks:
         remove()
-    return widest, counted.get_total_flops() // 2
+    return widest, counted.macs

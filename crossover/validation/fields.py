@@ -86,6 +86,7 @@ def _explain_unknown_architecture(asked: object) -> Iterator[str]:
         yield str(problem)
 
 
+@cache
 def _explain_unreadable(settings: type) -> str | None:
     """Return an error message if the dataclass `settings` of an architecture has a field that YAML cannot describe, otherwise None."""
     field = ""

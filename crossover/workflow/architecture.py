@@ -8,7 +8,7 @@ import sys
 import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
-from functools import partial
+from functools import cache, partial
 from math import inf
 from pathlib import Path
 from types import ModuleType
@@ -279,8 +279,14 @@ def architectures() -> list[str]:
     return sorted(
         name
         for name in names
-        if any(DEFINED.search((ROOT / file).read_text("utf-8", "replace")) for file in _find_files(name))
+        if any(_defines_architecture(ROOT / file, (ROOT / file).stat().st_mtime_ns) for file in _find_files(name))
     )
+
+
+@cache
+def _defines_architecture(file: Path, changed_ns: int) -> bool:
+    """Return whether the source `file` defines an ARCHITECTURE. `changed_ns`: its time of modification, after which it is read again."""
+    return DEFINED.search(file.read_text("utf-8", "replace")) is not None
 
 
 def find_settings_classes(

@@ -1,6 +1,8 @@
 """Counting what a step takes: nothing of the step stays in memory."""
 
 import gc
+import subprocess
+import sys
 
 import torch
 
@@ -20,3 +22,16 @@ def test_a_transformers_matrices_are_counted() -> None:
     """Torch evaluates it by one fused operation, which is no matrix product to the counter."""
     layer = torch.nn.TransformerEncoderLayer(32, nhead=4, dim_feedforward=64, batch_first=True)
     assert fitness.measure_module(layer, torch.zeros(16, 32)).macs >= 16 * (4 * 32 * 32 + 2 * 32 * 64)
+
+
+COUNT = """
+import sys, torch
+from crossover.learning import fitness
+fitness.measure_module(torch.nn.Linear(5, 3), torch.zeros(5))
+sys.exit("torch._dynamo" in sys.modules)
+"""
+
+
+def test_counting_imports_no_compiler() -> None:
+    """It takes longer than the counting."""
+    subprocess.run([sys.executable, "-c", COUNT], check=True, timeout=300)
