@@ -36,7 +36,7 @@ _CHANGES, _STAYS = re.compile("|".join(f"(?:{each})" for each in CHANGES)), re.c
 
 
 def right_model(run: JudgedRun) -> list[str]:
-    """Return a finding if the final model is not bitwise the expected one: the reference's, or that of MLLess's algorithm without removals."""
+    """Return a finding if the final model is not bitwise the expected one: that of the reference, or of MLLess's algorithm."""
     if run.outcome.model and run.model and run.outcome.model != run.model:
         return [f"the final model is {run.outcome.model[:8]}; expected {run.model[:8]}"]
     return []
@@ -140,7 +140,7 @@ def _written_too_late(run: JudgedRun) -> set[str]:
 
 
 def written_once(run: JudgedRun) -> list[str]:
-    """Return findings about keys whose value was replaced by another: the first write of a key must win, unless CHANGES allows the change."""
+    """Return findings about keys whose value was replaced by another, unless CHANGES allows it: the first write of a key must win."""
     return [_told("overwritten", entry) for entry in run.history.entries if _overwrites(entry)]
 
 
