@@ -4,6 +4,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from crossover.errors import Corrupt
@@ -15,7 +16,7 @@ from tests.chaos.world.judged import Models
 from tests.chaos.world.kernel import Process
 from tests.chaos.world.machines import Failed
 from tests.chaos.world.requests import LostReply, Request, ServerRefusal
-from tests.chaos.world.schedule import CONFLICT, IF_NONE, Fault, Side, limits_of, refusal_of
+from tests.chaos.world.schedule import CONFLICT, IF_NONE, Fault, FaultKind, Side, limits_of, refusal_of
 
 if TYPE_CHECKING:
     from tests.chaos.world.world import VirtualCall, VirtualWorld
@@ -25,6 +26,7 @@ RESTART_S = 5.0  # of a database or a broker that begins anew
 RESUME_S = 30.0  # after a run that failed
 
 
+_READS = frozenset({"GetObject", "HeadObject", "TENSOR.GET", "AI.TENSORGET", "EXISTS"})  # leave what they find
 _CHECKPOINT = re.compile(r"runs/[^/]+/checkpoint/(\d{12})/(\d+)/(\d{8})\.(\d{5})")
 
 
@@ -49,8 +51,17 @@ def _sort(request: Request) -> str:
     """Return the sort of a request: its operation and first key, with all numbers and identifiers replaced by #. A conditional write ends
     with IF_NONE.
     """
-    keys = [re.sub(r"[0-9a-f]{6,}|\d+", "#", key) for key in request.keys[:1]]
+    keys = map(_without_numbers, request.keys[:1])
     return " ".join((request.operation, *keys)) + IF_NONE * request.conditional
+
+
+@lru_cache(maxsize=16_384)
+def _without_numbers(key: str) -> str:
+    """Return the key with `#` in place of each number and digest."""
+    return _NUMBER.sub("#", key)
+
+
+_NUMBER = re.compile(r"[0-9a-f]{6,}|\d+")
 
 
 class Disturbed:
@@ -60,6 +71,9 @@ class Disturbed:
 
     def __init__(self, faults: Iterable[Fault] = ()) -> None:
         self.faults = tuple(faults)
+        self._by_kind: dict[str, list[Fault]] = defaultdict(list)
+        for fault in self.faults:
+            self._by_kind[fault.kind].append(fault)
         self.limits = limits_of(self.faults)
         self.history, self.struck = RequestHistory(), list[Fault]()
         self.requests, self.messages, self.deliveries = Counter[str](), Counter[str](), Counter[str]()
@@ -83,9 +97,9 @@ class Disturbed:
         )  # models, by round and worker
         self.seen: dict[int, dict[int, dict[str, int]]] = defaultdict(dict)  # of a peer, by round: what it has averaged
 
-    def _of(self, *kinds: str) -> list[Fault]:
-        """Return the schedule's faults of these kinds."""
-        return [fault for fault in self.faults if fault.kind in kinds]
+    def _of(self, kind: FaultKind) -> Sequence[Fault]:
+        """Return the schedule's faults of this kind. Most of the requests ask for three kinds."""
+        return self._by_kind.get(kind, ())
 
     def _strike(self, fault: Fault) -> None:
         """Record that a fault has taken effect."""
@@ -128,8 +142,11 @@ class Disturbed:
         nth, moved = self._nth, tuple(self._moved)
         changed: Iterable[tuple[str, str, str]] = [
             (each.name, "", each.said) if each.sent else (each.name, each.said, "") for each in moved
-        ] or zip(call.request.keys, self._found[call.number], self._values(call), strict=True)
-        del self._found[call.number]
+        ]
+        found = self._found.pop(call.number)
+        if not changed:
+            left = found if call.request.operation in _READS else self._values(call)
+            changed = zip(call.request.keys, found, left, strict=True)
         unheard = any(
             each.kind in ("kill", "gone", "lose") for each in self._strikes.get((call.process.role, nth, "after"), ())
         )
@@ -312,7 +329,9 @@ class Disturbed:
         for fault in self._of("limit"):
             self._strike(fault)
         world.servers.broker.moved = lambda *what: self._moved.append(Moved(*what))
-        for fault in self._of("memory_lost", "queues_lost", "client_dies", "taken"):
+        for fault in self.faults:
+            if fault.kind not in ("memory_lost", "queues_lost", "client_dies", "taken"):
+                continue
             nature = Process(world.kernel, "nature")
             world.kernel.spawn(self._at_its_moment, fault, process=nature, name=fault.kind)
 

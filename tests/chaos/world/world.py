@@ -3,20 +3,22 @@
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, lru_cache, partial
 from math import inf
 from typing import Any, Protocol
 from unittest.mock import patch
 
 from crossover.algorithms import schedule
 from crossover.errors import Unavailable
-from crossover.experiment import Experiment
+from crossover.experiment import Experiment, from_plain
 from crossover.learning.samples import Dataset
+from crossover.reports import prices as pricing
 from crossover.running.preparing import Materials
 from crossover.simulation.calibration import AWS, Calibration, Service
 from crossover.stores.clients import Clients
 from crossover.stores.keys import Keys
 from crossover.training.fleet import ServingSettings
+from crossover.workflow import context
 from crossover.workflow.architecture import Architecture, architecture_of, steps
 from crossover.workflow.context import Resources
 from crossover.workflow.state_machines import build_definitions
@@ -148,6 +150,7 @@ class VirtualWorld:
         self.kernel = Kernel(self.seed)
         self.looks = Looks(self.kernel)
         self.history: list[VirtualCall] = []
+        self.services = {name: make(self.calibration) for name, make in _SERVICES.items()}
         databases = {"per_worker": self.resolved.workers, "shared": 1, "none": 0}[self.architecture.tensor_hosts]
         if self.resolved.storage.channel == "s3":
             databases = 0
@@ -204,7 +207,7 @@ class VirtualWorld:
         nemesis raises, such as LostReply or ServerRefusal. A silent loss is raised only after the client's timeout.
         """
         kernel = self.kernel
-        service = _SERVICES[request.service](self.calibration)
+        service = self.services[request.service]
         task = kernel.task
         process = task.process
         try:
@@ -301,7 +304,12 @@ class VirtualWorld:
         """Run the world from the first client until everything has ended, and return the result. All processes are killed at the end, also
         if the run raises.
         """
-        with installed(self.kernel, self.looks), patch.object(schedule, "PART_BYTES", self.part_bytes):
+        with (
+            installed(self.kernel, self.looks),
+            patch.object(schedule, "PART_BYTES", self.part_bytes),
+            patch.object(context, "from_plain", _read_once),
+            patch.object(pricing, "load", _load_once),
+        ):
             self.nemesis.began(self)
             process = Process(self.kernel, "operator", of_the_world=True)
             operator = self.kernel.spawn(self._operate, process=process, name="operator")
@@ -365,3 +373,15 @@ _SERVICES: Mapping[str, Callable[[Calibration], Service]] = {
 
 
 _made: dict[str, Any] = {}
+_load_once = cache(pricing.load)  # the price list, of which each client of a run makes its facts
+
+
+def _read_once(plain: Mapping[str, Any]) -> Experiment:
+    """Return the experiment that `plain` describes. Each process of a run reads the same one, which nobody can change."""
+    return _experiment_of(json.dumps(plain))
+
+
+@lru_cache(maxsize=64)
+def _experiment_of(plain: str) -> Experiment:
+    """Return the experiment that JSON text describes."""
+    return from_plain(json.loads(plain))
