@@ -56,6 +56,28 @@ def test_invocations_of_a_minute_outlast_patience_together() -> None:
     assert trial.history.entries[-1].at_s > 2 * LIMITS["timeout_s"][0]
 
 
+@pytest.mark.parametrize("architecture", ["spirt", "mlless", "scatter_reduce", "p2p_serverless"])
+def test_workers_of_unequal_data_train_what_the_reference_does(architecture: str) -> None:
+    run(small(architecture), limit("missing_samples"))
+
+
+def test_training_ends_early_where_the_loss_rises() -> None:
+    epochs = {
+        number: [e for e in run(small("spirt"), *given).history.entries if "/decision/" in e.key and e.changed]
+        for number, given in {2: (), 4: (limit("epochs", 1),)}.items()
+    }
+
+    assert len(epochs[2]) == 2 and 2 <= len(epochs[4]) <= 4
+
+
+def test_a_gradient_of_a_gpu_counts_as_it_was_stored_first() -> None:
+    """The second program computes other bits than the one that stored the gradient and was killed."""
+    killed = Fault(kind="kill", role="program 0", request=30)
+    trial = run(small("gpu"), limit("own_bits"), killed)
+
+    assert len({entry.process for entry in trial.history.entries if entry.role.startswith("program ")}) > 2
+
+
 @pytest.mark.parametrize("name", ["minibatches", "time_to_live_s"])
 def test_other_limits_change_no_promise(name: str) -> None:
     run(small("mlless"), limit(name))

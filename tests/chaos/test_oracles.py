@@ -443,3 +443,14 @@ def test_who_knows_that_nobody_needs_its_state_takes_its_checkpoints_back() -> N
     assert not judged(saved, asks, taken, deletes, answers) and not judged(saved, asks, answers)
     assert not judged(saved, asks, taken, replace(deletes, left="c1", outcome="SlowDown"), answers)
     assert any("knows that nobody needs them" in each for each in judged(saved, asks, taken, answers))
+
+
+def test_what_a_round_stored_goes_when_nobody_returns_to_it() -> None:
+    first, fourth = entry("runs/r/computing/00000000/0/average/0", "", "a1"), entry("r/attempt-0/4/0/update", "", "u1")
+    gone = entry("runs/r/computing/00000000/0/average/0", "a1", "")
+    said = "used_up_keys_go: runs/r/computing/00000000/0/average/0 on s3 0 is still there in round 4"
+
+    assert judged(first, fourth, kept_rounds=3) == [said]
+    assert not judged(first, fourth, kept_rounds=4) and not judged(first, fourth)
+    assert not judged(first, gone, fourth, kept_rounds=3)
+    assert not judged(entry("runs/r/checkpoint/000000000000/2/00000000.00000", "", "c1"), fourth, kept_rounds=3)

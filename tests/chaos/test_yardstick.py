@@ -51,3 +51,21 @@ def test_training_ends_at_its_target_without_patience_or_behind_its_last_epoch()
     assert not ends_training(replace(training, target=0.3), falling, 2)
     assert ends_training(replace(training, early_stopping=1), rising, 2)
     assert not ends_training(replace(training, early_stopping=1), falling, 2)
+
+
+def test_an_asynchronous_peers_model_that_does_not_follow_from_what_it_averaged_is_found() -> None:
+    experiment = small("p2p_instance")
+    p2p = replace(experiment.p2p, mode="asynchronous", staleness_weights="inverse", min_gradients=2)
+    trials, nemesis = Trials(reduced(replace(experiment, p2p=p2p))), Disturbed()
+    world = VirtualWorld(trials.experiment, 0, nemesis)
+    outcome = world.run()
+    assert any(saved.facts["seen"] for saved in nemesis.states[0].values())
+    assert not broken(trials.judged(nemesis, outcome, world))
+
+    saved = nemesis.states[0][2]
+    vectors = {**saved.vectors, "model": nemesis.states[0][1].vectors["model"]}
+    nemesis.states[0][2] = replace(saved, vectors=vectors)
+    assert [each.partition(";")[0] for each in broken(trials.judged(nemesis, outcome, world))] == [
+        "peers_step_along_what_they_average: peer 0, round 2: its model is not the step along the mean of the gradients that it says it "
+        "averaged"
+    ]

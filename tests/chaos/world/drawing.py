@@ -10,6 +10,7 @@ from tests.chaos.world.schedule import (
     CONFLICT,
     IF_NONE,
     KILLS_FOR_ONE,
+    LEARNING_LIMITS,
     LIMITS,
     RARE_LIMITS,
     REFUSALS,
@@ -27,15 +28,18 @@ LIMITED = 1 / 3  # of all schedules
 
 
 def draw(terrain: Terrain, seed: int) -> tuple[Fault, ...]:
-    """Return the schedule of a seed: limits first, in a third of the schedules, and one of RARE_LIMITS in as many; then the faults of
-    `_draw_schedule`, with a code for each refusal; then faults that make these limits harmful. Limits, codes and these last faults have
-    random generators of their own, so that the other faults do not depend on them.
+    """Return the schedule of a seed: what `_draw_schedule` draws, with a code for each refusal, before it limits in a third of the
+    schedules, one of RARE_LIMITS in as many and each of LEARNING_LIMITS in a quarter, and behind it the faults that these limits make
+    harmful. Limits and codes have a chance of their own, and so have these faults, so that the rest of a schedule does not depend on
+    which there are.
     """
     terrain = replace(terrain, kinds=[kind for kind in terrain.kinds if kind not in ("gone", "limit")])
     chance = random.Random(f"limits {seed}")
-    names = [name for name in terrain.limits if name not in RARE_LIMITS or name == "spares"]
+    rare = {*RARE_LIMITS, *LEARNING_LIMITS} - {"spares"}
+    names = [name for name in terrain.limits if name not in rare]
     limits = _draw_limits(names, chance) if chance.random() < LIMITED else []
     limits += _draw_rare_limit(terrain.limits, {each.service for each in limits}, random.Random(f"rare limit {seed}"))
+    limits += _draw_learning_limits(terrain.limits, random.Random(f"learning limit {seed}"))
     faults = _draw_schedule(terrain, seed)
     coded = [_draw_code(each, chance) if each.kind == "refusal" else each for each in faults]
     return (*limits, *coded, *_draw_at_limits(terrain, limits, random.Random(f"at limits {seed}")))
@@ -69,6 +73,13 @@ def _draw_rare_limit(names: Sequence[str], drawn: set[str], chance: random.Rando
     yield Fault(kind="limit", service=name, seconds=value)
     if name == "page_s" and "page_keys" not in drawn:
         yield Fault(kind="limit", service="page_keys", seconds=chance.choice(LIMITS["page_keys"]))
+
+
+def _draw_learning_limits(names: Sequence[str], chance: random.Random) -> Iterator[Fault]:
+    """Yield each of LEARNING_LIMITS that is among `names` in one of four schedules, with one of its values."""
+    for name in LEARNING_LIMITS:
+        if chance.random() < 0.25 and name in names:
+            yield Fault(kind="limit", service=name, seconds=chance.choice(LIMITS[name]))
 
 
 _STORES_GRADIENT, _TAKES_RANK = re.compile("PutObject .*/gradient/"), re.compile("PutObject .*/lease/")

@@ -24,7 +24,8 @@ _STEPS = 64  # a gradient's values are multiples of 1/64 between -1 and 1: with 
 
 class ExactLearner:
     """A learner with the interface of `crossover.learning.learner.Learner` whose results are exact. `computes`: called with the number of
-    samples and whether a gradient is computed, to let the computing time pass; `sizes`: number of parameters and of buffers.
+    samples and whether a gradient is computed, to let the computing time pass. `own`: returns what the gradients of the calling process
+    depend on beside their inputs.
     """
 
     def __init__(
@@ -34,8 +35,9 @@ class ExactLearner:
         slot: Callable[[], AbstractContextManager[object]] = nullcontext,
         computes: Callable[..., None] = lambda samples, *, gradient: None,
         sizes: tuple[int, int] = (PARAMETERS, BUFFERS),
+        own: Callable[[], bytes] = bytes,
     ) -> None:
-        self.slot, self._seed, self._computes = slot, experiment.seed, computes
+        self.slot, self._seed, self._computes, self._own = slot, experiment.seed, computes, own
         self.parameters, self.buffers = sizes
         self.loss_scale = None  # it computes in float32
         rows = (self.parameters - 2) // 2
@@ -54,7 +56,8 @@ class ExactLearner:
         with self.slot():
             self._computes(batch.samples, gradient=True)
         said = struct.pack("<4q", epoch, round, worker, minibatch) + _samples(batch)
-        self._gradient.copy_(_hashed("gradient", self._seed, said + self.model.tobytes(), len(self._model)))
+        inputs = said + self.model.tobytes() + self._own()
+        self._gradient.copy_(_hashed("gradient", self._seed, inputs, len(self._model)))
         return _number("loss", said + self.model.tobytes())
 
     def evaluate(self, batches: Iterable[Batch]) -> Evaluation:
@@ -70,11 +73,11 @@ class ExactLearner:
         """Do nothing, because there is no user code to try."""
 
 
-def samples_of(experiment: Experiment, *, minibatches: int, size: int = 2) -> Dataset:
+def samples_of(experiment: Experiment, *, minibatches: int, size: int = 2, missing: int = 0) -> Dataset:
     """Return a data set of `minibatches` minibatches per worker, of `size` samples each; every sample is one value, derived from its
-    number.
+    number. `missing`: by how many samples there are fewer, if no minibatch becomes empty.
     """
-    count = experiment.workers * minibatches * size
+    count = experiment.workers * minibatches * size - min(missing, experiment.workers * (size - 1))
     inputs = (torch.arange(count + 2) % 256).to(torch.uint8).view(-1, 1, 1, 1)
     labels = torch.zeros(count + 2, dtype=torch.int64)
     fingerprint = hashlib.sha256(f"{count} {experiment.workers} {size} {experiment.seed}".encode()).hexdigest()

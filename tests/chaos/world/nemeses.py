@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from crossover.errors import Corrupt
 from crossover.stores.protocols import read_arrival
-from crossover.training.checkpoints import read
+from crossover.training.checkpoints import Checkpoint, read
 from tests.chaos.world.functions import Delivery
 from tests.chaos.world.history import HistoryEntry, RequestHistory, digest
 from tests.chaos.world.judged import Models
@@ -96,6 +96,7 @@ class Disturbed:
             lambda: defaultdict(set)
         )  # models, by round and worker
         self.seen: dict[int, dict[int, dict[str, int]]] = defaultdict(dict)  # of a peer, by round: what it has averaged
+        self.states: dict[int, dict[int, Checkpoint]] = defaultdict(dict)  # of an asynchronous peer, by round
 
     def _of(self, kind: FaultKind) -> Sequence[Fault]:
         """Return the schedule's faults of this kind. Most of the requests ask for three kinds."""
@@ -173,6 +174,8 @@ class Disturbed:
         word = saved.facts.get("word", {})
         self.removed = self.removed or bool(word.get("dropped") or word.get("leaves"))
         self.seen[worker].setdefault(round, saved.facts.get("seen", {}))
+        if "seen" in saved.facts:
+            self.states[worker].setdefault(round, saved)
         if (model := saved.vectors.get("model")) and not minibatch:  # MLLess's supervisor has none
             self.models[attempt, round, word.get("step")][worker] = digest(bytes(model.data))
             self.saved[round][worker].add(bytes(model.data))

@@ -73,6 +73,11 @@ def workers_hold_one_model(run: JudgedRun) -> list[str]:
     ]
 
 
+def peers_step_along_what_they_average(run: JudgedRun) -> list[str]:
+    """An asynchronous peer's model follows from the one before, its own gradient, and those that its checkpoint says it averaged."""
+    return list(run.wrong_steps)
+
+
 def ends_well(run: JudgedRun) -> list[str]:
     """Return a finding if the run still fails after all resumptions, or ended well without a model. Failures allowed are a reached budget,
     and a lost state that needs a new run.
@@ -336,6 +341,7 @@ ORACLES: tuple[Oracle, ...] = (
     right_model,
     decisions_say_what_is_so,
     workers_hold_one_model,
+    peers_step_along_what_they_average,
     ends_well,
     goes_on_by_itself,
     only_known_errors,
@@ -351,6 +357,7 @@ ORACLES: tuple[Oracle, ...] = (
     progress.repeats_what_was_not_kept,
     progress.keeps_the_order,
     progress.clears_away_behind_every_attempt,
+    progress.used_up_keys_go,
     progress.ends_in_time,
     progress.rounds_never_fall,
 )

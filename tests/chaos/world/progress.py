@@ -179,6 +179,31 @@ _TAKEN_OVER, _FINISHED = re.compile(r"runs/[^/]+/taken-over/(\d+)"), re.compile(
 _RECORD = re.compile(r"runs/[^/]+/records/.*")
 
 
+def used_up_keys_go(run: JudgedRun) -> list[str]:
+    """What a round stored is deleted when nobody can return to it, not only at the end: a long run would fill its stores."""
+    kept, newest, found = dict[tuple[str, str], int](), 0, list[str]()
+    for entry in run.history.entries if run.kept_rounds else ():
+        if not (named := _OF_ROUND.match(entry.key)) or not entry.changed:
+            continue
+        if named[2] and int(named[2]) >= run.workers:
+            continue  # MLLess's supervisor keeps all checkpoints of its invocation, which has no limit of minibatches
+        round, place = int(next(filter(None, named.group(1, 3, 4)))), (entry.server, entry.key)
+        if not entry.left:
+            kept.pop(place, None)
+            continue
+        kept[place], newest = round, max(newest, round)
+        for (server, key), old in list(kept.items()):
+            if old < newest - run.kept_rounds:
+                found.append(f"{key} on {server} is still there in round {newest}")
+                del kept[server, key]
+    return found
+
+
+_OF_ROUND = re.compile(
+    r"runs/[^/]+/(?:body|computing)/(\d{8})/|runs/[^/]+/checkpoint/\d{12}/(\d+)/(\d{8})\.|[^/]+/attempt-\d+/(?:exchange-\d+/)?(\d+)/"
+)
+
+
 def ends_in_time(run: JudgedRun) -> list[str]:
     """Return a finding if the run took longer than `run.within_s`: whoever is gone for good may be waited for only once."""
     late = run.within_s and run.outcome.seconds > run.within_s

@@ -45,12 +45,16 @@ LIMITS: Mapping[str, tuple[float, ...]] = {
     "time_to_live_s": (20_000,),  # of a key in a database
     "exchange_every": (1,),  # minibatches, where there is otherwise one exchange an epoch, and no mailbox is used twice
     "page_s": (0.3, 2.0),  # what a page of a listing takes, while others write and delete
+    "missing_samples": (1, 3),  # of the training data: so many workers have a smaller minibatch
+    "epochs": (3, 4),  # at most: training ends after the first without a better loss
+    "own_bits": (1,),  # whether each process of a GPU computes other bits than any other
 }
 RARE_LIMITS = (
     "spares",
     "exchange_every",
     "page_s",
 )  # each drawn also by itself, with the faults that show what it brings about
+LEARNING_LIMITS = ("missing_samples", "epochs", "own_bits")  # each drawn by itself, since they change what is learnt
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,12 +6,13 @@ from functools import cached_property
 from typing import Any
 
 from crossover.errors import UserError
-from crossover.experiment import Experiment
+from crossover.experiment import Experiment, Faults
 from crossover.pools import start_pool
 from crossover.running.resume import tolerates_failures
 from crossover.training.progress import calendar_of
 from crossover.workflow.architecture import Architecture, architecture_of
 from crossover.workflow.infrastructure import database_hosts, uses_bus
+from tests.chaos.world.asynchronous import AsynchronousSteps
 from tests.chaos.world.drawing import draw
 from tests.chaos.world.history import RequestHistory
 from tests.chaos.world.judged import JudgedRun
@@ -32,12 +33,15 @@ from tests.chaos.world.yardstick import (
 )
 
 WORKERS, EPOCHS = 4, 2
+LONG_EPOCHS = 6  # of the run that shows whether stores fill up
 OFTEN = 2  # rounds from one checkpoint to the next, in every second schedule
 _TRIES = 16  # of each, one in two does not follow the run that goes on, but stops it
 _SEEDS_OF_A_PROCESS = (
     500  # a world that has ended keeps 1 to 3 MB: Python does not see the cycles through its greenlets' frames
 )
-_OF_WORLD = ("part_bytes", "page_keys", "page_s", "spares", "minibatch_s", "minibatches")  # limits that no setting is
+_OF_WORLD = (
+    *("part_bytes", "page_keys", "page_s", "spares", "minibatch_s", "minibatches", "missing_samples", "own_bits"),
+)  # limits that no setting is
 TURNS = 300_000  # a hundred times what a small run takes
 
 
@@ -57,7 +61,7 @@ class Trials:
     """Runs of one experiment under schedules."""
 
     experiment: Experiment
-    _yardsticks: dict[tuple[int, int, Any], Yardstick] = field(default_factory=dict)
+    _yardsticks: dict[tuple[Any, ...], Yardstick] = field(default_factory=dict)
 
     @property
     def architecture(self) -> Architecture:
@@ -68,11 +72,12 @@ class Trials:
         """Return the expected results after each epoch, computed in one process; empty if what a round combines, or who takes part, depends
         on who is late.
         """
-        if self.experiment.p2p.mode != "synchronous" or self._setting("scale_in"):
+        if self.experiment.p2p.mode != "synchronous" or self._setting("scale_in") or world.own_bits:
             return {}
         # No update is on its way across a checkpoint.
         saved = world.resolved.functions.checkpoint_every if self._setting("slack") else 0
-        rounds = (saved, world.minibatches, world.resolved.exchange.every)
+        settings = world.resolved
+        rounds = (saved, world.minibatches, settings.exchange.every, settings.training.epochs, world.missing_samples)
         if rounds not in self._yardsticks:
             measure = measure_mlless if self._removes and not self._adds else measure_reference
             self._yardsticks[rounds] = measure(world.resolved, world.dataset, self.make_learner(world))
@@ -92,7 +97,7 @@ class Trials:
         outcome = world.run()
         if outcome.failure:
             raise UserError(f"undisturbed, the run fails already: {outcome.failure}")
-        found = broken(self.judged(nemesis, outcome, world))
+        found = broken(self.judged(nemesis, outcome, world)) or self._judge_long_run()
         assert not found, "; ".join(found)
         servers = {
             "s3": 1,
@@ -115,6 +120,22 @@ class Trials:
             limits=self._limits,
         )
         return outcome, terrain
+
+    def _judge_long_run(self) -> list[str]:
+        """Return the promises broken by an undisturbed run of several epochs with checkpoints as often as possible, and an invocation for
+        each minibatch. Empty without running it if the run's end is set otherwise, if asynchronous peers may be any number of rounds apart,
+        or if one worker, whom nobody waits for, saves when it likes.
+        """
+        given, slack = self.experiment, int(self._setting("slack") or 0)
+        set_otherwise = given.training.steps or given.lifetime.budget_usd is not None
+        if set_otherwise or given.p2p.mode != "synchronous" or self.architecture.alone:
+            return []
+        every = min(given.functions.checkpoint_every, slack + 1)
+        functions = replace(given.functions, checkpoint_every=every)
+        longer = Trials(replace(given, training=replace(given.training, epochs=LONG_EPOCHS), functions=functions))
+        nemesis = Disturbed()
+        world = longer._world(2, nemesis)
+        return broken(replace(longer.judged(nemesis, world.run(), world), kept_rounds=2 * every + slack + 1))
 
     def _resumed(self, at_s: float, asked: Mapping[str, Requests]) -> dict[str, Requests]:
         """Return the requests that each role makes in addition if the client dies at `at_s`, and another client stops the run and resumes
@@ -175,7 +196,12 @@ class Trials:
             exchange = replace(exchange, every=int(limits["exchange_every"]))
         if "body_bytes" in limits:
             p2p = replace(p2p, message_limit_mb=limits["body_bytes"] / 2**20)
-        given = replace(self.experiment, functions=functions, exchange=exchange, database=database, p2p=p2p)
+        training = self.experiment.training
+        if "epochs" in limits:
+            training = replace(training, epochs=int(limits["epochs"]), early_stopping=1)
+        given = replace(
+            self.experiment, training=training, functions=functions, exchange=exchange, database=database, p2p=p2p
+        )
         of_world: dict[str, Any] = {
             name: limits[name] if name.endswith("_s") else int(limits[name]) for name in _OF_WORLD if name in limits
         }
@@ -185,6 +211,7 @@ class Trials:
     def _limits(self) -> list[str]:
         """The names in LIMITS that apply to this experiment."""
         program, steps = self.architecture.program is not None, self.architecture.run or self.architecture.machines
+        training = self.experiment.training
         has = {
             "part_bytes": program and steps and self.experiment.p2p.average_in == "lambda",
             "body_bytes": program and uses_bus(self.architecture),
@@ -195,6 +222,11 @@ class Trials:
             "time_to_live_s": database_hosts(self.experiment, self.architecture),
             "minibatches": self.experiment.training.steps is None,
             "exchange_every": self.architecture.resolve(self.experiment).exchange.every == "epoch",
+            # Weights that are no power of two make sums inexact, which only where they are always in one order changes no bit.
+            "missing_samples": not self.experiment.data.drop_last and not self._adds,
+            "epochs": not (training.steps or training.early_stopping or training.image_size.begin)
+            and training.schedule != "plateau",
+            "own_bits": self.experiment.module == "gpu",
         }
         return [name for name in LIMITS if has.get(name, True)]
 
@@ -236,6 +268,7 @@ class Trials:
         # Whoever has gone is waited for once, as training/waits.py says; then another may evaluate in its place, with half the patience.
         patience_s = (2.0 + 1.0 + 1.0) * given.functions.timeout_s
         pace = world.minibatch_s * world.minibatches / (VirtualWorld.minibatch_s * VirtualWorld.minibatches)
+        pace *= max(1.0, world.resolved.training.epochs / self.experiment.training.epochs)
         within_s = 10.0 * pace * self.undisturbed[0].seconds + patience_s * len(left) if left and passes else 0.0
         every = 1 if given.module.startswith("p2p") else nemesis.experiment.functions.checkpoint_every
         days = calendar_of(nemesis.experiment, {"minibatches": nemesis.minibatches})
@@ -260,7 +293,19 @@ class Trials:
             keeps=keeps,
             within_s=within_s and within_s + sum(fault.seconds for fault in nemesis.struck),
             seen=nemesis.seen,
+            wrong_steps=self._wrong_steps(nemesis, outcome, world),
         )
+
+    def _wrong_steps(self, nemesis: Disturbed, outcome: RunOutcome, world: VirtualWorld) -> list[str]:
+        """Return, in words, the rounds of asynchronous peers that led elsewhere than what they averaged. Where gradients are compressed,
+        attacked, or may be averaged again, their checkpoints do not say what they averaged.
+        """
+        given = world.resolved
+        plain = (given.exchange.what, given.exchange.compression) == ("gradients", "none") and given.faults == Faults()
+        if not nemesis.states or not plain or given.p2p.reuse:
+            return []
+        history = [(said["val_loss"], said["val_metric"]) for said in outcome.decisions]
+        return AsynchronousSteps(given, world.dataset, self.make_learner(world), nemesis.states).wrong(history)
 
     def _as_saved(self, nemesis: Disturbed, outcome: RunOutcome, world: VirtualWorld) -> Yardstick:
         """Return what each decision must say: the evaluation of a model that was saved where its epoch ends, and by whom it names if peers

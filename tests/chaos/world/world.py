@@ -143,6 +143,8 @@ class VirtualWorld:
     page_keys: int = 1_000  # of a listing
     page_s: float = 0.0  # what a page of a listing takes
     spares: int = 0  # instances beside those that hold a rank
+    missing_samples: int = 0  # of the training data
+    own_bits: bool = False  # whether gradients depend on the process that computes them, as on a GPU
 
     def __post_init__(self) -> None:
         self.architecture: Architecture = architecture_of(self.experiment)
@@ -252,7 +254,8 @@ class VirtualWorld:
 
     def _learner(self, experiment: Experiment, manifest: Mapping[str, Any]) -> Any:
         """Return the exact learner in place of the real one."""
-        return ExactLearner(experiment, computes=self.computes, sizes=self.sizes)
+        own = (lambda: self.kernel.task.process.name.encode()) if self.own_bits else bytes
+        return ExactLearner(experiment, computes=self.computes, sizes=self.sizes, own=own)
 
     def materials(self, experiment: Experiment) -> Materials:
         """Return what a client uploads for a run: data set, code, versions, learner."""
@@ -262,7 +265,8 @@ class VirtualWorld:
     def dataset(self) -> Dataset:
         """Return the run's data set; created once and shared."""
         found: Dataset = self._shared(
-            "dataset", partial(samples_of, self.resolved, size=self.resolved.training.batch_size)
+            f"dataset without {self.missing_samples}",
+            partial(samples_of, self.resolved, size=self.resolved.training.batch_size, missing=self.missing_samples),
         )
         return found
 
