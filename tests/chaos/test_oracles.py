@@ -445,6 +445,25 @@ def test_who_knows_that_nobody_needs_its_state_takes_its_checkpoints_back() -> N
     assert any("knows that nobody needs them" in each for each in judged(saved, asks, taken, answers))
 
 
+def test_an_invocation_takes_back_no_checkpoint_of_another_worker_that_its_environment_served_before() -> None:
+    saved = entry("runs/r/checkpoint/000000000000/2/00000003.00000", "", "c1", role="train 2")
+    known = entry("runs/r/taken-over/0", "t1", "t1", operation="HeadObject", role="train 2")
+    answered = entry("runs/r/records/train/1.json", "", "r1", role="train 2")
+    other = [replace(each, role="train 0") for each in (known, answered)]
+    said = "clears_away_behind_every_attempt: train 2 (train/2) knows that nobody needs them, and leaves "
+
+    assert any(each.startswith(said) for each in judged(saved, known, answered))
+    assert not [each for each in judged(saved, answered, *other) if each.startswith("clears_away")]
+
+
+def test_the_model_is_stored_before_the_outcome_that_names_it() -> None:
+    model, outcome = entry("runs/r/model/aa", "", "m1"), entry("runs/r/outcome.json", "", "o1")
+    said = "keeps_the_order: train/0 stores the model behind the outcome that names it: "
+
+    assert not judged(model, outcome)
+    assert [each for each in judged(outcome, model) if each.startswith(said)]
+
+
 def test_what_a_round_stored_goes_when_nobody_returns_to_it() -> None:
     first, fourth = entry("runs/r/computing/00000000/0/average/0", "", "a1"), entry("r/attempt-0/4/0/update", "", "u1")
     gone = entry("runs/r/computing/00000000/0/average/0", "a1", "")

@@ -93,6 +93,16 @@ def test_schedules_with_limits_have_the_faults_that_these_make_harmful() -> None
     assert sum(all((f.kind, f.side) == ("message", "after") for f in faults) for faults in again) > 20
 
 
+def test_some_schedules_of_a_single_worker_let_an_attempt_find_states_of_two_others() -> None:
+    saves = [(float(at_s), "PutObject runs/#/checkpoint/#/#/#.# if none") for at_s in range(1, 5)]
+    alone = replace(TERRAIN, requests=TERRAIN.requests | {"train 0": saves})
+    drawn = [[fault.kind for fault in draw(alone, seed)] for seed in range(300)]
+    late = ["freeze", "kill", "client_dies", "client_dies"]
+
+    assert 20 < sum(faults == late for faults in drawn) < 60
+    assert not any([fault.kind for fault in draw(TERRAIN, seed)] == late for seed in range(300))
+
+
 def test_conflicts_come_at_conditional_writes() -> None:
     created = {"worker 0": [(30.0, "PutObject decision/# if none")]}
     drawn = [draw(replace(TERRAIN, requests=TERRAIN.requests | created), seed) for seed in range(300)]

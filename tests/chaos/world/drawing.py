@@ -31,7 +31,7 @@ def draw(terrain: Terrain, seed: int) -> tuple[Fault, ...]:
     """Return the schedule of a seed: what `_draw_schedule` draws, with a code for each refusal, before it limits in a third of the
     schedules, one of RARE_LIMITS in as many and each of LEARNING_LIMITS in a quarter, and behind it the faults that these limits make
     harmful. Limits and codes have a chance of their own, and so have these faults, so that the rest of a schedule does not depend on
-    which there are.
+    which there are. A few schedules of a single worker are those of `_draw_late_state` alone.
     """
     terrain = replace(terrain, kinds=[kind for kind in terrain.kinds if kind not in ("gone", "limit")])
     chance = random.Random(f"limits {seed}")
@@ -42,6 +42,8 @@ def draw(terrain: Terrain, seed: int) -> tuple[Fault, ...]:
     limits += _draw_learning_limits(terrain.limits, random.Random(f"learning limit {seed}"))
     faults = _draw_schedule(terrain, seed)
     coded = [_draw_code(each, chance) if each.kind == "refusal" else each for each in faults]
+    if late := tuple(_draw_late_state(terrain, random.Random(f"late state {seed}"))):
+        return (*limits, *late)
     return (*limits, *coded, *_draw_at_limits(terrain, limits, random.Random(f"at limits {seed}")))
 
 
@@ -119,6 +121,25 @@ def _draw_at_limits(terrain: Terrain, limits: Sequence[Fault], chance: random.Ra
         for _ in range(3):  # one of them strikes in most schedules: a run's durations are spread by its seed
             at_s = round(max(0.0, chance.choice(created) - _spread(chance, 0.01, 1.0)), 3)
             yield Fault(kind="refusal", service="s3", code=CONFLICT, at_s=at_s, seconds=_spread(chance, 0.5, 2.0))
+
+
+def _draw_late_state(terrain: Terrain, chance: random.Random) -> Iterator[Fault]:
+    """Yield, in one schedule in eight of a run with a single worker, faults by which an attempt finds states of two others: a worker stands
+    still before it saves, the run is resumed meanwhile, the worker saves and is killed, and the run is resumed again. With several workers
+    all would have to save so late: only together their states are a round to start from.
+    """
+    workers = [role for role in terrain.requests if role.startswith("train ")]
+    role, asked = workers[0] if workers else "", terrain.requests[workers[0]] if workers else ()
+    saves = [number for number, (_, what) in enumerate(asked, 1) if _STATE.match(what)]
+    if len(workers) != 1 or not saves or chance.random() > 1 / 8:
+        return
+    number = chance.choice(saves[: -(-len(saves) // 2)])  # the next attempt is to come further
+    place: dict[str, Any] = {"role": role, "request": number}
+    at_s = asked[number - 1][0]
+    yield Fault(kind="freeze", **place, seconds=_spread(chance, 4.0, 15.0))
+    yield Fault(kind="kill", **place, side="after")
+    yield Fault(kind="client_dies", at_s=round(at_s + 0.01, 3), seconds=0.1)
+    yield Fault(kind="client_dies", at_s=round(at_s + _spread(chance, 8.0, 25.0), 3), seconds=0.1)
 
 
 def _draw_code(fault: Fault, chance: random.Random) -> Fault:

@@ -89,6 +89,8 @@ _DOES = {
     "c": r"(?:initialise|collect) \d+ (?:UNLINK|DeleteObjects?) .*",  # clears away; "h" where an attempt before has left it
     "t": r"\S+ \d+ UNLINK .*",  # takes back, or lets go of what is used up
     "f": r"(?:initialise|collect) \d+ PutObject runs/[^/]+/finished",
+    "n": r"\S+ \d+ PutObject runs/[^/]+/model/.*",
+    "g": r"\S+ \d+ PutObject runs/[^/]+/outcome\.json",
     "r": r"\S+ \d+ PutObject runs/[^/]+/records/.*",  # answers
     "w": r"\S+ \d+ (?:AI|TENSOR)\..*",  # stores, where something has changed
 }
@@ -100,6 +102,7 @@ _DISORDER = {
     "h[^ox]*r": "takes over from an attempt before, and does not ask behind it whether its own was overtaken",
     "b[^vx]*[bm]": "keeps a checkpoint, and does not ask behind it whether the run is over",
     "[ch][^o]*f": "says that the run is finished, and has not asked just before whether its attempt was overtaken",
+    "g[^r]*n": "stores the model behind the outcome that names it",
     "(?:^|a)[^pe]*a": "announces what it has not stored: a worker's report, the supervisor's word",
     "p[^axr]*u|u[^px]*[kr]": "stores an update behind the report of it",
 }
@@ -120,7 +123,7 @@ def keeps_the_order(run: JudgedRun) -> list[str]:
             own[entry.process] = str(int(named[1]))
         if entry.outcome:
             did[entry.process] += "x"
-        elif doing and ((entry.changed and entry.left) or str(doing.lastgroup) not in "mwae"):
+        elif doing and ((entry.changed and entry.left) or str(doing.lastgroup) not in "mwaeg"):
             left_before = doing.lastgroup == "c" and attempt_of(entry.key) not in ("", own.get(entry.process))
             did[entry.process] += "h" if left_before and entry.process in own else str(doing.lastgroup)
     rules = {**_DISORDER, **(_LATE_KEPT if run.keeps else {})}
@@ -137,7 +140,8 @@ def clears_away_behind_every_attempt(run: JudgedRun) -> list[str]:
     attempt that has written one. Whoever has read that its attempt's state is no longer needed deletes its own checkpoints before it
     answers, unless a delete request of it failed.
     """
-    wrote, kept, found = dict[int, str](), dict[str, tuple[str, int]](), list[str]()  # a key's writer, and its attempt
+    wrote, found = dict[int, str](), list[str]()
+    kept = dict[str, tuple[str, str, int]]()  # a key's writer, for which worker it wrote, and its attempt
     looked, unneeded, failed = defaultdict[str, list[str]](list), defaultdict[str, set[int]](set), set[str]()
     for entry in run.history.entries:
         if entry.operation == "DeleteObjects" and entry.outcome:
@@ -146,7 +150,7 @@ def clears_away_behind_every_attempt(run: JudgedRun) -> list[str]:
             looked[entry.process] += [] if entry.outcome else [entry.key]
         elif saved := _SAVED.fullmatch(entry.key):
             if entry.changed and entry.left:
-                wrote[int(saved[2])], kept[entry.key] = saved[1], (entry.process, int(saved[2]))
+                wrote[int(saved[2])], kept[entry.key] = saved[1], (entry.process, entry.role, int(saved[2]))
             elif not entry.left:
                 kept.pop(entry.key, None)
         elif (taken := _TAKEN_OVER.fullmatch(entry.key)) and entry.found and not entry.outcome:
@@ -154,8 +158,8 @@ def clears_away_behind_every_attempt(run: JudgedRun) -> list[str]:
         elif _RECORD.fullmatch(entry.key):
             mine = [
                 key
-                for key, (process, attempt) in kept.items()
-                if process == entry.process and attempt in unneeded[process]
+                for key, (process, role, attempt) in kept.items()
+                if (process, role) == (entry.process, entry.role) and attempt in unneeded[process]
             ]
             if mine and entry.process not in failed:
                 found.append(

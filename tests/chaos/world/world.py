@@ -109,8 +109,8 @@ class Nothing:
 
 @dataclass
 class RunOutcome:
-    """The result of a run. `failure`: error of the last client, "" if the run ended well; `model`: SHA-256 of the final model, "" if there
-    is none; `clients`: number of clients that followed the run; `left`: what each service still contains at the end.
+    """The result of a run. `model`: SHA-256 of its final model, "" if none is stored; `left`: what each service still
+    contains at the end.
     """
 
     run: str
@@ -342,6 +342,7 @@ class VirtualWorld:
         model = ""
         if Keys(run).outcome in left["s3"]:
             model = json.loads(self.servers.bucket.objects[Keys(run).outcome]).get("parameters_sha256", "")
+            model = model if Keys(run).final_model(model) in left["s3"] else ""
         told = [key for key in left["s3"] if key.startswith(Keys(run).decisions)] if run else []
         decisions = [json.loads(self.servers.bucket.objects[key]) for key in told]
         crashes = [*self.functions.crashes, *(self.fleet.crashes if self.fleet else [])]
