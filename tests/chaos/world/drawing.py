@@ -28,10 +28,11 @@ LIMITED = 1 / 3  # of all schedules
 
 
 def draw(terrain: Terrain, seed: int) -> tuple[Fault, ...]:
-    """Return the schedule of a seed: what `_draw_schedule` draws, with a code for each refusal, before it limits in a third of the
-    schedules, one of RARE_LIMITS in as many and each of LEARNING_LIMITS in a quarter, and behind it the faults that these limits make
-    harmful. Limits and codes have a chance of their own, and so have these faults, so that the rest of a schedule does not depend on
-    which there are. A few schedules of a single worker are those of `_draw_late_state` alone.
+    """Return the schedule of a seed: limits first, in a third of the schedules, one of RARE_LIMITS in as many
+    and each of LEARNING_LIMITS in a quarter; then the faults of
+    `_draw_schedule`, with a code for each refusal; then faults that make these limits harmful. Limits, codes and these last faults have
+    random generators of their own, so that the other faults do not depend on them.
+    A few schedules of a single worker are those of `_draw_late_state` alone.
     """
     terrain = replace(terrain, kinds=[kind for kind in terrain.kinds if kind not in ("gone", "limit")])
     chance = random.Random(f"limits {seed}")

@@ -13,18 +13,16 @@ Models = dict[tuple[int, int, int | None], dict[int, str]]
 
 @dataclass(frozen=True)
 class JudgedRun:
-    """One run before its judges. `model`: the digest of what it must end with, "" where that depends on who is late. `epochs`: what its
-    decisions must say, None where nothing tells.
-
-    `killed`: names of processes. `outlived`: roles of which an invocation came again when its caller had gone on. `state_lost`: every
-    database that held the model has lost its memory, or with local steps one, since each holds what no other does. No architecture
-    promises to survive that: it may fail, in these words, but not with a wrong model. `by_itself`: how many clients the run may have had
-    where all that went wrong passes by itself; 0 where it may have needed any number. `models`: what workers that exchange in step have
-    saved. `members`: of how many a state must be there before it is common, 0 where databases have lost some, or somebody has gone;
-    `every`: of how many rounds one is kept for sure; `keeps`: whether that is so behind each decision. `within_s`: how long the run may
-    take, 0 where nothing bounds that. `seen`: of an asynchronous peer, by round, what it has averaged of whom.
-    `wrong_steps`: in words, its rounds that led elsewhere than what it averaged. `kept_rounds`: how many rounds back a key may be there
-    still; 0 where that is not known.
+    """The facts of one run that the oracles judge. `model`: digest of the model that it must end with, "" if that depends on who is late.
+    `epochs`: what its decisions must say, None if that is unknown. `killed`: names of killed processes. `outlived`: roles of which an
+    invocation came again after its caller had gone on. `state_lost`: whether databases have lost state that no other copy replaces, so that
+    the run may fail, but not with a wrong model. `by_itself`: number of clients that the run may have had if all faults pass by themselves;
+    0 for any number. `models`: digests of models that workers which exchange in step have saved. `members`: of how many workers a state
+    must exist before it is common, 0 if states were lost or workers are gone. `every`: a state is kept for sure every so many rounds.
+    `keeps`: whether one is kept after each decision. `within_s`: longest duration in seconds, 0 for none. `seen`: of each asynchronous
+    peer, by round, which versions of the others it has averaged. `wrong_steps`: in words, its rounds that led elsewhere than what it
+    averaged.
+    `kept_rounds`: how many rounds back a key may still exist; 0 if that is unknown.
     """
 
     history: RequestHistory
