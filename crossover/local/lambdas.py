@@ -810,7 +810,7 @@ class Lambdas:
 
     def _start_environment(self, function: Function) -> Environment:
         """Start, register and return a new environment of the function; a fork server is started if none runs. Raises Unavailable if
-        that ends meanwhile, or if the service is closed. The caller does not hold the lock.
+        that ends meanwhile, or if the service is closed, TimeoutError if it does not reply. The caller does not hold the lock.
         """
         with self._lock:
             self._number += 1
@@ -820,7 +820,7 @@ class Lambdas:
         environment = Environment(function, number=number, variables=variables, api=self._api, folder=self._folder)
         try:
             environment.start(self._get_zygote(_zygote_kind(function)))
-        except Unavailable:
+        except (Unavailable, TimeoutError):
             environment.record_end(signal.SIGKILL)
             raise
         with self._lock:

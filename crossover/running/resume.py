@@ -113,9 +113,9 @@ def holds_unfinished(folder: Path) -> bool:
 
 def has_model(folder: Path) -> bool:
     """Return whether `folder` holds the trained model of a finished run: the model's file, and a result.json that says how the training
-    ended. False if result.json cannot be read.
+    ended. False if result.json cannot be read or says nothing of it.
     """
-    with suppress(OSError, ValueError):
+    with suppress(OSError, ValueError, LookupError, TypeError):
         return (folder / MODEL).is_file() and bool(json.loads((folder / RESULT).read_text(encoding="utf-8"))["final"])
     return False
 

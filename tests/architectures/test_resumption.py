@@ -119,6 +119,13 @@ def test_a_failed_run_is_gone_on_with_to_the_same_bits(
     assert not resumption.holds_unfinished(folder)
 
 
+@pytest.mark.parametrize("result", ["{}", "[]", "null", '{"final": null}', "{"])
+def test_a_result_that_says_nothing_of_the_end_is_no_finished_run(result: str, tmp_path: Path) -> None:
+    (tmp_path / resumption.MODEL).write_bytes(b"")
+    (tmp_path / resumption.RESULT).write_text(result)
+    assert not resumption.has_model(tmp_path)
+
+
 def test_it_may_fail_more_than_once(failed: Path, whole: str) -> None:
     """And where a resumed run fails before it has anything newer, what it began with stays."""
     with pytest.MonkeyPatch.context() as patch:

@@ -297,6 +297,28 @@ def test_a_killed_fork_server_takes_its_functions_with_it_and_has_a_successor(
     assert call(lambdas, function("echo"), 1)["event"] == 1
 
 
+def test_a_start_that_the_fork_server_does_not_answer_leaves_nothing(
+    tmp_path: Path, function: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service, released = Lambdas(tmp_path), list[str]()
+    release = RuntimeApi.release
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(Zygote, "fork", _time_out)
+            patch.setattr(RuntimeApi, "release", lambda api, address: released.append(address) or release(api, address))
+            with pytest.raises(TimeoutError):
+                service.invoke(function("echo"), b"{}")
+        assert len(released) == 1 and not list((tmp_path / "tmp").iterdir())
+        assert call(service, function("echo"), 1)["event"] == 1
+    finally:
+        service.close()
+
+
+def _time_out(*given: Any) -> int:
+    """Raise TimeoutError, as a fork server does that does not reply."""
+    raise TimeoutError("no reply")
+
+
 @pytest.mark.slow
 def test_nobody_is_given_an_idle_environment_of_a_killed_fork_server(
     tmp_path: Path, function: Any, monkeypatch: pytest.MonkeyPatch
