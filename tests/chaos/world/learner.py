@@ -24,8 +24,8 @@ _STEPS = 64  # a gradient's values are multiples of 1/64 between -1 and 1: with 
 
 class ExactLearner:
     """A learner with the interface of `crossover.learning.learner.Learner` whose results are exact. `computes`: called with the number of
-    samples and whether a gradient is computed, to let the computing time pass; `sizes`: number of parameters and of buffers; `own`: returns what
-    the gradients of the calling process depend on beside their inputs.
+    samples and whether a gradient is computed, to let the computing time pass; `sizes`: number of parameters and of buffers; `own`: returns
+    what the gradients of the calling process depend on beside their inputs.
     """
 
     def __init__(
