@@ -39,7 +39,7 @@ def main() -> int:
     except UserError as error:
         print(error, file=sys.stderr)
         return error.exit_code
-    nag.check(app)
+    nag.add_checks(app)
     app.synth()
     return 0
 

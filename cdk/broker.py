@@ -17,7 +17,7 @@ class Broker:
         """Remember the project; values are looked up when they are used."""
         self._scope, self._project = scope, project
 
-    def _fact(self, name: str) -> str:
+    def _look_up(self, name: str) -> str:
         """Return the value `name` that the broker's stack published."""
         return look_up(self._scope, self._project, PART, name)
 
@@ -26,9 +26,9 @@ class Broker:
         """The environment variables for a user of the broker: its address, amqps://host:5671, and the ARN of a secret that holds JSON with
         username and password.
         """
-        return {"BROKER": self._fact("endpoint"), "BROKER_SECRET": self._fact("secret")}
+        return {"BROKER": self._look_up("endpoint"), "BROKER_SECRET": self._look_up("secret")}
 
     @property
     def grants(self) -> list[Grant]:
         """The only permission that a function or program needs to use the broker: to read the secret with its login."""
-        return [secret(self._fact("secret"))]
+        return [secret(self._look_up("secret"))]

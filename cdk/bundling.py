@@ -47,7 +47,7 @@ class Sources:
         self._imports: dict[str, FileImports] = {}
         self._needs: dict[str, frozenset[str]] = {}
 
-    def path(self, module: str) -> Path | None:
+    def find_file(self, module: str) -> Path | None:
         """Return the path, relative to the root, of the file that defines `module`, or None if it is not one of this project's modules."""
         if module.split(".")[0] not in FIRST_PARTY:
             return None
@@ -57,12 +57,12 @@ class Sources:
                 return path
         return None
 
-    def imports(self, module: str) -> FileImports:
+    def read_imports(self, module: str) -> FileImports:
         """Return the imports of `module`, one of this project's: names of this project's modules and of third-party packages. The result
         is kept. Raises AssertionError if the module has no file.
         """
         if module not in self._imports:
-            path = self.path(module)
+            path = self.find_file(module)
             assert path is not None, module
             package = module if path.name == "__init__.py" else module.rpartition(".")[0]
             found = user_code.read_imports((self.root / path).read_text(encoding="utf-8"), package=package)
@@ -74,16 +74,16 @@ class Sources:
         """Return the names among `names` that are this project's modules, and the top-level package of each third-party one. Other names
         (attributes, the standard library) are dropped.
         """
-        first = {name for name in names if self.path(name)}
+        first = {name for name in names if self.find_file(name)}
         tops = {name.split(".")[0] for name in names}
         return frozenset(first | {top for top in tops - set(FIRST_PARTY) if top not in sys.stdlib_module_names})
 
-    def needs(self, module: str) -> frozenset[str]:
+    def list_required_packages(self, module: str) -> frozenset[str]:
         """Return the names of the third-party packages without which importing `module` fails. Imports inside functions do not count."""
         if module not in self._needs:
             reached = self._reach([module], deferred=False, leave_out=frozenset())
-            packages = frozenset().union(*(self.imports(name).at_once for name in reached))
-            self._needs[module] = frozenset(name for name in packages if not self.path(name))
+            packages = frozenset().union(*(self.read_imports(name).at_once for name in reached))
+            self._needs[module] = frozenset(name for name in packages if not self.find_file(name))
         return self._needs[module]
 
     def list_reachable_packages(self, module: str) -> frozenset[str]:
@@ -91,7 +91,7 @@ class Sources:
         imports inside functions.
         """
         reached = self._reach([module], deferred=True, leave_out=frozenset())
-        return frozenset().union(*(self.needs(name) for name in reached))
+        return frozenset().union(*(self.list_required_packages(name) for name in reached))
 
     def _reach(self, todo: list[str], *, deferred: bool, leave_out: frozenset[str]) -> set[str]:
         """Return the names of the project's modules that the modules in `todo` import directly or indirectly, including themselves. `todo`
@@ -102,16 +102,16 @@ class Sources:
         seen: set[str] = set()
         while todo:
             module = todo.pop()
-            if module in seen or not self.path(module):
+            if module in seen or not self.find_file(module):
                 continue
-            if leave_out and self.needs(module) & leave_out:
+            if leave_out and self.list_required_packages(module) & leave_out:
                 continue
             seen.add(module)
-            found = self.imports(module)
+            found = self.read_imports(module)
             todo += found.at_once | (found.deferred if deferred else frozenset())
         return seen
 
-    def closure(self, module: str, *, available: frozenset[str], own: Collection[str] = ()) -> Closure:
+    def collect_files(self, module: str, *, available: frozenset[str], own: Collection[str] = ()) -> Closure:
         """Return the files to bundle for a handler in `module`: the module and all of this project's modules that it imports, directly or
         indirectly, at module level or inside functions. Modules that need torch are left out if torch is not available.
 
@@ -119,7 +119,7 @@ class Sources:
         bundled too. Raises Unreachable if importing `module` itself needs a package that is not available, or if anything that `module`
         can reach needs one other than torch. Modules that only `own` reaches are left out instead if they need such a package.
         """
-        if missing := self.needs(module) - available:
+        if missing := self.list_required_packages(module) - available:
             raise Unreachable(
                 f"{module}: importing it needs {', '.join(sorted(missing))}, which the function's layers lack; "
                 "import it inside the function that uses it, or mark the step torch=True"
@@ -129,11 +129,11 @@ class Sources:
             raise Unreachable(f"{module}: can reach {', '.join(sorted(unknown))}, which no layer has")
         lacking |= frozenset().union(*(self.list_reachable_packages(name) for name in own)) - available
         reached = self._reach([module, *own], deferred=True, leave_out=lacking)
-        files = tuple(sorted(path for name in reached if (path := self.path(name))))
-        return Closure(files, tuple(sorted(name for name in reached if self.imports(name).at_once & TORCH)))
+        files = tuple(sorted(path for name in reached if (path := self.find_file(name))))
+        return Closure(files, tuple(sorted(name for name in reached if self.read_imports(name).at_once & TORCH)))
 
 
-def stage(closure: Closure, *, root: Path, out: Path, own: Mapping[Path, Path] | None = None) -> None:
+def copy_files(closure: Closure, *, root: Path, out: Path, own: Mapping[Path, Path] | None = None) -> None:
     """Copy the contents of the files of `closure` from `root` to the folder `out`, under the same relative paths, without permissions and
     times, so that equal sources give equal zips. Folders are created; existing files are overwritten.
 

@@ -11,7 +11,7 @@ from constructs import Construct
 
 from cdk import organisation
 from cdk.expiry_machine import EXPERIMENT
-from cdk.guards import stack_tags, tag
+from cdk.guards import stack_tags, tag_resources
 from cdk.names import stack_name
 from cdk.parameters import import_shared_words, publish
 from crossover import __version__, bundling
@@ -58,7 +58,7 @@ class ExperimentStack(Stack):
             tags={**organisation.account_of(scope).tags, **stack_tags(experiment, EXPERIMENT, now=props.now)},
             analytics_reporting=False,
         )
-        tag(self, experiment, EXPERIMENT)
+        tag_resources(self, experiment, EXPERIMENT)
         organisation.apply_account_policy(self)
         self._experiment = experiment
 

@@ -205,7 +205,7 @@ class Expiry(Construct):
             ),
         )
 
-    def outlive(self, others: Sequence[IConstruct]) -> None:
+    def delete_after(self, others: Sequence[IConstruct]) -> None:
         """Make CloudFormation delete the constructs `others` before the schedule, so that the schedule still tries a failed deletion again.
         This construct itself, if it is among `others`, is skipped.
         """

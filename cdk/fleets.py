@@ -16,7 +16,7 @@ from constructs import Construct
 
 from cdk import bundling, grants, organisation
 from cdk.broker import Broker
-from cdk.hosts import boot_script, common_facts, image, user_data
+from cdk.hosts import boot_script, choose_image, common_facts, user_data
 from cdk.nag import acknowledge
 from cdk.names import arn, boot_log, resource_name
 from cdk.network import SharedNetwork
@@ -102,10 +102,10 @@ class ProgramFleet(Construct):
         """
         sources = bundling.Sources(ROOT)
         with tempfile.TemporaryDirectory() as folder:
-            closure = sources.closure(
+            closure = sources.collect_files(
                 module, available=sources.list_reachable_packages(module), own=user_code.first_party
             )
-            bundling.stage(closure, root=ROOT, out=Path(folder) / "program", own=user_code.files)
+            bundling.copy_files(closure, root=ROOT, out=Path(folder) / "program", own=user_code.files)
             wanted = lock.lines("packages") + (lock.lines("torch") if torch else [])
             (Path(folder) / "program" / REQUIREMENTS).write_text("\n".join(wanted) + "\n", encoding="utf-8")
             return assets.Asset(self, "Code", path=str(Path(folder) / "program"))
@@ -144,7 +144,7 @@ class ProgramFleet(Construct):
             for key, value in {"Name": self._name, "crossover:role": "program", **account.tags}.items()
         ]
         data = template.LaunchTemplateDataProperty(
-            image_id=image(stack, instances.instance_type, gpu=instances.gpu),
+            image_id=choose_image(stack, instances.instance_type, gpu=instances.gpu),
             instance_type=instances.instance_type,
             iam_instance_profile=template.IamInstanceProfileProperty(arn=profile.attr_arn),
             security_group_ids=groups,

@@ -109,7 +109,7 @@ class LambdaFunctions(Construct):
             memory_size=settings.memory_of(step.name, torch=torch),
             timeout=Duration.seconds(settings.timeout_s),
             environment=self._environment(step),
-            environment_encryption=organisation.key(self),
+            environment_encryption=organisation.import_kms_key(self),
             role=role,
             log_group=group,
             # platform.report as JSON: billed time, INIT and peak memory, joined to the steps' records by request id.
@@ -119,7 +119,7 @@ class LambdaFunctions(Construct):
             snap_start=lambda_.SnapStartConf.ON_PUBLISHED_VERSIONS if settings.snap_start else None,
         )
         grants.depend_by_reference(function, role)
-        if self._in_vpc(step):
+        if self._list_vpc_services(step):
             resource = function.node.default_child
             assert isinstance(resource, lambda_.CfnFunction)
             # L2 would take an imported VPC, whose id would stand in the template as a parameter that nothing uses.
@@ -140,7 +140,7 @@ class LambdaFunctions(Construct):
             return lambda_.Alias(scope, "Live", alias_name="live", version=function.current_version)
         return function
 
-    def _in_vpc(self, step: Step) -> list[RedisHosts | Broker]:
+    def _list_vpc_services(self, step: Step) -> list[RedisHosts | Broker]:
         """Return the services (databases, broker) for which the step's function must be inside the network; empty if it needs none, or if
         vectors go through the bucket (`storage.channel: s3`).
         """
@@ -150,9 +150,9 @@ class LambdaFunctions(Construct):
         """Build the role of the function `name`, with the permissions for the services that the step declares."""
         storage = self._storage
         allowed = [grants.logs(f"/aws/lambda/{name}"), *grants.objects(storage.bucket, storage.data)]
-        if self._in_vpc(step):
+        if self._list_vpc_services(step):
             allowed += grants.network_interfaces(name)
-        for part in self._in_vpc(step):
+        for part in self._list_vpc_services(step):
             allowed += part.grants
         if "machines" in step.uses and self._machines:
             allowed += grants.start_machines(self._machines.values())
@@ -163,7 +163,7 @@ class LambdaFunctions(Construct):
         services that the step declares and, if it may start state machines, their ARNs. Instead of a secret they hold its ARN.
         """
         facts = {**self._identity, **self._storage.environment}
-        for part in self._in_vpc(step):
+        for part in self._list_vpc_services(step):
             facts |= part.environment
         if "machines" in step.uses:
             facts |= {

@@ -62,7 +62,7 @@ def role(
     )
     for grant in grants:
         if not grant.denied:
-            explain(made, grant)
+            acknowledge_wildcards(made, grant)
     return made
 
 
@@ -104,7 +104,7 @@ def _key_grants(scope: Construct, grants: Sequence[Grant]) -> list[Grant]:
     return [Grant(actions=["kms:Decrypt", "kms:GenerateDataKey"], resources=[key])] if key and reaches else []
 
 
-def explain(holder: IConstruct, grant: Grant) -> None:
+def acknowledge_wildcards(holder: IConstruct, grant: Grant) -> None:
     """Acknowledge for cdk-nag the wildcards of `grant`, a permission of the role `holder`, with their reason. Raises AssertionError if
     there is no reason.
     """

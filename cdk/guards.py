@@ -26,7 +26,7 @@ def stack_tags(experiment: Experiment, kind: str, *, now: datetime) -> dict[str,
     return {**_owner_tags(experiment, kind), KIND: kind, **alone, **told, EXPIRES_AT: ends.strftime(TIME_FORMAT)}
 
 
-def tag(stack: Stack, experiment: Experiment, kind: str) -> None:
+def tag_resources(stack: Stack, experiment: Experiment, kind: str) -> None:
     """Put the tags for project, experiment and owner, which never change, on every resource in the template of `stack`. `kind`: EXPERIMENT,
     or the name of a shared stack.
     """

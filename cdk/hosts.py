@@ -19,7 +19,7 @@ FIRST_VERSION = "1"  # of a launch template
 BOOT_S = 1_200  # a boot that takes longer has failed, and says so before the deployment gives up waiting
 
 
-def image(stack: Stack, instance_type: str, *, gpu: bool) -> str:
+def choose_image(stack: Stack, instance_type: str, *, gpu: bool) -> str:
     """Return the id of the machine image for `instance_type`: that of the account file if it names one; otherwise a token that is resolved
     at deployment to the newest public image, Debian's or, if `gpu`, AWS's Deep Learning image with NVIDIA drivers.
 

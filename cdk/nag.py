@@ -8,7 +8,7 @@ from cdk_nag import AwsSolutionsChecks
 from constructs import IConstruct
 
 
-def check(app: App) -> None:
+def add_checks(app: App) -> None:
     """Add AWS's Solutions checks to `app`, so that synthesis fails on every finding that is not acknowledged."""
     Validations.of(app).add_plugins(AwsSolutionsChecks(app))
 

@@ -28,7 +28,7 @@ def account_of(scope: IConstruct) -> AccountFile:
     return parse_account(json.loads(said)) if said else AccountFile()
 
 
-def key(scope: IConstruct) -> kms.IKey | None:
+def import_kms_key(scope: IConstruct) -> kms.IKey | None:
     """Return the account's KMS key as a CDK object, imported into the stack once, or None if the account file names none."""
     arn, stack, id = account_of(scope).kms_key, Stack.of(scope), "AccountKey"
     if not arn:

@@ -63,8 +63,8 @@ class Packages:
         if not out.exists():
             code = out / "code" if self.image else out
             own = self.own if torch or self.own_steps else Dependencies()  # a model is built by steps that compute
-            closure = self._sources.closure(step.module, available=available, own=own.first_party)
-            bundling.stage(closure, root=ROOT, out=code, own=own.files)
+            closure = self._sources.collect_files(step.module, available=available, own=own.first_party)
+            bundling.copy_files(closure, root=ROOT, out=code, own=own.files)
             if closure.computing:
                 at_start = "".join(f"import {name}\n" for name in closure.computing)
                 (code / AT_START.replace(".", "/")).with_suffix(".py").write_text(at_start, encoding="utf-8")

@@ -14,9 +14,9 @@ from cdk import grants, organisation
 from cdk.hosts import (
     FIRST_VERSION,
     boot_script,
+    choose_image,
     common_facts,
     fingerprint,
-    image,
     pin_image,
     user_data,
 )
@@ -62,7 +62,7 @@ class RedisHosts(Construct):
             self,
             "Password",
             description="The password of the experiment's Redis hosts",
-            encryption_key=organisation.key(self),
+            encryption_key=organisation.import_kms_key(self),
             generate_secret_string=secretsmanager.SecretStringGenerator(
                 password_length=PASSWORD_LENGTH, exclude_punctuation=True
             ),
@@ -71,7 +71,7 @@ class RedisHosts(Construct):
         acknowledge(secret, {"AwsSolutions-SMG4": "Lives for hours; rotating it would need a function in the VPC."})
         self.secret_arn = secret.secret_arn
         self._module = self._built_module(built)
-        newest = image(Stack.of(self), settings.instance_type, gpu=False)
+        newest = choose_image(Stack.of(self), settings.instance_type, gpu=False)
         self._image = pin_image(self, newest, generation=settings.image_generation)
         # Once for all hosts: a template has at most 1 MB, and 64 of these scripts would leave no room in it.
         self._script = CfnMapping(self, "Boot", mapping={"redis": {"script": boot_script("redis.sh")}})

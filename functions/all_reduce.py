@@ -34,11 +34,11 @@ class AllReduce:
             int, Tensor
         ] = {}  # by length, memory that rounds share: fresh pages would cost as much as the transfer
 
-    def done(self, group: "Group") -> bool:
+    def is_combined(self, group: "Group") -> bool:
         """Return whether the aggregate of the group's round is already stored."""
         return group.is_published(group.keys.combination(group.round))
 
-    def parts(self, elements: int, count: int, unit: int) -> list[slice]:
+    def split(self, elements: int, count: int, unit: int) -> list[slice]:
         """Return one slice over all `elements`: a contribution is sent whole, whatever `count` and `unit` are."""
         return [slice(0, elements)]
 
@@ -74,11 +74,11 @@ class AllReduce:
         with group.stage("synchronise"):
             group.fetch_result(group.keys.combination(group.round), out, sender=MASTER)
 
-    def used_up(self, keys: Keys, round: int, *, rank: int, count: int) -> list[str]:
+    def list_used_keys(self, keys: Keys, round: int, *, rank: int, count: int) -> list[str]:
         """Return the key of the contribution of worker `rank` to `round`, in a list. `count` is not used."""
         return [keys.average(round, rank)]
 
-    def results(self, keys: Keys, round: int, *, rank: int, count: int) -> list[str]:
+    def list_result_keys(self, keys: Keys, round: int, *, rank: int, count: int) -> list[str]:
         """Return the key of the aggregate of `round`, in a list, if `rank` is the master's, else an empty list. `count` is not used."""
         return [keys.combination(round)] if rank == MASTER else []
 

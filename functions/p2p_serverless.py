@@ -84,9 +84,9 @@ def _take_steps(ctx: Context, event: Event) -> None:
     with ctx.stage("fetch"):
         before = checkpoints.read(ctx.objects.get(key), key=key)
         _receive(ctx, before.vectors["model"], key=key)
-    own = gradients.take_local_steps(ctx, event, checkpoints.optimizer_of(before))
+    own = gradients.take_local_steps(ctx, event, checkpoints.copy_optimizer(before))
     with ctx.stage("store"):
-        after = Checkpoint(Position(round, event["minibatches"]), checkpoints.vectors_of(ctx, own))
+        after = Checkpoint(Position(round, event["minibatches"]), checkpoints.build_vectors(ctx, own))
         ctx.objects.put_new(out, checkpoints.encode(after))
         progress.roll_back_if_over(ctx, lambda: ctx.objects.delete(out))
 

@@ -35,11 +35,11 @@ class ScatterReduce:
         """Start without a receive buffer; it is allocated in the first round and then reused."""
         self._fetched: Tensor | None = None  # memory that rounds share: fresh pages would cost as much as the transfer
 
-    def done(self, group: "Group") -> bool:
+    def is_combined(self, group: "Group") -> bool:
         """Return whether the chunk that this worker aggregates is already stored for the group's round."""
         return group.is_published(group.keys.combination(group.round, group.rank))
 
-    def parts(self, elements: int, count: int, unit: int) -> list[slice]:
+    def split(self, elements: int, count: int, unit: int) -> list[slice]:
         """Return the slice of a vector of `elements` elements that each of `count` workers aggregates, by rank. Each begins at a multiple
         of `unit`.
         """
@@ -97,13 +97,13 @@ class ScatterReduce:
         """Return the slice of `vector` that the worker of rank `part` aggregates."""
         return chunk_slice(vector.numel(), group.count, worker=part, unit=group.unit)
 
-    def used_up(self, keys: Keys, round: int, *, rank: int, count: int) -> list[str]:
+    def list_used_keys(self, keys: Keys, round: int, *, rank: int, count: int) -> list[str]:
         """Return the keys that worker `rank`, one of `count`, has stored for the others in `round`: its chunks, and its list of whom it
         would leave out.
         """
         return [*(keys.chunk(round, rank, part) for part in _other_ranks(rank, count)), keys.verdict(round, rank)]
 
-    def results(self, keys: Keys, round: int, *, rank: int, count: int) -> list[str]:
+    def list_result_keys(self, keys: Keys, round: int, *, rank: int, count: int) -> list[str]:
         """Return the key of the chunk of `round` that worker `rank` has aggregated, in a list. `count` is not used."""
         return [keys.combination(round, rank)]
 

@@ -40,13 +40,13 @@ def build(layer: Layer, folder: Path, *, python: bytecode.Interpreter | None = N
     found = load_cached(layer, folder)
     if found:
         return found
-    python = python or bytecode.interpreter(folder / "layer")
+    python = python or bytecode.find_interpreter(folder / "layer")
     with tempfile.TemporaryDirectory(dir=_create_folder(folder / "layer"), prefix=f"{layer.name}-") as name:
         tree = Path(name)
         for wheel in wheels.fetch(layer.requirements, folder / "layer" / "wheels"):
             _unpack(wheel, tree / "python")
         if layer.name == "torch":
-            _write_all(pruning.stubs(), tree / "python")
+            _write_all(pruning.load_stubs(), tree / "python")
         bytecode.compile_tree(python, tree, sourceless=layer.sourceless)
         candidate = tree.with_suffix(".zip")
         try:
@@ -54,7 +54,7 @@ def build(layer: Layer, folder: Path, *, python: bytecode.Interpreter | None = N
             checks.check_native(candidate)
             checks.check_size([candidate])
             built = Built(
-                made_of(layer),
+                compute_fingerprint(layer),
                 archive.sha256(candidate),
                 archive.sum_unzipped_bytes(candidate),
                 python.version,
@@ -77,10 +77,10 @@ def load_cached(layer: Layer, folder: Path) -> Built | None:
         found = Built(**json.loads(description.read_text(encoding="utf-8")))
     except (TypeError, ValueError):
         return None
-    return found if found.made_of == made_of(layer) and found.sha256 == archive.sha256(target) else None
+    return found if found.made_of == compute_fingerprint(layer) and found.sha256 == archive.sha256(target) else None
 
 
-def made_of(layer: Layer) -> str:
+def compute_fingerprint(layer: Layer) -> str:
     """Return a hash of everything that a layer is made from: its requirements, the list of kept files, the stubs and this
     package's code.
     """
@@ -93,8 +93,8 @@ def made_of(layer: Layer) -> str:
 def _unpack(wheel: Path, into: Path) -> None:
     """Write those files of a wheel that the layer keeps into the folder `into`. Native libraries are stripped of symbols."""
     kept = {}
-    for path, data in wheels.members(wheel):
-        if pruning.keeps(path):
+    for path, data in wheels.read_members(wheel):
+        if pruning.is_kept(path):
             kept[path] = elf.strip(data) if elf.is_elf(data) else data
             if len(kept) >= 200:  # not all of PyTorch in memory at once
                 _write_all(kept, into)

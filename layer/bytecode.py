@@ -48,7 +48,7 @@ class Interpreter:
         return self.run("-c", "import platform; print(platform.python_version())").strip()
 
 
-def interpreter(folder: Path) -> Interpreter:
+def find_interpreter(folder: Path) -> Interpreter:
     """Find a Python 3.13: this process's, or one on the PATH, or else Debian's, downloaded and unpacked below `folder`. Raises MissingTool,
     which says what to install, if there is none.
     """

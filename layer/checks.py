@@ -56,7 +56,7 @@ def check_size(archives: Iterable[Path], *, function_bytes: int = FUNCTION_BYTES
     return left
 
 
-def native(archive: Path) -> Iterator[tuple[str, bytes]]:
+def read_native_files(archive: Path) -> Iterator[tuple[str, bytes]]:
     """Yield (path, content) of each native (ELF) file in a layer's ZIP file."""
     with zipfile.ZipFile(archive) as opened:
         for entry in opened.infolist():
@@ -71,7 +71,7 @@ def check_native(archive: Path) -> Demands:
     segment, or if they need a version or library that Lambda's runtime does not have.
     """
     versions, wanted, own = set[str](), dict[str, str](), set[str]()
-    for name, data in native(archive):
+    for name, data in read_native_files(archive):
         if elf.machine(data) != elf.AARCH64:
             raise Unfit(
                 f"{archive.name}: {name} is for processor {elf.machine(data)}; expected {elf.AARCH64}, 64-bit ARM"
@@ -81,9 +81,13 @@ def check_native(archive: Path) -> Demands:
         except elf.Malformed as error:
             raise Unfit(f"{archive.name}: {name}: {error}") from error
         own.add(name.rpartition("/")[2])
-        versions |= elf.versions(data)
+        versions |= elf.list_needed_versions(data)
         wanted |= dict.fromkeys(elf.list_needed_libraries(data), name)
-    demands = Demands(elf.newest(versions, "GLIBC"), elf.newest(versions, "GLIBCXX"), frozenset(wanted) - own)
+    demands = Demands(
+        elf.find_newest_version(versions, "GLIBC"),
+        elf.find_newest_version(versions, "GLIBCXX"),
+        frozenset(wanted) - own,
+    )
     for family, found, offered in (("GLIBC", demands.glibc, GLIBC), ("GLIBCXX", demands.glibcxx, GLIBCXX)):
         if found > offered:
             raise Unfit(

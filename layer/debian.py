@@ -64,7 +64,7 @@ def fetch_packages(folder: Path, packages: Sequence[str], *, architecture: str) 
     return _fetch_once(folder, fetch, needs=("apt-get", "dpkg"))
 
 
-def source(folder: Path, package: str) -> Path:
+def fetch_source(folder: Path, package: str) -> Path:
     """Download and unpack the source of a Debian package into `folder`, unless it exists already, and return `folder`. Raises MissingTool
     if a program or Debian's archive is not available.
     """

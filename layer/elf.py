@@ -113,7 +113,7 @@ def list_needed_libraries(data: bytes) -> set[str]:
     return {_read_string(strings, value) for tag, value in entries if tag == NEEDED}
 
 
-def versions(data: bytes) -> set[str]:
+def list_needed_versions(data: bytes) -> set[str]:
     """Return the symbol versions that an ELF file needs from other libraries, such as GLIBC_2.28 and GLIBCXX_3.4.22."""
     strings, entries = _read_dynamic_section(data)
     tags = dict(entries)
@@ -131,7 +131,7 @@ def versions(data: bytes) -> set[str]:
     return found
 
 
-def newest(versions: set[str], family: str) -> tuple[int, ...]:
+def find_newest_version(versions: set[str], family: str) -> tuple[int, ...]:
     """Return the highest of the symbol versions in `versions` that belongs to `family` ("GLIBC" or "GLIBCXX"), such as (2, 28); () if there
     is none.
     """

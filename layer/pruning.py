@@ -35,7 +35,7 @@ WHOLE_PACKAGES = tuple(
 )
 
 
-def keeps(path: str) -> bool:
+def is_kept(path: str) -> bool:
     """Return whether the layer includes this file of a wheel. `path`: path inside the wheel."""
     if ".dist-info/" in path:
         return bool(METADATA.fullmatch(path))
@@ -54,7 +54,7 @@ def load_traced_paths() -> frozenset[str]:
     return frozenset((HERE / f"torch-{TORCH}.txt").read_text(encoding="utf-8").split())
 
 
-def stubs() -> dict[str, bytes]:
+def load_stubs() -> dict[str, bytes]:
     """Return the project's files that replace files of PyTorch, as contents by path inside the wheel."""
     return {str(path.relative_to(STUBS)): path.read_bytes() for path in sorted(STUBS.rglob("*.py"))}
 

@@ -45,7 +45,7 @@ def _find_wheel(requirement: str, folder: Path) -> Path | None:
     return None
 
 
-def members(wheel: Path) -> Iterator[tuple[str, bytes]]:
+def read_members(wheel: Path) -> Iterator[tuple[str, bytes]]:
     """Yield (path, content) of each file in a wheel, sorted by path. Only one content is in memory at a time."""
     with zipfile.ZipFile(wheel) as archive:
         for entry in sorted(archive.infolist(), key=lambda entry: entry.filename):

@@ -63,7 +63,7 @@ class ByFunctions:
         ctx, round, rank = self._ctx, event["round"], event["worker"]
         self._member.confirm()
         key, out = ctx.keys.peer_model(round, rank), ctx.keys.peer_gradient(round, rank, 0)
-        state = Checkpoint(Position(round), checkpoints.vectors_of(ctx, replica.optimizer))
+        state = Checkpoint(Position(round), checkpoints.build_vectors(ctx, replica.optimizer))
         ctx.objects.put_new(key, checkpoints.encode(state))
         progress.roll_back_if_over(ctx, lambda: ctx.objects.delete(key))
         ctx.run_machine("gradients", event)

@@ -46,11 +46,11 @@ class Single:
 class InFunction:
     """Exchange of the one worker on a function: nothing is published, and the aggregate is computed from its own contribution alone."""
 
-    def done(self, group: "Group") -> bool:
+    def is_combined(self, group: "Group") -> bool:
         """Return False: no aggregate is ever stored."""
         return False
 
-    def parts(self, elements: int, count: int, unit: int) -> list[slice]:
+    def split(self, elements: int, count: int, unit: int) -> list[slice]:
         """Return an empty list: nothing is sent, whatever `elements`, `count` and `unit` are."""
         return []
 
@@ -63,11 +63,11 @@ class InFunction:
         """Raise AssertionError: it is never called, because no aggregate is stored."""
         raise AssertionError("no result of a round is stored")
 
-    def used_up(self, keys: Keys, round: int, *, rank: int, count: int) -> list[str]:
+    def list_used_keys(self, keys: Keys, round: int, *, rank: int, count: int) -> list[str]:
         """Return an empty list: this worker stores no keys."""
         return []
 
-    def results(self, keys: Keys, round: int, *, rank: int, count: int) -> list[str]:
+    def list_result_keys(self, keys: Keys, round: int, *, rank: int, count: int) -> list[str]:
         """Return an empty list: this worker stores no keys."""
         return []
 

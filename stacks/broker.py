@@ -34,7 +34,7 @@ class BrokerStack(Stack):
             self,
             "Login",
             description="The broker's only user",
-            encryption_key=organisation.key(self),
+            encryption_key=organisation.import_kms_key(self),
             generate_secret_string=secretsmanager.SecretStringGenerator(
                 secret_string_template=f'{{"username":"{USERNAME}"}}',
                 generate_string_key="password",

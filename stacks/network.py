@@ -92,7 +92,7 @@ class NetworkStack(Stack):
             },
         )
         # Functions' interfaces may hold the subnet for a while: the deletion is then tried again, and told, by what still stands.
-        expiry.outlive(self.node.children)
+        expiry.delete_after(self.node.children)
 
     def _vpc(self, zone: str) -> ec2.Vpc:
         """Build the VPC in the availability zone `zone`, with a public and an isolated subnet and without NAT."""

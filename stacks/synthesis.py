@@ -16,12 +16,12 @@ from aws_cdk import App, Environment, Stack
 from cdk import organisation
 from cdk.experiment_stack import Props
 from cdk.expiry import CleanUpAlarm, Expiry
-from cdk.guards import stack_tags, tag
+from cdk.guards import stack_tags, tag_resources
 from cdk.names import stack_name
 from cdk.network import SharedNetwork
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
-from crossover.training.gradients import baseline_experiments
+from crossover.training.gradients import build_baselines
 from crossover.validation.account_file import AccountFile
 from crossover.workflow.architecture import architecture_of, import_file
 from crossover.workflow.infrastructure import shared_stacks
@@ -51,7 +51,7 @@ def compose(
         organisation.set_account_file(app, account)
         experiment = account.place_in_zone(experiment)
     stack = _build_with_shared(app, experiment, now=now, layers=layers, env=env)
-    for companion in baseline_experiments(experiment):  # one command deploys all
+    for companion in build_baselines(experiment):  # one command deploys all
         stack.add_stack_dependency(_build_with_shared(app, companion, now=now, layers=layers, env=env))
     return stack
 
@@ -69,7 +69,7 @@ def _build_with_shared(
         later.add_stack_dependency(earlier)
     if not shared:  # no network's expiry would end it
         expiry = Expiry(stack, "Expiry", project=experiment.project, only=stack.stack_name)
-        expiry.outlive(stack.node.children)
+        expiry.delete_after(stack.node.children)
     if topic := experiment.lifetime.notify:
         network = SharedNetwork(stack, experiment.project)
         queue = network.id_of("undelivered") if shared else expiry.undelivered.queue_name
@@ -96,7 +96,7 @@ def _build_shared_stack(
         tags={**organisation.account_of(app).tags, **stack_tags(experiment, part, now=now)},
         analytics_reporting=False,
     )
-    tag(made, experiment, part)
+    tag_resources(made, experiment, part)
     organisation.apply_account_policy(made)
     return made
 

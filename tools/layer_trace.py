@@ -26,10 +26,10 @@ def trace_files(folder: Path) -> list[str]:
         tree = Path(name)
         for layer in layers():
             for wheel in wheels.fetch(layer.requirements, folder / "wheels"):
-                for path, data in wheels.members(wheel):
+                for path, data in wheels.read_members(wheel):
                     if path.endswith(".py") or elf.is_elf(data) or ".dist-info/" in path:
                         _write_file(tree / path, data)
-        for path, data in pruning.stubs().items():
+        for path, data in pruning.load_stubs().items():
             _write_file(tree / path, data)
         try:
             listed = (

@@ -71,7 +71,7 @@ def find_stop_reason(training: Training, history: History, *, epochs: int | None
     epochs = len(history) if epochs is None else epochs
     if training.target is not None and history and training.metric.reaches(history[-1][1], training.target):
         return f"target: validation {training.metric.words} {history[-1][1]:.4f} reached {training.target}"
-    waited = epochs_without_improvement(history)
+    waited = count_evaluations_without_improvement(history)
     if training.early_stopping and waited >= training.early_stopping:
         what = "epochs" if epochs == len(history) else "evaluations"
         return f"early stopping: {waited} {what} without a better validation loss"
@@ -80,7 +80,7 @@ def find_stop_reason(training: Training, history: History, *, epochs: int | None
     return ""
 
 
-def epochs_without_improvement(history: History) -> int:
+def count_evaluations_without_improvement(history: History) -> int:
     """Return the number of evaluations since the one with the lowest validation loss. A loss of NaN is no improvement."""
     best, since = float("inf"), 0
     for loss, _ in history:
@@ -88,7 +88,7 @@ def epochs_without_improvement(history: History) -> int:
     return since
 
 
-def plateau_reductions(history: History, *, patience: int, threshold: float = 1e-4) -> int:
+def count_plateau_reductions(history: History, *, patience: int, threshold: float = 1e-4) -> int:
     """Return how often torch's ReduceLROnPlateau (mode min, relative threshold, no cooldown) would have reduced the learning rate
     after the evaluations of `history`, (validation loss, metric) each.
 
@@ -122,14 +122,16 @@ def learning_rate(training: Training, *, round: int, rounds: int, history: Histo
     - cosine: in equal steps up to the peak over the fraction `warm_up` of the rounds, then along half a cosine towards `floor`
     times it
 
-    - plateau: times `plateau_factor` for each reduction that `plateau_reductions` counts
+    - plateau: times `plateau_factor` for each reduction that `count_plateau_reductions` counts
     """
     peak = training.learning_rate
     match training.schedule:
         case "constant":
             return peak
         case "plateau":
-            return peak * training.plateau_factor ** plateau_reductions(history, patience=training.plateau_patience)
+            return peak * training.plateau_factor ** count_plateau_reductions(
+                history, patience=training.plateau_patience
+            )
         case "cosine":
             rising = math.floor(0.5 + training.warm_up * rounds)
             if round < rising:

@@ -13,7 +13,7 @@ from torch import Tensor
 BLOCK = 131_072  # elements: the blocks being compared stay in the cache, and calls are few
 
 
-def local_step(
+def take_local_step(
     residual: Tensor,
     velocity: Tensor | None,
     gradient: Tensor,

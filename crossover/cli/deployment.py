@@ -54,7 +54,7 @@ from crossover.running.removal import (
 )
 from crossover.simulation import processors
 from crossover.simulation.processors import describe_idle_vcpus
-from crossover.training.gradients import baseline_experiments
+from crossover.training.gradients import build_baselines
 from crossover.validation import account_file, check_deployment, load
 from crossover.workflow.architecture import architecture_of, steps
 from crossover.workflow.infrastructure import shared_stacks
@@ -385,7 +385,7 @@ def deploy(
     if not yes and not sys.stdin.isatty():
         raise UserError("deploy: cannot ask for confirmation, because standard input is not a terminal; add --yes")
     with explain_aws_errors():
-        for each in (experiment, *baseline_experiments(experiment)):  # baselines are deployed by the same command
+        for each in (experiment, *build_baselines(experiment)):  # baselines are deployed by the same command
             check_before_deploying(each, config=named, tell=print_line, take_over=take_over)
     if wasted := describe_idle_vcpus(experiment):
         print(f"note: {wasted}", file=sys.stderr, flush=True)

@@ -165,12 +165,12 @@ def read_cifar10(directory: str | None) -> tuple[Tensor, Tensor, Tensor, Tensor]
         if name not in members:
             raise DataError(f"{name}: not among the CIFAR-10 files under {base}; fetch {ARCHIVE} again")
         check_md5(members[name], md5, name=f"{FOLDER}/{name}")
-        parts.append(decode(members[name], name=name))
+        parts.append(decode_cifar10(members[name], name=name))
     images, labels = torch.cat([part[0] for part in parts[:5]]), torch.cat([part[1] for part in parts[:5]])
     return images, labels, *parts[5]
 
 
-def decode(member: bytes, *, name: str) -> tuple[Tensor, Tensor]:
+def decode_cifar10(member: bytes, *, name: str) -> tuple[Tensor, Tensor]:
     """Return (images (N, 3, 32, 32) uint8, labels (N,) int64 from 0 to 9) from `member`, the bytes of one file of the CIFAR-10 archive: a
     pickle, of which no code runs. `name`: the file's name for errors. Raises DataError if it is not such a file.
     """

@@ -21,7 +21,7 @@ from crossover.simulation.processors import fix_threads
 from crossover.stores.clients import MemoryClients
 from crossover.stores.protocols import Traffic
 from crossover.training.fleet import ProgramsExecution, ServingSettings, announce
-from crossover.training.gradients import baseline_experiments
+from crossover.training.gradients import build_baselines
 from crossover.workflow import execute, first_event
 from crossover.workflow.architecture import architecture_of
 from crossover.workflow.context import Context, Resources
@@ -37,7 +37,7 @@ def list_run_folders(out: Path, experiment: Experiment) -> dict[Path, Experiment
     """
     beside = {
         out / (BASELINE_FOLDER if each.module == "gpu" else f"{BASELINE_FOLDER}-{each.module}"): each
-        for each in baseline_experiments(experiment)
+        for each in build_baselines(experiment)
     }
     return {out: experiment, **beside}
 

@@ -15,7 +15,7 @@ from crossover.reports import bill
 from crossover.running import account as ownership
 from crossover.running import account as stacks
 from crossover.stores import deployed_clients
-from crossover.training.gradients import baseline_experiments
+from crossover.training.gradients import build_baselines
 from crossover.validation.account_file import AccountFile, OwnNetwork
 from crossover.workflow.architecture import image_parameter, processor
 from crossover.workflow.infrastructure import shared_stacks
@@ -107,7 +107,7 @@ def needs_network(experiment: Experiment) -> bool:
     """Return whether the experiment or one of its baselines needs a VPC, because it uses shared stacks. Functions and a bucket alone do
     not.
     """
-    return any(shared_stacks(each) for each in (experiment, *baseline_experiments(experiment)))
+    return any(shared_stacks(each) for each in (experiment, *build_baselines(experiment)))
 
 
 def choose_zone(session: Any, experiment: Experiment) -> Choice:
@@ -189,7 +189,7 @@ def list_needs(session: Any, experiment: Experiment) -> Iterator[Need]:
 
     `session`: asks AWS which zones offer them.
     """
-    experiments = [experiment, *baseline_experiments(experiment)]
+    experiments = [experiment, *build_baselines(experiment)]
     wanted = [bill.infrastructure_of(each) for each in experiments]
     types = {fleet.instance_type: fleet.setting for each in wanted for fleet in each.fleets}
     yield from _list_instance_needs(session, types)

@@ -21,7 +21,7 @@ from crossover.running import account as stacks
 from crossover.running.account import Ownership
 from crossover.running.organisation import Finding
 from crossover.stores import deployed_clients
-from crossover.training.gradients import baseline_experiments
+from crossover.training.gradients import build_baselines
 from crossover.validation.account_file import AccountFile
 from crossover.workflow import Child, ForEach, Node, Parallel, Repeat, state_machines
 from crossover.workflow import Sequence as InOrder
@@ -40,7 +40,7 @@ def expected_minutes(experiment: Experiment) -> dict[str, int]:
     Baselines come before the experiment, shared stacks before those that use them.
     """
     found: dict[str, int] = {}
-    for each in (*baseline_experiments(experiment), experiment):
+    for each in (*build_baselines(experiment), experiment):
         shared = shared_stacks(each)
         found |= {f"{each.project}-{part}": EXPECTED_MINUTES[part] for part in shared}
         found[f"{each.project}-{each.name}"] = EXPECTED_MINUTES["experiment"] if shared else ALONE_MINUTES

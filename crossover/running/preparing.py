@@ -91,12 +91,12 @@ def digest_project(root: Path, modules: tuple[str, ...]) -> Mapping[str, str]:
     while todo:
         module = todo.pop()
         left_out = module == _ZOO and _ZOO not in modules
-        if module in seen or left_out or not sources.path(module) or f"{module}.".startswith(IRRELEVANT_MODULES):
+        if module in seen or left_out or not sources.find_file(module) or f"{module}.".startswith(IRRELEVANT_MODULES):
             continue
         seen.add(module)
-        found = sources.imports(module)
+        found = sources.read_imports(module)
         todo += found.at_once | found.deferred
-    paths = sorted(path for module in seen if (path := sources.path(module)))
+    paths = sorted(path for module in seen if (path := sources.find_file(module)))
     return {path.as_posix(): _digest(root / path) for path in paths}
 
 

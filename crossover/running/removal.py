@@ -23,7 +23,7 @@ from crossover.running.account import (
 )
 from crossover.runtime import Pauses
 from crossover.stores import deployed_clients
-from crossover.training.gradients import baseline_experiments
+from crossover.training.gradients import build_baselines
 from crossover.workflow.infrastructure import shared_stacks
 
 # --- leftovers --------------------------------------------------------------------------------------------------------
@@ -319,7 +319,7 @@ def list_experiment_names(experiment: Experiment) -> list[str | None]:
     """Return the names of the experiment and its baselines in the order in which their stacks are deleted: the experiment first, since its
     stack depends on those of its baselines.
     """
-    return [experiment.name, *(companion.name for companion in baseline_experiments(experiment))]
+    return [experiment.name, *(companion.name for companion in build_baselines(experiment))]
 
 
 def announce_removal(session: Any, experiment: Experiment, *, shared: bool) -> Iterator[str]:

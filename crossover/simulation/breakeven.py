@@ -36,7 +36,7 @@ from crossover.simulation.repetitions import (
 )
 from crossover.simulation.simulate import LABEL
 from crossover.simulation.workload import Workload, calendar
-from crossover.training.gradients import gpu_fleet, single_worker
+from crossover.training.gradients import build_gpu_baseline, build_single_baseline
 from crossover.workflow.architecture import architecture_of
 
 PARAMETERS = (1_000_000, 3_000_000, 10_000_000, 30_000_000, 100_000_000, 300_000_000, 1_000_000_000)
@@ -264,7 +264,7 @@ def add_rivals(experiments: Sequence[Experiment]) -> tuple[Experiment, ...]:
     given = {_rival_of(experiment) for experiment in experiments}
     fleet = replace(first, gpu=replace(first.gpu, instances=max(1, first.workers // first.gpu.gpus_per_instance)))
     rivals = {name: _build_single_rival(first, name, on) for name, on in ALONE.items()} | {
-        "gpu": gpu_fleet(fleet, "gpu")
+        "gpu": build_gpu_baseline(fleet, "gpu")
     }
     return (*experiments, *(rival for name, rival in rivals.items() if name not in given))
 
@@ -289,7 +289,9 @@ def _build_single_rival(first: Experiment, name: str, on: str) -> Experiment:
     the new experiment; `on`: where it runs: "function", "instance" or "gpu".
     """
     training = replace(first.training, threads="auto")
-    return replace(single_worker(first, name), training=training, sections={**first.sections, "single": {"on": on}})
+    return replace(
+        build_single_baseline(first, name), training=training, sections={**first.sections, "single": {"on": on}}
+    )
 
 
 Changed = tuple[Experiment, Workload]

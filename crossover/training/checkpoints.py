@@ -91,7 +91,7 @@ def read(body: bytes, *, key: str) -> Checkpoint:
     return Checkpoint(Position(*listing["position"]), vectors, listing["facts"])
 
 
-def vectors_of(ctx: Context, optimizer: "Sequence[Tensor]", outer: "Sequence[Tensor]" = ()) -> dict[str, Vector]:
+def build_vectors(ctx: Context, optimizer: "Sequence[Tensor]", outer: "Sequence[Tensor]" = ()) -> dict[str, Vector]:
     """Return the vectors that every worker's checkpoint holds, as {name: vector}: "model", the learner's, then "optimizer0", ... and
     "outer0", .... Their data are views of the memory of the learner and of the given tensors; those in a GPU's memory
     are copied.
@@ -106,7 +106,7 @@ def vectors_of(ctx: Context, optimizer: "Sequence[Tensor]", outer: "Sequence[Ten
     return {"model": Vector(VectorKind.MODEL, ctx.learner.model), **held}
 
 
-def optimizer_of(checkpoint: Checkpoint, whose: str = "optimizer") -> "tuple[Tensor, ...]":
+def copy_optimizer(checkpoint: Checkpoint, whose: str = "optimizer") -> "tuple[Tensor, ...]":
     """Return copies of the optimizer's vectors in `checkpoint`, in their order, so that the checkpoint's memory can be freed; () if it
     holds none.
 
@@ -118,7 +118,7 @@ def optimizer_of(checkpoint: Checkpoint, whose: str = "optimizer") -> "tuple[Ten
     return tuple(buffers.tensor(checkpoint.vectors[name].data).clone() for name in names)
 
 
-def kept_vectors(kept: "Mapping[str, Tensor]") -> dict[str, Vector]:
+def wrap_kept_vectors(kept: "Mapping[str, Tensor]") -> dict[str, Vector]:
     """Return the tensors `kept` as vectors to store in a checkpoint, named "extra ...". The memory is not copied.
 
     `kept`: by name, what a worker keeps between rounds in addition to model and optimizer, e.g. a codec's error feedback.
@@ -129,7 +129,7 @@ def kept_vectors(kept: "Mapping[str, Tensor]") -> dict[str, Vector]:
 
 
 def restore_kept_vectors(checkpoint: Checkpoint, kept: "Mapping[str, Tensor]") -> None:
-    """Copy the values that `kept_vectors` put into `checkpoint` back into the tensors `kept`, by name.
+    """Copy the values that `wrap_kept_vectors` put into `checkpoint` back into the tensors `kept`, by name.
 
     A tensor that the checkpoint does not hold stays unchanged.
     """
@@ -212,7 +212,7 @@ class Journal:
         return Position((position.round // self._every + 1) * self._every)
 
 
-def common_rounds(ctx: Context, keys: Keys, workers: Sequence[int]) -> list[int]:
+def list_common_rounds(ctx: Context, keys: Keys, workers: Sequence[int]) -> list[int]:
     """Return the rounds, ascending, at whose start every one of `workers` has a checkpoint of the attempt with these `keys`.
 
     Lists the bucket, so it is for set-up, not for training. Raises Missing if there is no such round.

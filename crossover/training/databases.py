@@ -293,7 +293,7 @@ def update(ctx: Context, event: Event, *, holder: int, gradient: str) -> None:
     ctx.compute[holder].update(old, gradient, out=new, update=step)
 
 
-def decide(ctx: Context, event: Event, *, holder: int) -> None:
+def evaluate_and_decide(ctx: Context, event: Event, *, holder: int) -> None:
     """Load the next round's model from the database of rank `holder` into the learner, evaluate it, and store the decision after the
     event's epoch: whether training stops. Does nothing if that decision exists.
     """
@@ -307,7 +307,7 @@ def decide(ctx: Context, event: Event, *, holder: int) -> None:
         progress.create_decision(ctx, epoch)
 
 
-def advance(ctx: Context, event: Event) -> Event:
+def build_next_event(ctx: Context, event: Event) -> Event:
     """Return the event's fields for the start of the next round, as changes to merge into the event. `epoch_finished` is True if the
     event's round ends an epoch; only then they include `finished`, whether the epoch's decision ends training. Raises Missing if it ends
     an epoch that has no decision yet.

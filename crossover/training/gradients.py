@@ -86,7 +86,7 @@ def note_loss(ctx: Context, loss: float, *, samples: int, answers: float) -> Non
     ctx.note(loss=loss, samples=samples, **({} if answers == samples else {"answers": answers}))
 
 
-def noted_answers(ctx: Context) -> float:
+def get_noted_answers(ctx: Context) -> float:
     """Return the number of answers (labels) that the loss last noted in `ctx` is the mean of."""
     return float(ctx.notes.get("answers", ctx.notes["samples"]))
 
@@ -123,26 +123,26 @@ def build_update(
 # What `baseline` asks for beside an experiment: the same model, data and seed on as many GPUs, or by one worker.
 
 
-def baseline_experiments(experiment: Experiment) -> tuple[Experiment, ...]:
+def build_baselines(experiment: Experiment) -> tuple[Experiment, ...]:
     """Return the experiments to compare `experiment` with: those that its field `baseline` names, in that order; () if it names none.
     Their names are its own with `-gpu` or `-single` appended.
     """
     return tuple(
-        gpu_fleet(experiment, f"{experiment.name}-gpu")
+        build_gpu_baseline(experiment, f"{experiment.name}-gpu")
         if name == "gpu"
-        else single_worker(experiment, f"{experiment.name}-single")
+        else build_single_baseline(experiment, f"{experiment.name}-single")
         for name in experiment.baselines
     )
 
 
-def gpu_fleet(experiment: Experiment, name: str) -> Experiment:
+def build_gpu_baseline(experiment: Experiment, name: str) -> Experiment:
     """Return the GPU baseline of `experiment`, called `name`: the same model, data and seed on as many GPUs as it has workers, which
     exchange uncompressed gradients after each minibatch, as published. `experiment` itself is not changed.
     """
     return replace(experiment, name=name, architecture="gpu", baseline="none", exchange=Exchange())
 
 
-def single_worker(experiment: Experiment, name: str) -> Experiment:
+def build_single_baseline(experiment: Experiment, name: str) -> Experiment:
     """Return the single-worker baseline of `experiment`, called `name`: one worker without faults and compression, whose update takes as
     many minibatches as all workers' updates together, at most an epoch's. `experiment` itself is not changed.
 
@@ -199,13 +199,13 @@ def take_local_steps(ctx: Context, event: Event, optimizer: "Sequence[Tensor]") 
             update = build_update(ctx, round, history=history, minibatch=minibatch)
             moved, own = step(model, gradient, own, update)
             model.copy_(moved)
-        counted = noted_answers(ctx)
+        counted = get_noted_answers(ctx)
         losses, samples, answers = losses + ctx.notes["loss"] * counted, samples + batch.samples, answers + counted
     note_loss(ctx, losses / max(1, answers), samples=samples, answers=answers)
     return own
 
 
-def contribution(ctx: Context, event: Event, begun: "Tensor") -> Vector:
+def build_contribution(ctx: Context, event: Event, begun: "Tensor") -> Vector:
     """Return the vector that the event's worker sends after its local steps, with its weight as `samples`: the learner's model (a view of
     its memory) if `exchange.what` is model, otherwise `begun` minus the model.
 

@@ -208,10 +208,10 @@ class Group:
 class GroupExchange(Protocol):
     """A way in which workers turn their contributions into one result that all hold. Protocol; AllReduce and ScatterReduce implement it."""
 
-    def done(self, group: Group) -> bool:
+    def is_combined(self, group: Group) -> bool:
         """Return whether the part of the result that this worker combines is already stored, so that it only has to collect the whole."""
 
-    def parts(self, elements: int, count: int, unit: int) -> "list[slice]":
+    def split(self, elements: int, count: int, unit: int) -> "list[slice]":
         """Return the slices in which a contribution of `elements` elements is sent among `count` workers. Each slice but the last is a
         multiple of `unit` elements long.
         """
@@ -224,12 +224,12 @@ class GroupExchange(Protocol):
     def collect(self, group: Group, out: "Tensor") -> None:
         """Write the result of a round into `out`, (D,), without contributing: this worker's share is already stored."""
 
-    def used_up(self, keys: Keys, round: int, *, rank: int, count: int) -> list[str]:
+    def list_used_keys(self, keys: Keys, round: int, *, rank: int, count: int) -> list[str]:
         """Return the keys that worker `rank`, one of `count`, stored for the exchange of `round` and that no worker needs once this worker
         holds the result.
         """
 
-    def results(self, keys: Keys, round: int, *, rank: int, count: int) -> list[str]:
+    def list_result_keys(self, keys: Keys, round: int, *, rank: int, count: int) -> list[str]:
         """Return the keys of that share of the result of `round` which worker `rank`, one of `count`, has combined and stored.
 
         They are kept longer: a restarted worker needs them until all workers have checkpoints beyond the round.

@@ -274,7 +274,7 @@ class Invocation:
         with self.ctx.stage("compute"):
             gradient = gradients.compute_gradient(self.ctx, place, batch)
             use(buffers.tensor(gradient.data))
-        answers = gradients.noted_answers(self.ctx)
+        answers = gradients.get_noted_answers(self.ctx)
         self._losses[self.epoch][0] += self.ctx.notes["loss"] * answers
         self._losses[self.epoch][1] += answers
         self._computed += 1
@@ -359,7 +359,7 @@ def start(ctx: Context, event: Event, exchange: "GroupExchange") -> Event:
 
     def rounds(keys: Keys) -> Several[int]:
         """Return the rounds for which every worker has a checkpoint of the attempt with these `keys`. Raises Missing if there is none."""
-        return checkpoints.common_rounds(ctx, keys, range(workers))
+        return checkpoints.list_common_rounds(ctx, keys, range(workers))
 
     def first(keys: Keys, round: int) -> Iterator[tuple[int, bytes]]:
         """Yield (worker, bytes of its checkpoint of `round`) for each worker of the attempt with these `keys`. Raises Corrupt."""
@@ -561,6 +561,6 @@ def keys_of(keys: Keys, exchange: "GroupExchange", round: int, rank: int, worker
     """Return all keys that worker `rank`, one of `workers`, may have stored for one exchange of `round`. `keys`: of the attempt and
     exchange.
     """
-    return exchange.used_up(keys, round, rank=rank, count=workers) + exchange.results(
+    return exchange.list_used_keys(keys, round, rank=rank, count=workers) + exchange.list_result_keys(
         keys, round, rank=rank, count=workers
     )

@@ -159,7 +159,7 @@ class Replica:
     def _restore_from(self, checkpoint: Checkpoint) -> None:
         """Set model, optimizers, round, loss scale, encoder and plain values to those of `checkpoint`."""
         self._adopt(checkpoint)
-        self.outer = checkpoints.optimizer_of(checkpoint, "outer")
+        self.outer = checkpoints.copy_optimizer(checkpoint, "outer")
         self.round, self.facts = checkpoint.position.round, dict(checkpoint.facts)
         saved_scale = self.facts.pop("loss_scale", None)
         if (scale := self._ctx.learner.loss_scale) is not None and saved_scale is not None:
@@ -203,10 +203,10 @@ class Replica:
 
     def _vectors(self) -> dict[str, Vector]:
         """Return the vectors of a checkpoint by name: model, optimizers, `between`, and the encoder's."""
-        vectors = checkpoints.vectors_of(self._ctx, self.optimizer, self.outer)
+        vectors = checkpoints.build_vectors(self._ctx, self.optimizer, self.outer)
         if self.between is not None:
             vectors["between"] = Vector(VectorKind.STATE, buffers.view(self.between))
-        return vectors | checkpoints.kept_vectors(self._kept_vectors())
+        return vectors | checkpoints.wrap_kept_vectors(self._kept_vectors())
 
     def step(self, gradient: "Tensor", *, minibatch: int, history: list[tuple[float, float]]) -> None:
         """Move the model by one local optimizer step with `gradient`. Remembers the model first if the round is at its start.
@@ -227,9 +227,9 @@ class Replica:
     def _adopt(self, checkpoint: Checkpoint) -> None:
         """Set model and optimizer to copies of those in `checkpoint`, in the memory in which this replica's are."""
         self.model.copy_(buffers.tensor(checkpoint.vectors["model"].data))
-        self.optimizer = tuple(part.to(self.model.device) for part in checkpoints.optimizer_of(checkpoint))
+        self.optimizer = tuple(part.to(self.model.device) for part in checkpoints.copy_optimizer(checkpoint))
 
-    def contribution(self, out: "Tensor") -> None:
+    def write_contribution(self, out: "Tensor") -> None:
         """Write what the peer contributes after its local steps into `out`, (P + B,) float32: its model, or if `exchange.what` is delta
         the model at the round's start minus its model. Raises AssertionError before the round's first local step.
         """
@@ -370,7 +370,7 @@ class TrainingLoss:
         """
         if epoch != self._epoch:
             self._loss, self._samples, self._answers, self._epoch = 0.0, 0, 0.0, epoch
-        answers = gradients.noted_answers(self._ctx)
+        answers = gradients.get_noted_answers(self._ctx)
         self._loss += self._ctx.notes["loss"] * answers
         self._samples += self._ctx.notes["samples"]
         self._answers += answers
@@ -620,7 +620,7 @@ class _Peer:
             self._computing.gradient(self.event(), self._own)
         else:
             self._computing.steps(self.event(), self._replica, self._history_so_far())
-            self._replica.contribution(self._own)
+            self._replica.write_contribution(self._own)
 
     def _exchange_contribution(self, round: int) -> "Tensor":
         """Exchange the contribution to `round` in one or two exchanges, and return the (decoded) aggregate of all peers' contributions."""

@@ -119,7 +119,7 @@ class SynchronousWorker:
 
         vectors = checkpoint.vectors
         self.ctx.learner.model[:] = vectors["model"].data
-        self._optimizer = checkpoints.optimizer_of(checkpoint)
+        self._optimizer = checkpoints.copy_optimizer(checkpoint)
         if "sum" in vectors:
             self._gradient_sum().copy_(buffers.tensor(vectors["sum"].data))
         checkpoints.restore_kept_vectors(checkpoint, self._kept_vectors())
@@ -130,10 +130,10 @@ class SynchronousWorker:
         """
         from crossover.algorithms import buffers
 
-        vectors = checkpoints.vectors_of(self.ctx, self._optimizer)
+        vectors = checkpoints.build_vectors(self.ctx, self._optimizer)
         if self.invocation.position.minibatch and self._sum is not None:
             vectors["sum"] = Vector(VectorKind.GRADIENT, buffers.view(self._sum))
-        return vectors | checkpoints.kept_vectors(self._kept_vectors()), {}
+        return vectors | checkpoints.wrap_kept_vectors(self._kept_vectors()), {}
 
     def _kept_vectors(self) -> "dict[str, Tensor]":
         """Return, by name, the tensors that a checkpoint stores in addition to model and optimizer: those of `extra_state` and of the
@@ -165,7 +165,7 @@ class SynchronousWorker:
         invocation, samples = self.invocation, self.invocation.samples()
         group = Group(self.ctx, invocation.waits, invocation.rank, invocation.round, samples, self.exchanges)
         last = replace(group, exchange=codecs.count_exchanges(self.ctx.experiment.exchange) - 1)
-        self._replaying = self._replaying and self._exchange.done(last)
+        self._replaying = self._replaying and self._exchange.is_combined(last)
         if self.computing_moves_on or self._codec or not self._replaying:
             self.compute()
         combined = self._synchronise(group) if self._codec is None else self._exchange_encoded(group, self._codec)
@@ -213,7 +213,7 @@ class SynchronousWorker:
     def _encode_first(self, codec: "Encoder", own: "Tensor", group: "Group") -> "Contribution":
         """Return `own`, this worker's vector, encoded by `codec` for the round's first exchange. Raises Refused if it cannot be encoded."""
         try:
-            return codec.begin(own, round=group.round, parts=self._exchange.parts(own.numel(), group.count, codec.unit))
+            return codec.begin(own, round=group.round, parts=self._exchange.split(own.numel(), group.count, codec.unit))
         except Refused as error:
             raise Refused(f"worker {group.rank}, round {group.round}: {error}") from error
 
@@ -264,7 +264,7 @@ class SynchronousWorker:
         return [
             key
             for keys in self._keys_by_exchange()
-            for key in self._exchange.used_up(keys, group.round, rank=rank, count=count)
+            for key in self._exchange.list_used_keys(keys, group.round, rank=rank, count=count)
         ]
 
 

@@ -13,7 +13,7 @@ from crossover.errors import ConfigError
 from crossover.experiment import BROKER_VERSION, Adapters, Experiment, ImageSize, Metric, Training
 from crossover.learning import sizes
 from crossover.learning.staging import plan_staging
-from crossover.training.gradients import baseline_experiments
+from crossover.training.gradients import build_baselines
 from crossover.validation.documents import did_you_mean, is_import
 from crossover.validation.exchanges import (
     OBJECTS,
@@ -420,7 +420,7 @@ def gpus_are_workers(e: Experiment) -> Iterator[str]:
 
 def baseline_has_room_for_its_name(e: Experiment) -> Iterator[str]:
     """Yield an error message if the name of a baseline's experiment, which is longer than the experiment's own, is not allowed."""
-    for companion in baseline_experiments(e):
+    for companion in build_baselines(e):
         for reason in [*name_fits(companion), *project_fits(companion)][:1]:
             yield f"baseline: {companion.module} deploys {companion.name!r} beside {e.name!r}, which does not fit; {reason}"
 

@@ -41,7 +41,7 @@ def supervise(ctx: Context, event: Event) -> Event:
         supervisor = Supervisor(ctx, event)
         try:
             if late is not None:
-                supervisor.forget_words_of(late)
+                supervisor.delete_late_words(late)
             return _run_steps(ctx, event, supervisor)
         except CrossoverError as error:
             supervisor.roll_back_if_obsolete(error)
@@ -279,7 +279,7 @@ class Supervisor:
         if spent:
             self._waits.retry(lambda: self._ctx.tensors[0].delete(*spent))
 
-    def forget_words_of(self, late: "Supervisor") -> None:
+    def delete_late_words(self, late: "Supervisor") -> None:
         """Delete the words that `late` published after a duplicate had already deleted the words on those steps; nobody else would delete
         them.
 

@@ -144,7 +144,7 @@ class FilteringWorker:
         rate = learning_rate(
             training, round=invocation.round, rounds=invocation.days.rounds, history=invocation.history()
         )
-        significance.local_step(
+        significance.take_local_step(
             self._residual,
             self._velocity,
             self._sum,

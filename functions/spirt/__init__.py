@@ -36,7 +36,7 @@ def compute_gradients(ctx: Context, event: Event) -> None:
     if tensors.exists(key):
         return
     if ctx.experiment.exchange.what != "gradients":
-        state.take_own_steps(ctx, event, out=key)
+        state.run_local_steps(ctx, event, out=key)
         return
     with ctx.stage("fetch"):
         tensors.get(ctx.keys.model(event["round"], event["worker"]), kind=VectorKind.MODEL, out=ctx.learner.model)
@@ -141,8 +141,8 @@ def detect_convergence(ctx: Context, event: Event) -> Event:
     has stored it. Return the event's changes for the next round, with `epoch_finished` and, at an epoch's end, `finished`.
     """
     if ends_epoch(ctx, event):
-        databases.decide(ctx, event, holder=event["worker"])
-    return databases.advance(ctx, event)
+        databases.evaluate_and_decide(ctx, event, holder=event["worker"])
+    return databases.build_next_event(ctx, event)
 
 
 @step(torch=True, uses={"tensors", "bus"})

@@ -66,7 +66,7 @@ def start(ctx: Context, event: Event) -> Event:
         return event_at(ctx, event, databases.adopt_state(ctx, before, workers, list_round_keys))
 
 
-def take_own_steps(ctx: Context, event: Event, *, out: str) -> None:
+def run_local_steps(ctx: Context, event: Event, *, out: str) -> None:
     """Take all local steps of the event's round in one function, and store the worker's contribution under the key `out` in its database.
 
     The vectors of the worker's local optimizer are stored first, under the keys of the next round.
@@ -84,5 +84,5 @@ def take_own_steps(ctx: Context, event: Event, *, out: str) -> None:
         keys = own_keys(ctx.experiment, ctx.keys, round + 1, worker)
         for key, vector in zip(keys, after, strict=True):
             tensors.create(key, Vector(kind, buffers.view(vector)))
-        tensors.create(out, gradients.contribution(ctx, event, begun))
+        tensors.create(out, gradients.build_contribution(ctx, event, begun))
         databases.roll_back_if_round_over(ctx, round, worker, out, following=keys)

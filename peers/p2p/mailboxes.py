@@ -175,7 +175,7 @@ class SynchronousMailboxes:
         Raises RunFailed if a missing peer has failed, WaitTimeout if one is gone, StaleAttempt if this rank was taken over.
         """
         bus, rank, everybody = self._ctx.bus, self._member.rank, frozenset(range(self._member.members))
-        pause, ask = self._waiting()
+        pause, ask = self._make_waits()
         while True:
             missing = everybody - bus.list_arrived(keys.barrier, round=round, reader=rank)
             if not missing:
@@ -195,7 +195,7 @@ class SynchronousMailboxes:
     def _await_contribution(self, peer: int, own: Contribution, keys: Keys, round: int) -> "Tensor":
         """Wait for the contribution of `peer` to `round` and return it decoded. Raises StaleAttempt if that peer is in a later round."""
         mailbox = keys.mailbox(peer, round % 2)
-        pause, ask = self._waiting()
+        pause, ask = self._make_waits()
         while True:
             message = self._post.read(mailbox, peer=peer)
             if message is not None and message.round > round:
@@ -222,7 +222,7 @@ class SynchronousMailboxes:
                 f"{message.samples} samples; that peer has {expected}"
             )
 
-    def _waiting(self) -> tuple[Pauses, PeriodicTimer]:
+    def _make_waits(self) -> tuple[Pauses, PeriodicTimer]:
         """Return the pauses between two polls, and the timer for checking whether it still makes sense to wait."""
         look_s = self._member.settings.look_s
         return Pauses(0.002, 0.1), PeriodicTimer(look_s, 5 * look_s)

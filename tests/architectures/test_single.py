@@ -13,7 +13,7 @@ from crossover.experiment import Experiment, Gpu, from_plain
 from crossover.reports.folder import RunFolder
 from crossover.running import inline
 from crossover.simulation.workload import Workload
-from crossover.training.gradients import baseline_experiments
+from crossover.training.gradients import build_baselines
 from crossover.training.peer import Replica
 from crossover.validation import validate
 from crossover.workflow.architecture import architecture_of
@@ -62,19 +62,17 @@ def test_beside_an_experiment_it_updates_by_as_many_minibatches_as_all_workers_t
         {"name": "four", "architecture": "spirt", "baseline": ["gpu", "single"], "exchange": {"every": 3}}
         | {"aggregation": {"rule": "median"}, "functions": {"memory_mb": {"default": 3000, "update_model": 512}}}
     )
-    fleet, alone = baseline_experiments(experiment)
+    fleet, alone = build_baselines(experiment)
     assert (fleet.name, fleet.architecture, fleet.exchange.every) == ("four-gpu", "gpu", None)
     assert (alone.name, alone.architecture, alone.workers, alone.exchange.every) == ("four-single", "single", 1, 12)
     assert from_plain(json.loads(json.dumps(experiment.to_plain()))) == experiment
     assert validate(alone.to_plain()) == alone
     assert (
-        baseline_experiments(replace(experiment, exchange=replace(experiment.exchange, every="epoch")))[
-            1
-        ].exchange.every
+        build_baselines(replace(experiment, exchange=replace(experiment.exchange, every="epoch")))[1].exchange.every
         == "epoch"
     )
     models = replace(experiment, exchange=replace(experiment.exchange, what="model", every=24))
-    assert baseline_experiments(models)[1].exchange.every == 4
+    assert build_baselines(models)[1].exchange.every == 4
     assert replace(fleet, baseline=("gpu", "single")).baselines == ("single",)
 
 
@@ -83,7 +81,7 @@ def test_beside_workers_whose_last_minibatches_are_small_it_updates_once_an_epoc
     experiment = validate(
         {"name": "five", "architecture": "all_reduce", "baseline": "single", "workers": 5, "exchange": {"every": 5}}
     )
-    (alone,) = baseline_experiments(experiment)
+    (alone,) = build_baselines(experiment)
     assert alone.exchange.every == 24
     assert Workload.from_experiment(alone).minibatches == 24
 

@@ -76,7 +76,7 @@ def of_program(architecture: Architecture, experiment: Experiment) -> frozenset[
     """Return the services that the architecture's program uses, read off the code that it reaches, because a program declares none."""
     assert architecture.program is not None
     sources = bundling.Sources(ROOT)
-    closure = sources.closure(
+    closure = sources.collect_files(
         architecture.program.module, available=sources.list_reachable_packages(architecture.program.module)
     )
     theirs = ("peers/", "crossover/training/peer.py")

@@ -57,7 +57,7 @@ def assembled(tmp_path_factory: pytest.TempPathFactory) -> Assembled:
         out = tmp_path_factory.mktemp("assembly")
         app = App(outdir=str(out), context=feature_flags(), builtin_cloud_formation_validation=False)
         compose(app, experiment, now=NOW, layers=nowhere)
-        nag.check(app)
+        nag.add_checks(app)
         app.synth()  # raises where cdk-nag finds something
         return Assembly(out, f"{experiment.project}-{experiment.name}")
 

@@ -144,7 +144,7 @@ def assembly(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Assemb
             out, experiment = tmp_path_factory.mktemp("assembly"), Case.of(case).experiment
             app = App(outdir=str(out), context=feature_flags(), builtin_cloud_formation_validation=False)
             compose(app, experiment, now=NOW, layers=Path("/nowhere"), account=account)
-            nag.check(app)
+            nag.add_checks(app)
             app.synth()
             made[case] = Assembly(out, f"{experiment.project}-{experiment.name}")
         return made[case]
@@ -338,7 +338,7 @@ def change(name: str, organisation: Organisation) -> None:
         other = ec2.create_vpc(CidrBlock="10.8.0.0/16")["Vpc"]["VpcId"]
         network["functions_subnet"] = organisation.subnet(other, "10.8.0.0/24", "us-east-1b")
     elif name == "key disabled":
-        organisation.kms.disable_key(KeyId=organisation.key.rpartition("/")[2])  # moto knows no ARN here
+        organisation.kms.disable_key(KeyId=organisation.import_kms_key.rpartition("/")[2])  # moto knows no ARN here
     elif name == "key for one person":
         alone = {
             "Effect": "Allow",
@@ -347,7 +347,7 @@ def change(name: str, organisation: Organisation) -> None:
             "Resource": "*",
         }
         organisation.kms.put_key_policy(
-            KeyId=organisation.key, PolicyName="default", Policy=json.dumps({"Statement": [alone]})
+            KeyId=organisation.import_kms_key, PolicyName="default", Policy=json.dumps({"Statement": [alone]})
         )
     elif name == "no key":
         organisation.said["kms_key"] = KEY

@@ -49,7 +49,7 @@ def test_imports_are_followed_and_nothing_else_is_taken(tmp_path: Path) -> None:
         crossover__unused="import torch",
         functions__other="",
     )
-    closure = sources.closure("functions.a", available=PLAIN)
+    closure = sources.collect_files("functions.a", available=PLAIN)
     assert names(closure) == {"functions/a.py", "crossover/b.py", "crossover/c.py"}
     assert {p.as_posix() for p in closure.files} > {"functions/__init__.py", "crossover/__init__.py"}
 
@@ -62,15 +62,15 @@ def test_deferred_imports_travel_where_their_packages_do(tmp_path: Path) -> None
         crossover__models="",
         crossover__store="import pika",
     )
-    assert names(sources.closure("functions.a", available=PLAIN)) == {"functions/a.py", "crossover/store.py"}
-    with_torch = sources.closure("functions.a", available=PLAIN | user_code.TORCH)
+    assert names(sources.collect_files("functions.a", available=PLAIN)) == {"functions/a.py", "crossover/store.py"}
+    with_torch = sources.collect_files("functions.a", available=PLAIN | user_code.TORCH)
     assert names(with_torch) >= {"crossover/learner.py", "crossover/models.py"}
 
 
 def test_an_import_that_the_layers_lack_is_refused_with_the_way_out(tmp_path: Path) -> None:
     sources = project(tmp_path, functions__a="import crossover.b", crossover__b="import torch")
     with pytest.raises(bundling.Unreachable, match=r"functions.a: importing it needs torch.*torch=True"):
-        sources.closure("functions.a", available=PLAIN)
+        sources.collect_files("functions.a", available=PLAIN)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_an_import_that_the_layers_lack_is_refused_with_the_way_out(tmp_path: Pa
 )
 def test_what_runs_at_import(tmp_path: Path, text: str, at_once: bool) -> None:
     sources = project(tmp_path, functions__a=text)
-    assert ("torch" in sources.needs("functions.a")) == at_once
+    assert ("torch" in sources.list_required_packages("functions.a")) == at_once
 
 
 def test_what_is_for_type_checkers_only_stays_out(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_what_is_for_type_checkers_only_stays_out(tmp_path: Path) -> None:
         functions__a="from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import crossover.b",
         crossover__b="",
     )
-    assert names(sources.closure("functions.a", available=PLAIN)) == {"functions/a.py"}
+    assert names(sources.collect_files("functions.a", available=PLAIN)) == {"functions/a.py"}
 
 
 @given(edges=st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6), st.booleans()), max_size=15))
@@ -120,7 +120,7 @@ def test_the_closure_is_reachability(
         if node not in reached:
             reached.add(node)
             todo += [target for source, target, _ in edges if source == node]
-    closure = project(root, **files).closure("crossover.m0", available=PLAIN)
+    closure = project(root, **files).collect_files("crossover.m0", available=PLAIN)
     assert names(closure) == {f"crossover/m{i}.py" for i in reached}
 
 
@@ -193,7 +193,7 @@ def test_a_step_without_torch_carries_nothing_that_needs_it(assembly: Assembly) 
     sources = bundling.Sources(root)
     for path in root.rglob("*.py"):
         module = ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
-        assert "torch" not in sources.needs(module), module
+        assert "torch" not in sources.list_required_packages(module), module
 
 
 def test_what_the_learner_needs_is_aboard(assembly: Assembly) -> None:
@@ -221,7 +221,7 @@ def test_no_function_draws_from_a_state_that_a_snapshot_would_share() -> None:
     sources = bundling.Sources(ROOT)
     modules = {step.module for name in architectures() for step in steps(load(name))}
     for module in modules:
-        for path in sources.closure(module, available=PLAIN | user_code.TORCH).files:
+        for path in sources.collect_files(module, available=PLAIN | user_code.TORCH).files:
             text = (ROOT / path).read_text()
             drawn = (
                 set(re.findall(r"(?<![\w.])random\.(\w+)\(", text))

@@ -184,7 +184,7 @@ def test_every_experiment_synthesizes(config: str, tmp_path: Path) -> None:
     experiment = validation.load(ROOT / "config" / f"{config}.yaml")
     app = App(outdir=str(tmp_path), context=feature_flags(), builtin_cloud_formation_validation=False)
     compose(app, experiment, now=NOW, layers=tmp_path)
-    nag.check(app)
+    nag.add_checks(app)
     made = Assembly(Path(app.synth().directory), f"crossover-{experiment.name}")  # raises where nag finds something
     for need in needs(experiment):
         assert look(made.templates, need, experiment=experiment).missing == [], need

@@ -24,7 +24,7 @@ def brought_by_lambda(folder: Path, *, cache: Path) -> Path:
     target = folder / "site-packages"
     target.mkdir(parents=True)
     for wheel in wheels.fetch(CLIENT, cache):
-        for path, data in wheels.members(wheel):
+        for path, data in wheels.read_members(wheel):
             (target / path).parent.mkdir(parents=True, exist_ok=True)
             (target / path).write_bytes(data)
     for name in BOTO:

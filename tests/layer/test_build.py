@@ -122,7 +122,7 @@ def test_the_largest_function_fits_into_what_is_kept_free() -> None:
     sizes = {}
     for name in architectures():
         for step in steps(load(name)):
-            closure = sources.closure(step.module, available=packages)
+            closure = sources.collect_files(step.module, available=packages)
             sizes[step.name] = sum((ROOT / path).stat().st_size for path in closure.files)
     largest = max(sizes, key=lambda name: sizes[name])
     assert 0 < sizes[largest] < checks.FUNCTION_BYTES, largest
@@ -155,12 +155,12 @@ def test_layers_hold_what_functions_may_import() -> None:
     ],
 )
 def test_what_is_kept(path: str, kept: bool) -> None:
-    assert pruning.keeps(path) is kept
+    assert pruning.is_kept(path) is kept
 
 
 def test_stubs_stand_where_the_compiler_stood() -> None:
-    assert sorted(pruning.stubs()) == ["torch/_compile.py", "torch/_dynamo/__init__.py"]
-    for name, data in pruning.stubs().items():
+    assert sorted(pruning.load_stubs()) == ["torch/_compile.py", "torch/_dynamo/__init__.py"]
+    for name, data in pruning.load_stubs().items():
         compile(data, name, "exec")
 
 

@@ -88,12 +88,12 @@ def test_stripping_twice_changes_nothing(library: Path) -> None:
 def test_needed_libraries_and_versions(library: Path) -> None:
     data = library.read_bytes()
     assert {"libstdc++.so.6"} <= elf.list_needed_libraries(data)
-    assert elf.newest(elf.versions(data), "GLIBC") >= (2, 2)
+    assert elf.find_newest_version(elf.list_needed_versions(data), "GLIBC") >= (2, 2)
 
 
 def test_the_newest_version_is_by_number_not_by_letters() -> None:
-    assert elf.newest({"GLIBC_2.9", "GLIBC_2.28", "GLIBCXX_3.4.22", "GLIBC_PRIVATE"}, "GLIBC") == (2, 28)
-    assert elf.newest({"GLIBC_2.9"}, "GLIBCXX") == ()
+    assert elf.find_newest_version({"GLIBC_2.9", "GLIBC_2.28", "GLIBCXX_3.4.22", "GLIBC_PRIVATE"}, "GLIBC") == (2, 28)
+    assert elf.find_newest_version({"GLIBC_2.9"}, "GLIBCXX") == ()
 
 
 def test_a_misaligned_segment_is_refused(library: Path) -> None:

@@ -56,7 +56,7 @@ def test_they_ask_for_nothing_that_the_runtime_lacks(zipped: list[Path]) -> None
 
 
 def test_every_library_that_torch_names_is_there(zipped: list[Path]) -> None:
-    found = {name.rpartition("/")[2] for name, _ in checks.native(zipped[1])}
+    found = {name.rpartition("/")[2] for name, _ in checks.read_native_files(zipped[1])}
     assert {"libtorch_cpu.so", "libtorch_python.so", "libarm_compute.so", "libgomp.so.1"} <= found
 
 

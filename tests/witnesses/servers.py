@@ -64,7 +64,7 @@ def program(name: str) -> Path:
 def sanitized() -> None:
     """Build redis-server-address and redis-server-thread in build/witnesses/sanitizers. Raises MissingTool if they cannot be built."""
     folder = BUILD / "sanitizers"
-    source = debian.source(folder / "source", "redis")
+    source = debian.fetch_source(folder / "source", "redis")
     for sanitizer, options in _SANITIZERS.items():
         binary = folder / sanitizer / "src" / "redis-server"
         shutil.copytree(source, folder / sanitizer, dirs_exist_ok=True)

@@ -141,7 +141,7 @@ class _MLLessInOneProcess:
             learner.compute_gradient(batch, epoch=epoch, round=step, worker=rank, minibatch=position)
             mean.add(buffers.tensor(learner.gradient))
         samples = weigh_contributions([sum(each) for each in counts])
-        significance.local_step(
+        significance.take_local_step(
             worker.residual,
             worker.velocity,
             mean.result(),

@@ -58,8 +58,8 @@ def update_model(ctx: Context, event: Event) -> None:
 def detect_convergence(ctx: Context, event: Event) -> Event:
     """Evaluate at the end of an epoch, and move on to the next round."""
     if ends_epoch(ctx, event):
-        databases.decide(ctx, event, holder=SERVER)
-    return databases.advance(ctx, event)
+        databases.evaluate_and_decide(ctx, event, holder=SERVER)
+    return databases.build_next_event(ctx, event)
 
 
 @step(uses={"tensors"})

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crossover.algorithms.schedule import (
-    epochs_without_improvement,
+    count_evaluations_without_improvement,
+    count_plateau_reductions,
     find_stop_reason,
     image_side,
     learning_rate,
-    plateau_reductions,
 )
 from crossover.experiment import ImageSize, Metric, Training
 
@@ -99,12 +99,19 @@ def test_plateau_equals_torch(losses: list[float], patience: int) -> None:
     expected = sgd.param_groups[0]["lr"]
     # torch stops reducing once the change would be below 1e-8; the rates of these histories stay above.
     assert learning_rate(own, round=0, rounds=1, history=history) == pytest.approx(expected)
-    assert plateau_reductions(history, patience=patience) == round(-math.log2(expected))
+    assert count_plateau_reductions(history, patience=patience) == round(-math.log2(expected))
 
 
 def test_epochs_without_improvement() -> None:
     losses = [1.0, 0.8, 0.9, 0.8, math.nan]
-    assert [epochs_without_improvement([(loss, 0.0) for loss in losses[:n]]) for n in range(6)] == [0, 0, 0, 1, 2, 3]
+    assert [count_evaluations_without_improvement([(loss, 0.0) for loss in losses[:n]]) for n in range(6)] == [
+        0,
+        0,
+        0,
+        1,
+        2,
+        3,
+    ]
 
 
 def test_verdicts() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from crossover.algorithms import significance
-from crossover.algorithms.significance import is_significant, local_step, take_significant
+from crossover.algorithms.significance import is_significant, take_local_step, take_significant
 
 numbers = st.floats(-100, 100, width=32)
 pairs = st.lists(st.tuples(numbers, numbers), min_size=1, max_size=40)
@@ -112,7 +112,7 @@ def test_at_threshold_0_three_epochs_equal_sgd_on_the_mean_gradient_in_float64(n
         updates = []
         for worker, count in enumerate(counts):
             model = shared + residuals[worker]
-            local_step(
+            take_local_step(
                 residuals[worker],
                 velocities[worker],
                 _loss_gradient(model, data[worker], targets[worker]),
@@ -141,7 +141,7 @@ def test_summed_over_workers_the_buffers_follow_batchnorms_rule() -> None:
     told = torch.zeros(3)
     for share, statistic in zip(shares, statistics, strict=True):
         residual = torch.zeros(3)
-        local_step(residual, None, statistic, model, share=share, learning_rate=0.0, buffers=2, statistics_momentum=0.1)
+        take_local_step(residual, None, statistic, model, share=share, learning_rate=0.0, buffers=2, statistics_momentum=0.1)
         told += residual
     pooled = 0.25 * statistics[0] + 0.75 * statistics[1]
     expected = 0.9 * model[1:] + 0.1 * pooled[1:]

@@ -190,7 +190,7 @@ MEMBER = member(PIXELS, [3, 9])
 
 
 def test_a_member_is_decoded_without_numpy_objects() -> None:
-    images, labels = datasets.decode(MEMBER, name="data_batch_1")
+    images, labels = datasets.decode_cifar10(MEMBER, name="data_batch_1")
     assert images.shape == (2, 3, 32, 32) and bytes(images.flatten().tolist()) == PIXELS
     assert labels.tolist() == [3, 9]
     theirs = pickle.loads(MEMBER.replace(b"numpy.core", b"numpy._core"), encoding="bytes")  # noqa: S301 - written above
@@ -210,7 +210,7 @@ def test_a_hostile_pickle_runs_nothing(tmp_path: Path, protocol: int) -> None:
     target = tmp_path / "ran"
     hostile = pickle.dumps({b"data": Evil(target), b"labels": [1]}, protocol=protocol)
     with pytest.raises(DataError, match="which such a file does not need"):
-        datasets.decode(hostile, name="data_batch_1")
+        datasets.decode_cifar10(hostile, name="data_batch_1")
     assert not target.exists()
 
 
@@ -220,7 +220,7 @@ def test_a_hostile_pickle_runs_nothing(tmp_path: Path, protocol: int) -> None:
 )
 def test_only_three_names_are_known(named: str) -> None:
     with pytest.raises(DataError, match="does not need"):
-        datasets.decode(b"\x80\x02c" + named.encode() + b"\n.", name="data_batch_1")
+        datasets.decode_cifar10(b"\x80\x02c" + named.encode() + b"\n.", name="data_batch_1")
 
 
 @given(st.data())
@@ -230,7 +230,7 @@ def test_a_damaged_member_is_refused_or_harmless(data: st.DataObject) -> None:
     for _ in range(data.draw(st.integers(1, 3))):
         body[data.draw(places)] = data.draw(st.integers(0, 255))
     try:
-        images, labels = datasets.decode(bytes(body), name="data_batch_1")
+        images, labels = datasets.decode_cifar10(bytes(body), name="data_batch_1")
     except DataError:
         return
     assert images.shape[0] == labels.numel()
@@ -238,7 +238,7 @@ def test_a_damaged_member_is_refused_or_harmless(data: st.DataObject) -> None:
 
 def test_labels_outside_the_classes_are_refused() -> None:
     with pytest.raises(DataError, match="labels outside 0 to 9"):
-        datasets.decode(member(PIXELS, [3, 10]), name="data_batch_1")
+        datasets.decode_cifar10(member(PIXELS, [3, 10]), name="data_batch_1")
 
 
 @pytest.fixture

@@ -7,7 +7,15 @@ from hypothesis import strategies as st
 from crossover.errors import Corrupt, Missing
 from crossover.stores.clients import MemoryClients
 from crossover.stores.encoding import Vector, VectorKind
-from crossover.training.checkpoints import Checkpoint, CheckpointPace, Journal, Position, common_rounds, encode, read
+from crossover.training.checkpoints import (
+    Checkpoint,
+    CheckpointPace,
+    Journal,
+    Position,
+    encode,
+    list_common_rounds,
+    read,
+)
 from crossover.workflow.context import Context, Resources
 
 
@@ -128,9 +136,9 @@ def test_a_resumed_run_starts_where_all_can(ctx: Context) -> None:
         for round in rounds:
             journal.save(Position(round), {}, {})
     Journal(ctx, 1, every=2).save(Position(8, 1), {}, {})
-    assert common_rounds(ctx, ctx.keys, [0, 1])[-1] == 6
+    assert list_common_rounds(ctx, ctx.keys, [0, 1])[-1] == 6
     with pytest.raises(Missing, match="workers 0, 1, 2"):
-        common_rounds(ctx, ctx.keys, [0, 1, 2])
+        list_common_rounds(ctx, ctx.keys, [0, 1, 2])
 
 
 def test_a_program_alone_spends_two_percent_of_its_time_on_checkpoints_and_saves_every_ten_minutes() -> None:
