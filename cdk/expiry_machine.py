@@ -66,8 +66,8 @@ def definition(project: str, *, only: str = "") -> ExpiryState:
 
 
 def _list_stacks_states(project: str, *, then: str) -> dict[str, ExpiryState]:
-    """Build the states that list, page by page, the ids of all existing stacks whose names begin with the project's. They assign the ids to
-    `names`. `then`: name of the next state.
+    """Build the states, by name, that list, page by page, the ids of all existing stacks whose names begin with `project` and a hyphen.
+    They assign the ids to `names`. `then`: name of the next state.
     """
     ours = f"$states.result.StackSummaries[$substring(StackName, 0, {len(project) + 1}) = '{project}-'].StackId"
     return {

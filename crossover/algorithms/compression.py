@@ -182,8 +182,8 @@ _BLOCK = 65_536  # elements worked on at a time: they stay in the processor's ca
 
 @dataclass(frozen=True)
 class Levels:
-    """Gradient after quantization and before packing. `codes`: (D,) uint8 below 2^bits. `scales`: one float32 per bucket of
-    `bucket` elements.
+    """Gradient after QSGD's quantization and before packing. `codes`: (D,) uint8 below 2^bits. `scales`: one float32 per bucket of
+    `bucket` elements, its L2 norm or largest magnitude, as `norm` says.
     """
 
     codes: Tensor
@@ -311,8 +311,8 @@ def _scale_by_bucket(values: Tensor, factors: Tensor, bucket: int, *, out: Tenso
 
 
 def _count_block_elements(bucket: int, bits: int) -> int:
-    """Return how many elements to process at a time: a multiple of 8 buckets, so that every block begins at a whole byte, and about
-    65,536.
+    """Return how many elements to process at a time: the largest multiple of 8 buckets up to 65,536, at least 8 buckets, so that every
+    block begins at a whole byte. `bits` is not used.
     """
     unit = bucket * 8
     return max(1, _BLOCK // unit) * unit

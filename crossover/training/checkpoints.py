@@ -238,16 +238,17 @@ LONGEST_INTERVAL_S = 600.0  # between two checkpoints
 
 
 def checkpoint_interval_s(save_s: float) -> float:
-    """Return the seconds to leave between two checkpoints if saving one takes `save_s` seconds, so that saving takes CHECKPOINT_SHARE of
-    the time; at most LONGEST_INTERVAL_S.
+    """Return the seconds to leave between two checkpoints if saving one takes `save_s` seconds, so that saving takes 2 % of the time; at
+    most 600.
     """
     return min(LONGEST_INTERVAL_S, save_s / CHECKPOINT_SHARE)
 
 
 class CheckpointPace:
-    """The rule for when a program that is the only member of its run saves: rarely enough that saving takes only a small share of the time.
+    """The rule for when a program that is the only member of its run saves: rarely enough that saving takes only a small share of the
+    time.
 
-    `every`: save only at multiples of so many rounds, unless LONGEST_INTERVAL_S have passed. `clock`: returns seconds.
+    `every`: save only at multiples of so many rounds, unless 600 s have passed since the last checkpoint. `clock`: returns seconds.
     """
 
     def __init__(self, every: int, clock: Callable[[], float]) -> None:

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 
 def fetch_batch(ctx: Context, event: Event) -> "Batch":
-    """Return the event's minibatch, read from the worker's bucket, with the number of answers (labels that count in the loss) from the
-    manifest.
+    """Return the minibatch that `event` names (worker, round, minibatch), read from the worker's bucket, with the number of answers
+    (labels that count in the loss) from the manifest. Raises Missing if it is not staged, Corrupt if it is damaged.
     """
     from crossover.learning.batches import decode_batch
 
@@ -78,7 +78,7 @@ def run_minibatch(ctx: Context, event: Event, batch: "Batch") -> None:
 
 
 def note_loss(ctx: Context, loss: float, *, samples: int, answers: float) -> None:
-    """Note the mean loss and the number of samples in the record of `ctx`.
+    """Note the mean loss and the number of samples in the invocation's record, by `ctx`, instead of those noted before.
 
     `samples`: number of samples; `answers`: number of labels that the loss is the mean of; noted only if it differs from `samples`.
     """

@@ -345,7 +345,8 @@ class PeerExchange(Protocol):
 def combine(ctx: Context, gradients: "Iterable[Tensor]", *, round: int, out: "Tensor") -> None:
     """Aggregate all peers' contributions to `round` into `out`, by the experiment's aggregation rule and the peers' weights.
 
-    `gradients`: the contributions in rank order; for the mean, one may be overwritten once the next is requested.
+    `gradients`: the contributions in rank order, this peer's included; for the mean, one may be overwritten once the next is requested.
+    Raises Refused if one is not finite and `aggregation.non_finite` is refuse, or if more are left out than the rule tolerates.
     """
     samples, rule = worker_weights(ctx.facts, round), ctx.experiment.aggregation
     names = [f"round {round}: the gradient of peer {peer}" for peer in range(len(samples))]
@@ -661,7 +662,9 @@ class _Peer:
         return self._received[like.numel()]
 
     def _history_so_far(self) -> list[tuple[float, float]]:
-        """Return (validation loss, metric) of the evaluations before this round. They are read from the store once per epoch."""
+        """Return (validation loss, metric) of each evaluation before this round, oldest first. They are read from the store once per
+        epoch.
+        """
         before = self._replica.days.epochs_before(self._replica.round)
         if self._history[0] != before:
             self._history = (before, progress.history(self._ctx, before))

@@ -330,7 +330,9 @@ class OuterSteps(LocalSteps):
         super().compute()
 
     def contribution(self) -> "Tensor":
-        """Return the delta: how far the local steps have moved the model since the round began, (D,) float32."""
+        """Return the delta, (D,) float32: the model at the round's start minus the present one, which serves as a gradient; for BatchNorm
+        statistics the present ones.
+        """
         from crossover.algorithms.outer import compute_delta
 
         return compute_delta(self._begun, self.model, buffers=self.ctx.facts.buffers)

@@ -143,8 +143,8 @@ class Waits:
             pause(calm_s=calm_s)
 
     def _calm_s(self, patience: float) -> float:
-        """Return for how many seconds nothing but a new key can end the wait: the time until it times out, until the deadline, or until
-        half an OUTAGE_S, whichever is shortest.
+        """Return for how many seconds nothing but a new key can end the wait: the time until it times out, until the reserve before the
+        deadline, or 30 s, whichever is shortest.
         """
         left_s = patience * patience_s(self.ctx.facts) - (self.ctx.clock() - (self.since or 0.0))
         return min(left_s, self.ctx.remaining_s() - self.reserve_s, OUTAGE_S / 2)
@@ -217,8 +217,8 @@ class Waits:
             raise StaleAttempt(f"{self.member}: the run was resumed, or is over") from error
 
     def retry(self, call: Callable[[], T]) -> T:
-        """Call `call` until its store answers, and return its result. Raises Unavailable if the store is out for OUTAGE_S seconds, or if
-        the deadline is near. `call`: must be safe to repeat.
+        """Call `call` until it no longer raises Unavailable, and return its result. Raises Unavailable if its store does not answer for 60
+        s, or if the deadline is near. `call`: must be safe to repeat; its other errors are raised at once.
         """
         pause = Pauses(0.01, 1.0, within_s=OUTAGE_S)
         while True:

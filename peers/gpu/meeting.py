@@ -47,8 +47,8 @@ class Meeting:
     def join(self) -> Any:
         """Wait until all members have come, and return the connected store (torch's PrefixStore) for their next process group.
 
-        Raises RunEnded if the run has an outcome, so that no round is left; WaitTimeout or RunFailed if it is pointless to wait for a
-        member.
+        Raises RunEnded if the run has an outcome, so that no round is left; RunFailed if a missing member has failed; WaitTimeout if one
+        is gone, or after `absence_s` seconds and two minutes; StaleAttempt if this rank was taken over.
         """
         if self._member.rank == 0:
             return self._host()

@@ -141,7 +141,9 @@ def test_summed_over_workers_the_buffers_follow_batchnorms_rule() -> None:
     told = torch.zeros(3)
     for share, statistic in zip(shares, statistics, strict=True):
         residual = torch.zeros(3)
-        take_local_step(residual, None, statistic, model, share=share, learning_rate=0.0, buffers=2, statistics_momentum=0.1)
+        take_local_step(
+            residual, None, statistic, model, share=share, learning_rate=0.0, buffers=2, statistics_momentum=0.1
+        )
         told += residual
     pooled = 0.25 * statistics[0] + 0.75 * statistics[1]
     expected = 0.9 * model[1:] + 0.1 * pooled[1:]
