@@ -37,7 +37,8 @@ def write_recommendation(out: Path) -> Path:
     """Compute the advice of README's quick start, write its page into the folder `out`, and return the page's path."""
     question, needs, notes = subject.build_question(load_runnable(CONFIG, None))
     found = advice.advise(question, Constraints(deadline_s=7_200.0, budget_usd=5.0), needs)
-    return page.write_page(found, out, notes, Path("advice") / f"1-{found.winner.candidate.architecture}.yaml")
+    files = page.plan_files(found, Path("advice"), config=CONFIG).yamls
+    return page.write_page(found, out, notes, files)
 
 
 SHOTS: tuple[tuple[str, Callable[[Path], Path], int, int, bool], ...] = (

@@ -215,12 +215,12 @@ class Rejected:
 
 @dataclass(frozen=True)
 class Advice:
-    """The result of `crossover advise`. `question`, `constraints`: what was asked; `winner`: the candidate to use; `cards`: the cheapest,
-    the balanced and the soonest candidate; `alternatives`: at most two others, the best; `met`: whether the winner keeps to the constraints
-    at the 95th percentile; `front`: Pareto front of time and dollars, the cheapest first; `unknown`: candidates that would be on the front
-    if their accuracy were known; `rejected`: the other architectures; `searched`: result of the search; `candidates`: number of all
-    candidates; `excluded`: number of candidates that were not searched, by kind of reason; `on_demand`: the winner at the on-demand price,
-    if it uses spot instances; `here`: estimate for this machine, if it was measured.
+    """The result of `crossover advise`. `winner`: the candidate to use; `cards`: the cheapest, the balanced and the soonest candidate;
+    `alternatives`: the two best others; `met`: whether the winner keeps to the constraints at the 95th percentile; `front`: Pareto front of
+    time and dollars, the cheapest first; `unknown`: candidates that would be on the front if their accuracy were known; `rejected`: the
+    other architectures; `searched`: result of the search; `candidates`: number of all candidates; `on_demand`: the winner at the on-demand
+    price, if it uses spot instances; `here`: estimate for this machine, if it was measured; `month_usd`: dollars a month on the winner,
+    None unless the model is trained again and again.
     """
 
     question: Question
@@ -237,6 +237,7 @@ class Advice:
     excluded: Mapping[str, int]  # what kind of reason, and how many
     on_demand: Finalist | None = None
     here: ThisMachine | None = None  # outside front and winner, where a probe has measured it
+    month_usd: float | None = None
 
     @property
     def told(self) -> tuple[Finalist, ...]:
@@ -585,15 +586,16 @@ def headline(found: Advice) -> str:
     candidate keeps to the constraints, and which is nearest. If this machine was measured and is sooner than the winner, it is the advice.
     """
     winner, here = found.winner, found.here
-    on_aws = f"{winner.candidate.words}: {_describe_roughly(winner)}"
+    on_aws = f"{winner.candidate.words}: {_describe_roughly(winner, found.month_usd)}"
     if not found.met:
         return f"No candidate keeps to deadline and budget in 19 of 20 repetitions; the nearest is {on_aws}"
     if here is None or not is_this_machine_best(found):
         return f"Train it on {on_aws}"
     epochs = found.question.base.training.epochs
     an_epoch = f", {display.rough_seconds(here.seconds / epochs)} an epoch" if epochs > 1 else ""
+    free = "" if found.month_usd is None else ", $0 a month"
     return (
-        f"Train it on this machine: ready in {display.rough_seconds(here.seconds)}{an_epoch}; AWS would cost more than it saves. "
+        f"Train it on this machine: ready in {display.rough_seconds(here.seconds)}{an_epoch}{free}; AWS would cost more than it saves. "
         f"If it must be AWS: {on_aws}"
     )
 
@@ -605,9 +607,9 @@ def is_this_machine_best(found: Advice) -> bool:
     return found.met and found.here is not None and found.here.seconds <= found.winner.seconds.p50
 
 
-def _describe_roughly(winner: Finalist) -> str:
+def _describe_roughly(winner: Finalist, month_usd: float | None) -> str:
     """Return the winner's dollars, its time with start-up and their percentiles, and its expected spot interruptions in words, rounded to
-    two significant digits.
+    two significant digits. `month_usd`: dollars a month, None unless the model is trained again and again.
     """
     low_s, _, high_s = winner.seconds
     band = f"{display.rough_seconds(low_s)} to {display.rough_seconds(high_s)}"
@@ -615,7 +617,10 @@ def _describe_roughly(winner: Finalist) -> str:
         f" ({band}; {display.rough_seconds(winner.before_s)} of them start-up)" if winner.before_s else f" ({band})"
     )
     often = f"; expect {_interruption_text(winner)} interruptions" if winner.candidate.spot else ""
-    return f"about {display.rough_usd(winner.usd.p50)}, ready in {display.rough_seconds(winner.seconds.p50)}{startup}{often}"
+    dollars = f"about {display.rough_usd(winner.usd.p50)}"
+    if month_usd is not None:
+        dollars += f" a run, about {display.rough_usd(month_usd)} a month"
+    return f"{dollars}, ready in {display.rough_seconds(winner.seconds.p50)}{startup}{often}"
 
 
 def _interruption_text(winner: Finalist) -> str:
@@ -651,7 +656,7 @@ def alternatives(found: Advice) -> list[str]:
             if rival is found.on_demand
             else f"{_format_comparison(dollars, 'dollars')}, {_format_comparison(time, 'time')}"
         )
-        if found.met and not _keeps_to_constraints(found, rival):
+        if found.met and _list_missed_constraints(found, rival):
             text += ", more than was asked for"
         turn = turning_point(found.question, winner.candidate, rival.candidate)
         if turn is not None and turn >= 2 and display.OPEN not in dollars and winner.usd.p50 < rival.usd.p50:
@@ -674,12 +679,7 @@ def figures_and_caveats(found: Advice) -> str:
     winner = found.winner
     text = f"In figures: {winner.words}."
     if not found.met:
-        needs = []
-        if found.constraints.deadline_s is not None and winner.seconds.p95 > found.constraints.deadline_s:
-            needs.append(f"a deadline of {display.seconds(winner.seconds.p95)}")
-        if found.constraints.budget_usd is not None and winner.usd.p95 > found.constraints.budget_usd:
-            needs.append(f"a budget of {display.usd(winner.usd.p95)}")
-        text += f" It would take {' and '.join(needs)}."
+        text += f" It would take {' and '.join(_list_missed_constraints(found, winner).values())}."
     if found.on_demand:
         text += f" On demand: {display.band(display.usd, *found.on_demand.usd)}."
     return text + "".join(
@@ -692,18 +692,15 @@ def figures_and_caveats(found: Advice) -> str:
     )
 
 
-def _keeps_to_constraints(found: Advice, each: Finalist) -> bool:
-    """Return whether the candidate `each` keeps to the deadline and the budget of `found` at the 95th percentile."""
-    return found.constraints.short_by(each.seconds, each.usd) <= 1
-
-
-def _list_missed_constraints(found: Advice, each: Finalist) -> list[str]:
-    """Return which constraints the candidate misses at the 95th percentile: `the deadline`, `the budget`, both or none."""
-    wished, missed = found.constraints, []
+def _list_missed_constraints(found: Advice, each: Finalist) -> dict[str, str]:
+    """Return what the candidate misses at the 95th percentile, `the deadline` and `the budget`, each with what it would need in words; {}
+    if it keeps to both.
+    """
+    wished, missed = found.constraints, dict[str, str]()
     if wished.deadline_s is not None and each.seconds.p95 > wished.deadline_s:
-        missed.append("the deadline")
+        missed["the deadline"] = f"a deadline of {display.seconds(each.seconds.p95)}"
     if wished.budget_usd is not None and each.usd.p95 > wished.budget_usd:
-        missed.append("the budget")
+        missed["the budget"] = f"a budget of {display.usd(each.usd.p95)}"
     return missed
 
 

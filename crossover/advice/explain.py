@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from math import inf
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from crossover import runtime
@@ -56,23 +57,31 @@ def front_rows(found: Sequence[Finalist]) -> list[list[str]]:
 CARDS_HEAD = ["", "how", "time", "start-up", "dollars", "p5 to p95", "file"]
 
 
-def card_rows(found: Advice) -> list[list[str]]:
+def card_rows(found: Advice, files: Sequence[Path] = ()) -> list[list[str]]:
     """Return a table row for each card (cheapest, balanced, soonest), one for its on-demand variant if it uses spot instances, and one for
-    this machine if it was measured.
+    this machine if it was measured. `files`: YAML files of the candidates `found.told`, in their order; empty if none was written.
     """
     rows = []
     for card in found.cards:
         names = ", ".join(card.names)
         for name, each in ((names, card.finalist), (f"{names}, on demand", card.on_demand)):
             if each is not None:
-                time, before, *dollars = (*front_rows([each])[0][1:2], *front_rows([each])[0][3:6])
-                number = [told.candidate for told in found.told].index(each.candidate) + 1
-                file = f"{number}-{each.candidate.architecture.replace('_', '-')}.yaml"
-                rows.append([name, each.candidate.words, time, before, *dollars, file])
+                rows.append(card_row(name, each, found, files))
     if found.here:
         process = f"one process of {found.here.threads} threads" if found.here.threads > 1 else "one process"
-        rows.append(["this machine", process, display.seconds(found.here.seconds), *[display.DASH] * 4])
+        time = display.seconds(found.here.seconds)
+        rows.append(["this machine", process, time, display.DASH, display.usd(0.0), display.DASH, display.DASH])
     return rows
+
+
+def card_row(name: str, each: Finalist, found: Advice, files: Sequence[Path]) -> list[str]:
+    """Return a table row of one candidate, its last cell the path of its YAML file. `name`: first cell, such as cheapest; `files`: as for
+    `card_rows`.
+    """
+    (how, time, _, before, *dollars), *_ = front_rows([each])
+    told = [one.candidate for one in found.told]
+    file = str(files[told.index(each.candidate)]) if files and each.candidate in told else display.DASH
+    return [name, how, time, before, *dollars[:2], file]
 
 
 def describe_update(each: Finalist) -> str:

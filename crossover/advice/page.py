@@ -47,17 +47,18 @@ def write_page(
     found: Advice,
     out: Path,
     notes: Sequence[str],
-    first: Path | None = None,
+    files: Sequence[Path] = (),
     *,
     here: Path | None = None,
     every: str = "once",
     monthly: Sequence[MonthlyCost] = (),
+    schedule: str = "",
 ) -> Path:
     """Write the page of the advice `found` (advice.html) into the folder `out`, which is created if necessary, and return its path. The
     other arguments are those of `build_page`.
     """
     out.mkdir(parents=True, exist_ok=True)
-    made = build_page(found, notes, first, here=here, every=every, monthly=monthly)
+    made = build_page(found, notes, files, here=here, every=every, monthly=monthly, schedule=schedule)
     write_atomically(out / PAGE, render(made).encode())
     return out / PAGE
 
@@ -65,16 +66,19 @@ def write_page(
 def build_page(
     found: Advice,
     notes: Sequence[str],
-    first: Path | None = None,
+    files: Sequence[Path] = (),
     *,
     here: Path | None = None,
     every: str = "once",
     monthly: Sequence[MonthlyCost] = (),
+    schedule: str = "",
 ) -> Page:
-    """Return the page of the advice `found`. `notes`: assumptions, a sentence each, of which the first ASSUMED are shown at the top.
+    """Return the page of the advice `found`. `notes`: assumptions, a sentence each, which are folded.
 
-    `first`: YAML file of the winner, for the command that deploys it; `here`: YAML file that was asked about, for the command that trains
-    it on this machine, if that is the advice; `every`: how often it is trained; `monthly`: the cost of each way to train it that often.
+    `files`: YAML files of the candidates `found.told`, in their order, empty if none was written; the first is the winner's, for the
+    command that deploys it; `here`: YAML file that was asked about, for the command that trains it on this machine, if that is the advice;
+    `every`: how often it is trained; `monthly`: the cost of each way to train it that often; `schedule`: how to start it so often, "" if it
+    is trained once.
     """
     base, prices = found.question.base, found.question.prices
     entries = (found.winner, *found.alternatives)
@@ -104,22 +108,25 @@ def build_page(
         labels=["projected"],
         links=[(TABLE, TABLE), (ANSWER, ANSWER)],
         assumptions=[
+            f"Time and dollars are the middle of {len(found.winner.outcomes)} simulated repetitions, not measured; "
+            f"prices of {prices.region}, {prices.as_of}.",
             *cautions(found.winner.candidate, found.question.calibration),
-            f"Time and dollars are the middle of {len(found.winner.outcomes)} simulated repetitions, not measured.",
-            *notes[:ASSUMED],
+            *notes,
+            *explain.list_notes(found),
         ],
         verdict=" ".join((*verdict(found), describe_drivers(found))),
-        commands=_list_commands(found, first, here),
+        commands=_list_commands(found, files, here),
         plots=list(_draw_front(found)),
         sheets=[
             Sheet(
                 title="The candidates to choose from",
                 head=CHOICES_HEAD,
-                rows=_choice_rows(found),
+                rows=_choice_rows(found, files),
                 words=2,
                 label="projected",
+                stacked=True,
             ),
-            *_list_monthly_costs(every, monthly),
+            *_list_monthly_costs(every, monthly, schedule),
             *_sensitivity_sheets(found),
             Sheet(
                 title="The Pareto front: dollars, and time with start-up",
@@ -140,31 +147,19 @@ def build_page(
             money,
             time,
             *_unknown_accuracy_sheets(found),
-            Sheet(
-                title="Assumptions and notes",
-                head=["", "note"],
-                rows=[[str(n), note] for n, note in enumerate([*notes, *explain.list_notes(found)], start=1)],
-                words=2,
-                folded=True,
-                note=f"Prices of {prices.region}, {prices.as_of}.",
-            ),
         ],
     )
 
 
-def _list_commands(found: Advice, first: Path | None, here: Path | None) -> list[str]:
-    """Return, in a list, the command that follows the advice: it trains on this machine, or deploys the winner; an empty list if the
-    winner's file is not known. `first`, `here`: as for `build_page`.
-    """
+def _list_commands(found: Advice, files: Sequence[Path], here: Path | None) -> list[str]:
+    """Return the command that follows the advice: it trains on this machine, or deploys the winner. Arguments: see `build_page`."""
     if here is not None and is_this_machine_best(found):
         return [shlex.join(["crossover", "run", str(here), "--on", "inline"])]
-    return [shlex.join(["crossover", "deploy", str(first)])] if first else []
+    return [shlex.join(["crossover", "deploy", str(files[0])])] if files else []
 
 
-def _list_monthly_costs(every: str, monthly: Sequence[MonthlyCost]) -> Iterator[Sheet]:
-    """Yield the table of the dollars per month; nothing if `monthly`, the cost of each way, is empty. `every`: how often the model is
-    trained.
-    """
+def _list_monthly_costs(every: str, monthly: Sequence[MonthlyCost], schedule: str) -> Iterator[Sheet]:
+    """Yield the table of the dollars per month, if the model is trained more than once. `schedule`: how to start it so often."""
     if monthly:
         yield Sheet(
             title=f"Trained every {every}: dollars a month",
@@ -173,23 +168,24 @@ def _list_monthly_costs(every: str, monthly: Sequence[MonthlyCost]) -> Iterator[
                 [each.way, each.parts, "yes" if each.in_time else "no", display.rough_usd(each.usd)] for each in monthly
             ],
             words=3,
+            note=f"{schedule[:1].upper()}{schedule[1:]}",
             label="projected",
+            stacked=True,
         )
 
 
 CHOICES_HEAD = ["", "how", "time", "start-up", "dollars", "p5 to p95", "file"]
 MOST_CHOICES = 6
-ASSUMED = 3  # notes that stand open; all of them are folded below
 
 
-def _choice_rows(found: Advice) -> list[list[str]]:
-    """Return table rows, in the order of CHOICES_HEAD, of the candidates to choose from, at most MOST_CHOICES: the cards (cheapest,
-    balanced, soonest) with their on-demand variants, this machine, then the alternatives.
+def _choice_rows(found: Advice, files: Sequence[Path]) -> list[list[str]]:
+    """Return table rows of the candidates to choose from, at most MOST_CHOICES: the cards (cheapest, balanced, soonest) with their
+    on-demand variants, this machine, then the alternatives. `files`: YAML files of the candidates `found.told`, in their order.
     """
-    named = explain.card_rows(found)
+    named = explain.card_rows(found, files)
     told = {row[1] for row in named}
-    others = [row for row in explain.front_rows(found.alternatives) if row[0] not in told]
-    rows = [*named, *(["alternative", row[0], row[1], *row[3:6], ""] for row in others)]
+    others = [each for each in found.alternatives if each.candidate.words not in told]
+    rows = [*named, *(explain.card_row("alternative", each, found, files) for each in others)]
     return rows[:MOST_CHOICES]
 
 
@@ -219,27 +215,50 @@ def _part_rows(each: Sequence[Mapping[str, float]], shown: Callable[[float], str
         yield [name, *(shown(parts[name]) if parts.get(name) else display.DASH for parts in each)]
 
 
+DESK_IN, PHONE_IN = (6.4, 3.4), (3.4, 3.6)  # size of the chart on a desk and on a phone
+
+
 def _draw_front(found: Advice) -> Iterator[Plot]:
-    """Yield one plot, the chart of the advice: dollars and time of each shortlisted candidate, with labels for the winner and the cards."""
+    """Yield the chart of the advice: dollars and time of each shortlisted candidate, and of this machine if it was measured, with labels
+    for the advice and the cards.
+    """
     names = {card.finalist.candidate: ", ".join(card.names) for card in found.cards}
+    is_here = is_this_machine_best(found)
     shown = [
         plots.Mark(
             x=each.usd,
             y=Band(*(value / 60 for value in each.seconds)),
             title=f"{each.candidate.words}: {each.words}",
             group="accuracy unknown" if each in found.unknown else KINDS[each.kind],
-            chosen=each is found.winner,
-            label=_point_label(each, names.get(each.candidate, ""), is_advice=each is found.winner),
+            chosen=each is found.winner and not is_here,
+            label=_point_label(each, names.get(each.candidate, ""), is_advice=each is found.winner and not is_here),
         )
         for each in found.finalists
     ]
-    picture = plots.marks(shown, x="dollars", y="minutes, from deploy on", name="front", format_x=display.usd_tick)
+    if found.here is not None:
+        shown.append(
+            plots.Mark(
+                x=(0.0, 0.0, 0.0),
+                y=(found.here.seconds / 60,) * 3,
+                title=found.here.words,
+                group="this machine",
+                chosen=is_here,
+                label="advice: this machine" if is_here else "this machine",
+            )
+        )
+    desk, phone = (
+        plots.marks(
+            shown, x="dollars", y="minutes, from deploy on", name=name, format_x=display.usd_tick, size_in=size_in
+        )
+        for name, size_in in (("front", DESK_IN), ("front-narrow", PHONE_IN))
+    )
     yield plot(
         "Time against dollars",
-        picture,
+        desk,
+        narrow=phone,
         caption="Each point is a way to train it, with p5 to p95 both ways; the advice is ringed. Cheapest, balanced and soonest are those "
-        "of the points that keep to deadline and budget in 19 of 20 repetitions. A pointer that rests on a point shows its figures, and "
-        "tables below have all of them.",
+        "of the points on AWS that keep to deadline and budget in 19 of 20 repetitions. A pointer that rests on a point shows its figures, "
+        "and tables below have all of them.",
         label="projected",
     )
 
@@ -290,6 +309,7 @@ MOST_HOURS = 720.0  # lifetime.ttl_hours
 RUN_TIME_MARGIN = 1.5  # hours that a run may take, in p95 of what it is projected to
 MAX_NAME = 32
 TABLE, ANSWER = "advice.csv", "advice.json"
+OWNER = "# Part of the advice in "
 SEAL = "# By `crossover advise`, which overwrites it as long as nobody changes it. As written: "
 SCHEMA = Path(__file__).parents[2] / "config" / "experiment.schema.json"
 
@@ -309,6 +329,17 @@ class PlannedFiles:
         """Paths of all files of the advice: the YAML files, advice.csv and advice.json."""
         return [*self.texts, self.out / TABLE, self.out / ANSWER]
 
+    @property
+    def yamls(self) -> list[Path]:
+        """The YAML files in the order of the advice's candidates; empty if some must not be overwritten, so that none is written."""
+        return [] if self.changed or self.foreign else list(self.texts)
+
+    @cached_property
+    def foreign(self) -> dict[Path, Path]:
+        """The YAML files that exist and are part of an advice in another folder, with that folder: they must not be overwritten."""
+        found = ((path, _find_owner(path)) for path, text in self.texts.items() if path.exists())
+        return {path: owner for path, owner in found if owner and owner.resolve() != self.out.resolve()}
+
     @cached_property
     def changed(self) -> list[Path]:
         """The YAML files that exist with another content and that somebody has edited since they were written: they must not be
@@ -324,22 +355,28 @@ class PlannedFiles:
 
 def plan_files(found: Advice, out: Path, *, config: Path) -> PlannedFiles:
     """Return the files to be written for the advice `found`, without writing them. The YAML files go into `out`, or beside `config`, the
-    experiment's file, if that names user code, which is looked up beside the YAML file.
+    experiment's file, if that names user code, which is looked up beside the YAML file; there their names contain that of `out`.
     """
     own, texts = _names_user_code(found.question.base), dict[Path, bytes]()
     for number, each in enumerate(found.told, start=1):
         name = f"{number}-{each.candidate.architecture.replace('_', '-')}.yaml"
-        path = config.parent / f"{config.stem}-advice-{name}" if own else out / name
+        path = config.parent / f"{config.stem}-{out.resolve().name}-{name}" if own else out / name
         head = f"# yaml-language-server: $schema={os.path.relpath(SCHEMA, path.parent)}\n"
+        head += f"{OWNER}{os.path.relpath(out, path.parent)}\n" if own else ""
         texts[path] = add_seal(head, as_yaml(found, each, number)).encode()
     return PlannedFiles(out=out, texts=texts, earlier=_list_earlier_files(out))
 
 
 def write_files(files: PlannedFiles, answer: Mapping[str, Any], found: Advice) -> None:
     """Write the planned files: the YAML files, `answer` as advice.json, and the candidates of `found` as advice.csv. YAML files of an
-    earlier advice in the folder are deleted, unless somebody has edited them. Raises ConfigError, before anything is written or deleted, if
-    a file that somebody has edited would be overwritten.
+    earlier advice in the folder are deleted, unless somebody has edited them. Raises ConfigError, before anything is written, if a file
+    that somebody has edited, or one of another folder's advice, would be overwritten.
     """
+    if files.foreign:
+        owned = ", ".join(f"{path}: part of the advice in {owner}" for path, owner in files.foreign.items())
+        raise ConfigError(
+            f"{owned}; nothing was written, the answer is above: give --out a folder of another name, or delete that advice"
+        )
     if files.changed:
         raise ConfigError(
             f"{', '.join(map(str, files.changed))}: changed since advice wrote it, so that nothing was written; the answer is "
@@ -354,6 +391,17 @@ def write_files(files: PlannedFiles, answer: Mapping[str, Any], found: Advice) -
         if path.resolve() not in kept and path.suffix == ".yaml" and path.is_file() and is_as_written(path, digest):
             path.unlink()
     write_atomically(files.out / ANSWER, (json.dumps(answer, indent=1, allow_nan=False) + "\n").encode())
+
+
+def _find_owner(path: Path) -> Path | None:
+    """Return the folder of the advice that an existing YAML file is part of, if its first lines name one and an advice is there; None if
+    not.
+    """
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines()[:2]:
+        if line.startswith(OWNER):
+            folder = path.parent / line.removeprefix(OWNER)
+            return folder if (folder / ANSWER).is_file() else None
+    return None
 
 
 def _list_earlier_files(out: Path) -> dict[Path, str]:

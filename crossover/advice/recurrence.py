@@ -1,10 +1,13 @@
 """Monthly cost of repeated training: deployed each time, left deployed, or on a machine that runs anyway."""
 
 import math
-from collections.abc import Callable, Mapping
+import shlex
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from crossover.advice.advice import Advice
+from crossover.advice.advice import Advice, is_this_machine_best
 from crossover.advice.search import Finalist
 from crossover.experiment import Experiment
 from crossover.reports import display
@@ -27,13 +30,16 @@ class HourlyCost:
 @dataclass(frozen=True)
 class MonthlyCost:
     """The monthly cost of one way to train again and again. `way`: the way, in words; `usd`: dollars per month; `parts`: what these consist
-    of, in words; `in_time`: False if a run takes longer than the time between two runs.
+    of, in words; `in_time`: False if a run takes longer than the time between two runs; `of_winner`: whether it trains on the advice's
+    winner; `stays`: whether the stack stays deployed between runs.
     """
 
     way: str
     usd: float
     parts: str
     in_time: bool = True  # False: a run takes longer than the time between two of them
+    of_winner: bool = False
+    stays: bool = False
 
     @property
     def words(self) -> str:
@@ -68,6 +74,7 @@ def monthly_costs(
             runs * once_usd,
             f"{count} of {display.rough_usd(once_usd)}, start-up of {display.rough_seconds(winner.before_s)} each time",
             winner.seconds.p50 <= between_s,
+            of_winner=True,
         ),
         MonthlyCost(
             f"{winner.candidate.words}, left deployed",
@@ -75,6 +82,8 @@ def monthly_costs(
             f"{display.rough_usd(stays_usd)} to stay deployed, {count} of {display.rough_usd(run_usd)}; deploy it again before "
             "lifetime.ttl_hours, at most 720, have passed",
             winner.running.p50 <= between_s,
+            of_winner=True,
+            stays=True,
         ),
     ]
     if (machine := _cheapest_machine(found)) is not None:
@@ -92,6 +101,34 @@ def monthly_costs(
     if found.here is not None:
         ways.append(MonthlyCost("this machine", 0.0, "nothing more", found.here.seconds <= between_s))
     return tuple(sorted(ways, key=lambda each: (not each.in_time, each.usd)))
+
+
+def find_winner(monthly: Sequence[MonthlyCost]) -> MonthlyCost | None:
+    """Return the best way to train repeatedly on the advice's winner; None if it is trained only once. `monthly`: from `monthly_costs`."""
+    return next((each for each in monthly if each.of_winner), None)
+
+
+CRON = {"hour": "0 * * * *", "day": "0 3 * * *", "week": "0 3 * * 1"}  # minute, hour, day, month, weekday
+
+
+def describe_schedule(found: Advice, every: str, monthly: Sequence[MonthlyCost], *, here: Path, file: Path) -> str:
+    """Return a line that says how to start the runs: a line for cron on this machine, as Crossover sets up no schedule on AWS; "" if the
+    model is trained only once. `here`: YAML file that was asked about; `file`: the winner's YAML file.
+    """
+    if (way := find_winner(monthly)) is None:
+        return ""
+    program = Path(sys.executable).with_name("crossover")
+    own, named = shlex.quote(str(program) if program.exists() else "crossover"), shlex.quote(str(file))
+    if is_this_machine_best(found):
+        command = f"{own} run {shlex.quote(str(here))} --on inline"
+    elif way.stays:
+        command = f"{own} run {named} --on aws"
+    else:
+        command = f"{own} deploy {named} --yes && {own} run {named} --on aws; {own} destroy {named} --yes"
+    return (
+        f"to start it every {every}, add this line with `crontab -e` on a machine that stays on (no EventBridge schedule is provided): "
+        f"{CRON[every]} cd {shlex.quote(str(Path.cwd()))} && {{ {command}; }}"
+    )
 
 
 def _cheapest_machine(found: Advice) -> Finalist | None:

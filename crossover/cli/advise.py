@@ -293,6 +293,8 @@ def advise(
         return
     data_found = _report_data(experiment, None if estimated else wished, flags=data is not None)
     found, notes = _find_best_advice(experiment, wished, target, runs or [], probe_s=probe_s, gpu_row=measured)
+    if _is_minibatch_assumed(experiment, config, override, flags=data is not None):
+        notes = [_describe_minibatch(experiment), *notes]
     from crossover.advice import (
         explain,
         page,  # matplotlib comes with it
@@ -300,23 +302,28 @@ def advise(
     )
 
     monthly = recurrence.monthly_costs(found, every, hourly_cost=_compute_hourly_cost)
-
+    if (way := recurrence.find_winner(monthly)) is not None:
+        found = replace(found, month_usd=way.usd)
     due = page.plan_files(found, out, config=config)
     answer = {**page.as_json(found), "data": data_found, "notes": [*notes, *explain.list_notes(found)]}
+    schedule = recurrence.describe_schedule(found, every, monthly, here=config, file=next(iter(due.texts)))
     answer["every"] = {
         "often": every,
         "monthly": [{"label": "projected", "words": each.words, **asdict(each)} for each in monthly],
     }
-    answer["files"] = [] if due.changed else [*map(str, due.paths), str(out / page.PAGE)]
+    answer["files"] = [] if not due.yamls else [*map(str, due.paths), str(out / page.PAGE)]
     if as_json:
         print_json(answer)
     else:
-        print_tables(found, notes)
+        print_tables(found, notes, due.yamls)
         terminal.show(*_verdict_lines(found), *(f"[projected] every {every}, {each.words}" for each in monthly))
+        terminal.show(*([schedule] if schedule else []))
     page.write_files(
         due, answer, found
     )  # after the answer was printed, so that a refusal to overwrite files does not lose it
-    report = page.write_page(found, out, notes, due.paths[0], here=config, every=every, monthly=monthly)
+    report = page.write_page(
+        found, out, notes, list(due.texts), here=config, every=every, monthly=monthly, schedule=schedule
+    )
     if not as_json:
         terminal.show(f"written: {', '.join(map(str, due.paths))}", f"report: {report}")
     if not found.met:
@@ -410,6 +417,22 @@ def _load_with_first_estimate(
     return load_runnable(config, override), bool(words)
 
 
+def _is_minibatch_assumed(experiment: Experiment, config: Path, override: list[str], *, flags: bool) -> bool:
+    """Return whether the experiment trains the user's own model with a minibatch that the user did not choose: it is given by no --set
+    option (`override`), and not in the file `config`, or that was written for a model given alone (`flags`).
+    """
+    training = documents.read(config).get("training")
+    given = isinstance(training, Mapping) and "batch_size" in training and not flags
+    named = any(each.startswith("training.batch_size=") for each in override)
+    return ":" in experiment.training.model and not given and not named
+
+
+def _describe_minibatch(experiment: Experiment) -> str:
+    """Return in words which minibatch is assumed, and the option that changes it."""
+    size = experiment.training.batch_size
+    return f"minibatches of {size:,} samples are assumed; --set training.batch_size=N may change the answer"
+
+
 def _report_data(experiment: Experiment, wished: "Constraints | None", *, flags: bool) -> Mapping[str, Any] | None:
     """Print to standard error how the experiment's data was understood and a first estimate, then try user code: it trains a few
     minibatches. Return how the data was understood as a dictionary; None if nothing is known of the data.
@@ -429,10 +452,7 @@ def _report_data(experiment: Experiment, wished: "Constraints | None", *, flags:
     if data:
         terminal.show(*understood.format_lines(data, flags=flags), stderr=True)
     if flags:
-        size = experiment.training.batch_size
-        terminal.show(
-            f"training: minibatches of {size}; --set training.batch_size=N may change the answer", stderr=True
-        )
+        terminal.show(f"training: {_describe_minibatch(experiment)}", stderr=True)
     if wished is not None:
         _print_first_estimate(_estimate_measured(experiment, wished))
     if used:
@@ -556,14 +576,14 @@ def _tune_memory(
     print_measured_sizes(experiment, budget_usd, asks=asks) if on else print_projected_sizes(experiment)
 
 
-def print_tables(found: "Advice", notes: list[str]) -> None:
+def print_tables(found: "Advice", notes: list[str], files: Sequence[Path] = ()) -> None:
     """Print the tables of the advice: the recommended candidates, the Pareto front, candidates of unknown accuracy, and the best of each
-    other architecture; then `notes`.
+    other architecture; then `notes`. `files`: YAML files of the candidates `found.told`, in their order; empty if none is written.
     """
     from crossover.advice import explain
 
     terminal.show(
-        TextTable("[projected] recommendation and alternatives", explain.CARDS_HEAD, explain.card_rows(found))
+        TextTable("[projected] recommendation and alternatives", explain.CARDS_HEAD, explain.card_rows(found, files))
     )
     terminal.show(
         TextTable(

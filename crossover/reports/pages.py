@@ -46,11 +46,12 @@ PLACES = {AWS: "aws", HERE: "here"}  # with the style that marks each of them
 class Plot:
     """A picture of a page with its caption. `svg`: inline SVG made by this project, in which all texts are escaped; `wide`: whether it has
     the page's full width; `label`: origin of the figures; `choice`: values of the page's choices for which it is shown, empty if it is
-    always shown.
+    always shown; `narrow`: the same picture drawn for a phone's width, None if `svg` is for every width.
     """
 
     title: str
     svg: Markup
+    narrow: Markup | None = None
     caption: str = ""
     wide: bool = False
     label: str | None = None
@@ -83,7 +84,7 @@ def _link(kind: str, text: str) -> str:
 class Sheet:
     """A table of a page. `head`, `rows`: texts; `note`: text below; `words`: number of leading columns with words (aligned left), the
     others are figures (aligned right); `folded`: whether it is closed at first; `label`: origin of the figures; `where`: a key of PLACES if
-    all figures are from there.
+    all figures are from there; `stacked`: whether each row becomes a block of lines on a phone, so that no column is out of sight.
     """
 
     title: str
@@ -94,6 +95,7 @@ class Sheet:
     folded: bool = False
     label: str | None = None
     where: str = ""
+    stacked: bool = False
 
     @property
     def download(self) -> str:
@@ -108,7 +110,8 @@ class Sheet:
 @dataclass(frozen=True, kw_only=True)
 class Page:
     """Content of one HTML page, which a template lays out. `title`: the finding, as a sentence; `kind`: sort of page; `labels`: origins of
-    its figures; `verdict`: the whole finding; `assumptions`: what the finding depends on; `choices`: options that select which plot is
+    its figures; `verdict`: the whole finding; `assumptions`: what the finding depends on, the first open and the
+    others folded; `choices`: options that select which plot is
     shown; `commands`: command lines to copy; `warnings`, `caveats`: doubts about these figures, and about all such figures; `folded`: pages
     inside this one, closed at first; `play`, `data`, `styles`, `scripts`: HTML, JSON, CSS and JavaScript of an interactive part.
     """
@@ -139,11 +142,14 @@ class Page:
         return [(where, list(tiles)) for where, tiles in groupby(self.tiles, key=lambda tile: tile.where)]
 
 
-def plot(title: str, svg: str, *, caption: str = "", wide: bool = False, label: str | None = None) -> Plot:
+def plot(
+    title: str, svg: str, *, caption: str = "", wide: bool = False, label: str | None = None, narrow: str | None = None
+) -> Plot:
     """Return a picture for a page. `svg`: inline SVG from `plots.svg`, in which all texts are escaped; `caption`: sentence below it;
-    `wide`: whether it has the page's full width; `label`: origin of the figures, such as measured-local.
+    `wide`: whether it has the page's full width; `label`: origin of the figures, such as measured-local; `narrow`: inline SVG of the same
+    picture for a phone's width, None if `svg` is for every width.
     """
-    return Plot(title=title, svg=Markup(svg), caption=caption, wide=wide, label=label)
+    return Plot(title=title, svg=Markup(svg), caption=caption, wide=wide, label=label, narrow=narrow and Markup(narrow))
 
 
 def offer_choice(found: Sequence[Plot]) -> dict[str, Any]:

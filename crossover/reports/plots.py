@@ -5,18 +5,20 @@ import io
 import re
 import textwrap
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil, floor, log10
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
 from matplotlib.patches import Patch, PathPatch
 from matplotlib.path import Path as Shape
+from matplotlib.textpath import TextPath
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullFormatter
 
 from crossover.reports.display import PALETTE, PLAIN, SeriesLook, look_of
@@ -53,12 +55,12 @@ STYLE: Any = {
 WIDTH_IN, HEIGHT_IN = 4.6, 3.0  # small enough that its text stays legible on a phone
 MARKERS = 30  # of a curve, so that it has some and still is a curve
 STYLES = ("-", "--", ":", "-.")  # of curves that look the same otherwise
-WIDE_LABEL = 30  # letters in a line of a point's label
+WIDE_LABELS = (30, 22)  # letters in a line of a point's label, whichever fits better
 WRAPPER = textwrap.TextWrapper(width=15)  # of a curve's label
 WRAPPER.wordsep_re = re.compile(r"(\s+|[^\s-]*-+)")  # after each hyphen, beside digits too
 LINE = 0.062  # height of a line of a label as a share of the axes
 TALLEST = 2.5  # times the usual height, of a plot whose curves have many labels
-LEGEND_IN, LETTER_IN, SIGN_IN = 4.4, 0.068, 0.5  # width of a legend, of a letter in it, and of a marker with its gaps
+LEGEND_MARGIN_IN, LETTER_IN, SIGN_IN = 0.2, 0.068, 0.5  # beside a legend; a letter in it; a marker with its gaps
 LEAST_TICKS, MOST_TICKS = 3, 7
 LEGIBLE = 40  # characters of a name beside a plot
 PlotPoint = tuple[float, float]
@@ -230,22 +232,25 @@ def marks(
     format_x: Callable[[float], str],
     log: bool = True,
     percent: bool = False,
+    size_in: tuple[float, float] = (WIDTH_IN, HEIGHT_IN),
 ) -> str:
-    """Return a chart of points with error bars in both directions as inline SVG. Groups differ in colour and marker; chosen points are
-    larger and outlined. A legend is drawn unless groups are too many or their names too long.
+    """Return a chart of points with error bars in both directions as inline SVG. Groups differ in colour and marker, and chosen points are
+    larger and outlined. On a logarithmic axis, points whose x is 0 stand at the left, before a dotted line, with a tick of their own.
 
     `found`: the points; `x`, `y`: titles of the axes; `name`: prefix that makes ids unique in a page; `format_x`: formats the ticks of the
-    x axis; `log`: use logarithmic axes for both; `percent`: show y, a share, in percent.
+    x axis; `log`: use two logarithmic axes; `percent`: show y in percent; `size_in`: width and height in inches, without the legend: the
+    page scales a chart to its own width, so that a smaller one has larger text.
     """
     groups = list(dict.fromkeys(each.group for each in found))
     longest = max(map(len, groups), default=0)
-    columns = max(1, min(3, int(LEGEND_IN // (SIGN_IN + LETTER_IN * longest))))
+    columns = max(1, min(3, int((size_in[0] - LEGEND_MARGIN_IN) // (SIGN_IN + LETTER_IN * longest))))
     has_legend = len(groups) <= len(SERIES) and longest <= LEGIBLE
     with styled():
         rows = ceil(len(groups) / columns) if has_legend else 0
-        figure = Figure(figsize=(WIDTH_IN, HEIGHT_IN + 0.2 + 0.2 * rows))
+        figure = Figure(figsize=(size_in[0], size_in[1] + 0.2 + 0.2 * rows))
         axes = figure.subplots()
-        for number, each in enumerate(found):
+        places = _place_free(found) if log else list(found)
+        for number, each in enumerate(places):
             own = look_of(each.group, groups.index(each.group))
             colour = series(own.colour)
             axes.plot([each.x[0], each.x[2]], [each.y[1]] * 2, "-", color=colour, linewidth=1.0, alpha=0.6)
@@ -257,13 +262,14 @@ def marks(
             own = look_of(group, number)
             axes.plot([], [], own.marker, color=series(own.colour), label=group, markersize=6.0)
         curves = {"all": [(value, other) for each in found for value, other in zip(each.x, each.y, strict=True)]}
-        labelled = [each for each in found if each.label]
         _set_scales(axes, curves, log_x=log, log_y=log, percent=percent, format_x=format_x)
+        if free := [each.x[1] for each, own in zip(places, found, strict=True) if each is not own]:
+            _set_free_tick(axes, free[0], format_x)
         axes.set_xlabel(x)
         axes.set_ylabel(y)
-        _label_marks(axes, labelled)
         if has_legend:
             figure.legend(loc="outside upper left", ncols=columns)
+        _label_marks(axes, places)
         text = svg(figure, name=name, title=f"{y} against {x}")
     for number, each in enumerate(found):
         begins = f'<g id="{name}-mark{number}">'
@@ -271,32 +277,117 @@ def marks(
     return text
 
 
+FREE_SHARE = 0.2  # how far left of the others points of 0 stand, as a share of the logarithmic axis
+
+
+def _place_free(found: Sequence[Mark]) -> list[Mark]:
+    """Return the points with those whose x is 0 moved to one place left of all others, where a logarithmic axis can show them."""
+    values = [value for each in found for value in each.x if value > 0]
+    if not values:
+        return list(found)
+    place = min(values) / max(1.5, (max(values) / min(values)) ** FREE_SHARE)
+    return [each if each.x[1] > 0 else replace(each, x=(place, place, place)) for each in found]
+
+
+def _set_free_tick(axes: Axes, place: float, format_x: Callable[[float], str]) -> None:
+    """Add a tick for 0 at `place` to a logarithmic x axis, with a dotted line between it and the other ticks. `format_x`: formats ticks."""
+    major = [float(tick) for tick in axes.xaxis.get_majorticklocs() if tick > place]
+    line = place * max(1.2, (min(major) / place) ** 0.4)
+    axes.set_xlim(left=place / (line / place) ** 0.6)
+    axes.axvline(line, linestyle=":", linewidth=0.8, color=INK, alpha=0.5)
+    minor = [float(tick) for tick in axes.xaxis.get_minorticklocs() if tick > line]
+    axes.xaxis.set_major_locator(FixedLocator([place, *(tick for tick in major if tick > line)]))
+    axes.xaxis.set_minor_locator(FixedLocator(minor))
+    axes.xaxis.set_major_formatter(_formatter(lambda value: format_x(0.0 if value == place else value)))
+
+
+LABEL_PT, LABEL_LINE = 9, 1.3  # font size of a point's label, and the height of its lines in font sizes
+MARK_PT = 7.0  # size of a point with its outline
+
+
+class _Box(NamedTuple):
+    """A rectangle in the axes, in points from their lower left corner."""
+
+    left: float
+    bottom: float
+    right: float
+    top: float
+
+    def share_with(self, other: "_Box") -> float:
+        """Return the area that both rectangles cover."""
+        width = min(self.right, other.right) - max(self.left, other.left)
+        height = min(self.top, other.top) - max(self.bottom, other.bottom)
+        return max(0.0, width) * max(0.0, height)
+
+
 def _label_marks(axes: Axes, found: Sequence[Mark]) -> None:
-    """Draw the label of each point beside it: to the right of a point in the left half of the chart, else to the left. A label is moved up
-    if another one is in the way.
+    """Draw the label of each point that has one beside it, where it covers no other label and no point, and few error bars. The layout of
+    the figure must be complete except for the labels.
     """
     axes.autoscale_view()
+    figure = axes.figure
+    figure.draw_without_rendering()  # so that the axes have their final size
+    frame = axes.get_window_extent()
+    wide, high = (72 * length / figure.dpi for length in (frame.width, frame.height))
     place = axes.transScale + axes.transLimits
-    taken: list[float] = []
-    for each in sorted(found, key=lambda each: each.y[1]):
-        across, up = place.transform((each.x[1], each.y[1]))
-        lines = textwrap.wrap(each.label, WIDE_LABEL)
-        middle, right = float(up) + LINE, float(across) < 0.5
-        while any(abs(middle - other) < LINE * (len(lines) + 0.5) for other in taken):
-            middle += LINE / 2
-        taken.append(middle)
+
+    def at(x: float, y: float) -> tuple[float, float]:
+        """Return a point of the data in points from the lower left corner of the axes."""
+        across, up = place.transform((x, y))
+        return float(across) * wide, float(up) * high
+
+    half = MARK_PT / 2
+    points, bars = [], []
+    for each in found:
+        (x, y), low, most = at(each.x[1], each.y[1]), at(each.x[0], each.y[0]), at(each.x[2], each.y[2])
+        points.append(_Box(x - half, y - half, x + half, y + half))
+        bars += [_Box(low[0], y - 0.5, most[0], y + 0.5), _Box(x - 0.5, low[1], x + 0.5, most[1])]
+    taken = list[_Box]()
+    for each in sorted((each for each in found if each.label), key=lambda each: each.y[1]):
+        x, y = at(each.x[1], each.y[1])
+        found_at = min(_offer_places(each.label, x, y, wide, high), key=lambda one: one.cost(taken, points, bars))
+        taken.append(found_at.box)
         axes.annotate(
-            "\n".join(lines),
+            "\n".join(found_at.lines),
             xy=(each.x[1], each.y[1]),
-            xytext=(float(across) + (0.04 if right else -0.04), middle),
+            xytext=(found_at.box.left / wide, (found_at.box.bottom + found_at.box.top) / 2 / high),
             textcoords="axes fraction",
-            ha="left" if right else "right",
             va="center",
-            fontsize=9,
+            fontsize=LABEL_PT,
             fontweight="bold",
             arrowprops={"arrowstyle": "-", "color": INK, "alpha": 0.5, "linewidth": 0.6},
             bbox={"facecolor": GROUND, "edgecolor": "none", "alpha": 0.85, "pad": 1.5},
         )
+
+
+@dataclass(frozen=True)
+class _LabelPlace:
+    """A possible place of a label: its `lines`, the rectangle that it covers, and its distance from its point in points."""
+
+    lines: Sequence[str]
+    box: _Box
+    distance: float
+
+    def cost(self, labels: Sequence[_Box], points: Sequence[_Box], bars: Sequence[_Box]) -> float:
+        """Return how bad the place is: what the label would cover of other labels, of points and of error bars, and its distance."""
+        hidden = [sum(map(self.box.share_with, each)) for each in (labels, points, bars)]
+        return 1e6 * hidden[0] + 1e3 * hidden[1] + hidden[2] + self.distance
+
+
+def _offer_places(label: str, x: float, y: float, wide: float, high: float) -> Iterator[_LabelPlace]:
+    """Yield possible places for a label around its point (`x`, `y`) within axes of the size `wide` by `high`, all in points."""
+    bold = FontProperties(family="sans-serif", weight="bold", size=LABEL_PT)
+    for letters in WIDE_LABELS:
+        lines = textwrap.wrap(label, letters) or [""]
+        width = max(TextPath((0, 0), line, prop=bold).get_extents().width for line in lines) + 4
+        height = LABEL_PT * LABEL_LINE * len(lines) + 3
+        for left in (x + 10, x - 10 - width, x - width / 2, (wide - width) / 2):
+            bounded = min(max(left, 0.0), max(0.0, wide - width))
+            for steps in range(-12, 13):
+                middle = min(max(y + steps * LABEL_PT, height / 2), high - height / 2)
+                box = _Box(bounded, middle - height / 2, bounded + width, middle + height / 2)
+                aside = max(box.left - x, x - box.right, 0.0)
+                yield _LabelPlace(lines, box, aside + abs(middle - y))
 
 
 def _set_scales(

@@ -122,9 +122,9 @@ def test_spot_never_leads_without_what_it_is_on_demand(tmp_path: Path) -> None:
         assert (card.on_demand is not None) is card.finalist.candidate.spot
     rows = [row[0] for row in explain.card_rows(found)]
     assert rows[:2] == [", ".join(found.cards[0].names), f"{', '.join(found.cards[0].names)}, on demand"]
-    names = [path.name for path in written(found, tmp_path, config=tmp_path / "mine.yaml")]
-    assert {row[-1] for row in explain.card_rows(found)} <= set(names)
-    assert load(tmp_path / explain.card_rows(found)[1][-1]).gpu.spot is False
+    files = [path for path in written(found, tmp_path, config=tmp_path / "mine.yaml") if path.suffix == ".yaml"]
+    assert {row[-1] for row in explain.card_rows(found, files)} <= set(map(str, files))
+    assert load(Path(explain.card_rows(found, files)[1][-1])).gpu.spot is False
 
 
 @pytest.mark.slow
@@ -218,18 +218,40 @@ def test_a_file_that_somebody_changed_is_not_overwritten(found: Advice, tmp_path
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-def test_files_that_nobody_changed_are_advices_own_whatever_folder_it_is_asked_for(
-    found: Advice, tmp_path: Path
-) -> None:
-    """Beside code of one's own all folders' YAML files have the same names."""
+def test_beside_own_code_each_folder_of_advice_has_its_own_files(found: Advice, tmp_path: Path) -> None:
+    """Unchanged files of one folder's advice are rewritten by the next; another folder's files stay as they are."""
     config, own = tmp_path / "mine.yaml", called(found, "own", model="mine:network")
-    first, *_ = written(own, tmp_path / "first", config=config)
-    written(own, tmp_path / "second", config=config)
-    written(called(own, "other"), tmp_path / "third", config=config)
+    first = [path for path in written(own, tmp_path / "first", config=config) if path.suffix == ".yaml"]
+    before = {path: path.read_bytes() for path in first}
+    second = written(called(own, "other"), tmp_path / "second", config=config)
+    assert not {*first} & {*second} and {path: path.read_bytes() for path in first} == before
+    assert written(called(own, "third"), tmp_path / "first", config=config)[0] == first[0]
+    assert b"third-advice-1" in first[0].read_bytes()
+
+
+def test_a_file_of_another_advice_or_a_changed_one_is_refused_by_name(found: Advice, tmp_path: Path) -> None:
+    config, own = tmp_path / "mine.yaml", called(found, "own", model="mine:network")
+    first, *_ = written(own, tmp_path / "a" / "advice", config=config)
+    before = first.read_bytes()
+    with pytest.raises(ConfigError, match=rf"{first.name}.*: part of the advice in .*a/advice.*--out"):
+        written(called(own, "other"), tmp_path / "b" / "advice", config=config)
+    assert first.read_bytes() == before and not (tmp_path / "b").exists()
+    (tmp_path / "a" / "advice" / "advice.json").unlink()
+    assert written(called(own, "other"), tmp_path / "b" / "advice", config=config)[0] == first
     first.write_text(first.read_text().replace("workers: ", "workers:  "))
     with pytest.raises(ConfigError, match=r"mine-advice-1-.*changed since advice wrote it"):
-        written(own, tmp_path / "fourth", config=config)
-    assert not (tmp_path / "fourth").exists()
+        written(own, tmp_path / "b" / "advice", config=config)
+
+
+def test_tables_name_the_file_to_type_into_run(found: Advice, tmp_path: Path) -> None:
+    own = called(found, "own", model="mine:network")
+    due = page.plan_files(own, Path("answers/advice"), config=Path("models/mine.yaml"))
+    rows = explain.card_rows(own, due.yamls)
+    assert {row[-1] for row in rows} <= {str(path) for path in due.texts}
+    assert rows[0][-1].startswith("models/mine-advice-")
+    choices, *_ = page.build_page(own, [], due.yamls).sheets
+    assert {row[-1] for row in choices.rows} <= {str(path) for path in due.texts}
+    assert {row[-1] for row in explain.card_rows(own)} == {display.DASH}, "no file was written"
 
 
 def test_files_of_an_earlier_version_are_known_by_their_digests(found: Advice, tmp_path: Path) -> None:
@@ -313,7 +335,7 @@ def test_this_machine_is_the_answer_if_it_is_sooner(found: Advice) -> None:
 def test_its_page(found: Advice, tmp_path: Path) -> None:
     text = page.write_page(found, tmp_path, ["a note"]).read_text()
     assert "Train it on" in text
-    assert text.count("<title>") == 1 + len(found.finalists), "each point says what it is"
+    assert text.count("<title>") == 1 + 2 * len(found.finalists), "each point says what it is, on a desk and on a phone"
     made = page.build_page(found, ["a note"])
     assert made.title == f"{headline(found)}." and len(made.plots) == 1
     for card in found.cards:
@@ -322,14 +344,27 @@ def test_its_page(found: Advice, tmp_path: Path) -> None:
         )
     choices, *others = made.sheets
     assert not choices.folded and 1 < len(choices.rows) <= page.MOST_CHOICES and all(sheet.folded for sheet in others)
-    assert "a note" in made.assumptions
+    first, *others_ = made.assumptions
+    assert len(first) < 200 and "a note" in others_, "one short paragraph is open"
+    shown = text[text.index('class="card assumptions"') :].split("</section>")[0]
+    assert shown.index(first) < shown.index("<details><summary>") < shown.index("a note")
+
+
+def test_this_machine_is_a_point_of_the_chart(found: Advice) -> None:
+    slow = ThisMachine(seconds=10 * found.winner.seconds.p50, threads=2, sooner=found.winner, times=None)
+    for here, label in ((slow, "this machine"), (replace(slow, seconds=1.0), "advice: this machine")):
+        made = page.build_page(replace(found, here=here), [])
+        for drawn in (str(made.plots[0].svg), str(made.plots[0].narrow)):
+            texts = re.findall(r"<text[^>]*>([^<]*)</text>", drawn)
+            assert label in texts and "this machine" in texts and "$0" in texts, "label, legend and tick"
+            assert here.words in re.findall(r"<title>([^<]*)</title>", drawn)
 
 
 def test_the_pages_command_and_months_follow_the_answer(found: Advice) -> None:
     here = ThisMachine(seconds=found.winner.seconds.p50 / 2, threads=1, sooner=found.winner, times=None)
-    first, asked = Path("advice/1.yaml"), Path("mine.yaml")
-    assert page.build_page(found, [], first, here=asked).commands == ["crossover deploy advice/1.yaml"]
-    made = page.build_page(replace(found, here=here), [], first, here=asked)
+    files, asked = [Path(f"advice/{n}.yaml") for n in range(len(found.told))], Path("mine.yaml")
+    assert page.build_page(found, [], files, here=asked).commands == ["crossover deploy advice/0.yaml"]
+    made = page.build_page(replace(found, here=here), [], files, here=asked)
     assert made.commands == ["crossover run mine.yaml --on inline"]
     way = MonthlyCost("left deployed", 7.4, "parts", in_time=False)
     (months,) = (

@@ -54,6 +54,40 @@ def test_start_up_is_counted_each_time_and_standing_all_the_time(every: str, run
     assert alone.usd == 0 and f"{display.rough_usd(730 * 0.25)} if it runs for this alone" in alone.parts
 
 
+def test_the_first_sentence_says_what_a_month_costs(found: Advice) -> None:
+    monthly = recurrence.monthly_costs(found, "week", hourly_cost=lambda _: HOURLY)
+    way = recurrence.find_winner(monthly)
+    assert way is not None and way.usd == min(each.usd for each in monthly if each.of_winner)
+    said = advice.headline(replace(found, month_usd=way.usd))
+    once, month = (display.rough_usd(usd) for usd in (found.winner.usd.p50, way.usd))
+    assert f": about {once} a run, about {month} a month, ready in " in said
+    here = ThisMachine(seconds=1.0, threads=1, sooner=found.winner, times=None)
+    said = advice.headline(replace(found, here=here, month_usd=way.usd))
+    assert ", $0 a month; AWS would" in said and f"about {month} a month" in said
+    assert "a month" not in advice.headline(found)
+
+
+@pytest.mark.parametrize(("every", "times"), [("hour", "0 * * * *"), ("day", "0 3 * * *"), ("week", "0 3 * * 1")])
+def test_the_schedule_is_one_line_for_cron(every: str, times: str, found: Advice) -> None:
+    here, file = Path("my model.yaml"), Path("advice/1-single.yaml")
+
+    def line(advised: Advice, hourly: recurrence.HourlyCost) -> str:
+        monthly = recurrence.monthly_costs(advised, every, hourly_cost=lambda _: hourly)
+        return recurrence.describe_schedule(advised, every, monthly, here=here, file=file)
+
+    each_time = line(found, HOURLY)
+    assert "\n" not in each_time and f": {times} cd " in each_time and "no EventBridge schedule" in each_time
+    assert "crossover deploy advice/1-single.yaml --yes && " in each_time
+    assert each_time.index(" run advice/1-single.yaml --on aws; ") < each_time.index(
+        " destroy advice/1-single.yaml --yes"
+    )
+    deployed = line(found, recurrence.HourlyCost(0.0, 0.0))
+    assert "run advice/1-single.yaml --on aws" in deployed
+    own = replace(found, here=ThisMachine(seconds=1.0, threads=1, sooner=found.winner, times=None))
+    assert "run 'my model.yaml' --on inline" in line(own, HOURLY)
+    assert recurrence.describe_schedule(found, "once", (), here=here, file=file) == ""
+
+
 def test_a_run_that_does_not_end_before_the_next_one_comes_last(found: Advice) -> None:
     never = ThisMachine(seconds=7_200.0, threads=1, sooner=found.winner, times=None)
     costs = recurrence.monthly_costs(

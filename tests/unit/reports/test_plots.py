@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from crossover.reports import display, plots
 from crossover.reports.display import LOOKS
@@ -99,6 +100,42 @@ def test_curves_are_told_apart_without_colours() -> None:
     spirt_, gpu = (f"stroke: var(--series-{LOOKS[name].colour})" for name in ("spirt", "gpu"))
     assert any("stroke-dasharray" in style and spirt_ in style for style in drawn)
     assert any(gpu in style for style in drawn)
+
+
+def marked(size_in: tuple[float, float], points: list[tuple[float, float, str]]) -> tuple[list[plots._Box], ...]:
+    """Draw labelled points, and return the rectangles of the labels and of the points, in pixels."""
+    found = [plots.Mark(x=(x, x, x), y=(y, y, y), title="", group="functions", label=label) for x, y, label in points]
+    drawn: list[Figure] = []
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(plots, "svg", lambda figure, **_: drawn.append(figure) or "")
+        plots.marks(found, x="dollars", y="minutes", name="p", format_x=display.usd_tick, size_in=size_in)
+    (axes,) = drawn[0].axes
+    with plots.styled():
+        drawn[0].draw_without_rendering()
+        labels = [plots._Box(*Text.get_window_extent(each).extents) for each in axes.texts]  # without its arrow
+        dots = [axes.transData.transform(line.get_xydata()[0]) for line in axes.lines if line.get_gid()]
+    return labels, [plots._Box(x - 2, y - 2, x + 2, y + 2) for x, y in dots]
+
+
+CROWD = [
+    (0.0, 66.0, "this machine"),
+    (0.165, 11.0, "cheapest, balanced, soonest: one g6e.2xlarge spot"),
+    (0.17, 11.5, "advice: 2 functions of 7,076 MB, scatter-reduce through the bucket"),
+    (0.11, 31.0, ""),
+    (0.6, 10.2, "soonest: 2 g4dn.xlarge spot, gpu"),
+]
+
+
+@pytest.mark.parametrize("size_in", [(6.4, 3.4), (3.4, 3.6)])
+@pytest.mark.parametrize("points", [CROWD, CROWD[1:], [(0.0, 1.0, "this machine")], [*CROWD, (3.0, 300.0, "far away")]])
+def test_labels_cover_neither_each_other_nor_a_point(
+    points: list[tuple[float, float, str]], size_in: tuple[float, float]
+) -> None:
+    labels, dots = marked(size_in, points)
+    assert len(labels) == sum(bool(label) for *_, label in points)
+    for n, label in enumerate(labels):
+        assert not any(map(label.share_with, labels[n + 1 :])), n
+        assert not any(map(label.share_with, dots)), n
 
 
 def test_every_invocation_is_drawn_with_its_cold_start_and_wait() -> None:
