@@ -117,7 +117,7 @@ class Training:
     are paid for.
     """
 
-    model: str = "small_cnn"  # a name in MODELS of learning/zoo.py, or package.module:factory
+    model: str = "small_cnn"  # a name in MODEL_FACTORIES of learning/zoo.py, or package.module:factory
     weights: Weights = field(default_factory=Weights)
     adapters: Adapters = field(default_factory=Adapters)
     trainable: tuple[str, ...] | None = None  # parameters beside adapters, by name or pattern; all else is frozen

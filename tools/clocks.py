@@ -52,7 +52,7 @@ def _draw_cold_s(calibration: Calibration, factors: RandomFactors) -> float:
     """Draw the random seconds from the end of one task to the start of the next, if the next one needs a new environment of a function
     without packages. `factors`: source of the random factors.
     """
-    started = replace(calibration, cold_s=WITHOUT_PACKAGES).cold_start_parts_s(torch=False, factor=factors.cold())
+    started = replace(calibration, init_s=WITHOUT_PACKAGES).cold_start_parts_s(torch=False, factor=factors.cold())
     return _draw_warm_s(calibration, factors) + sum(started)
 
 

@@ -9,7 +9,7 @@ import yaml
 from crossover.experiment import Training
 from crossover.learning import fitness
 from crossover.learning.sizes import DATA
-from crossover.learning.zoo import MODELS
+from crossover.learning.zoo import MODEL_FACTORIES
 from crossover.simulation import figures
 
 CLASSES = 10
@@ -21,7 +21,7 @@ def count_models() -> dict[str, dict[str, dict[str, Any]]]:
     hold for one sample.
     """
     found: dict[str, dict[str, dict[str, Any]]] = {}
-    for model in sorted(MODELS):
+    for model in sorted(MODEL_FACTORIES):
         for image in sorted({each.image for each in DATA.values()}):
             size = fitness.measure_model(Training(model=model), classes=CLASSES, sample=torch.zeros(image))
             counts = {name: int(value) for name, value in asdict(size.step).items()}

@@ -25,7 +25,7 @@ from crossover.advice.search import (
 from crossover.algorithms.schedule import Calendar
 from crossover.errors import NoProjection
 from crossover.learning.sizes import GPU_VECTORS, HELD_VECTORS
-from crossover.reports import display
+from crossover.reports import bill, display
 from crossover.simulation.calibration import MEASURED_THREADS, MOVING, STARTING, Calibration
 from crossover.simulation.figures import load_instances, spot_markets
 from crossover.simulation.gpu_steps import card_of
@@ -151,13 +151,26 @@ def simulate_epochs(question: Question, candidate: Candidate, epochs: int) -> Si
     return simulate_run(experiment, question.calibration, workload=task.workload, price_list=question.prices)
 
 
+COMPONENTS: Mapping[bill.Kind, str] = {
+    "functions": "functions",
+    "transitions": "transitions",
+    "objects": "object requests and storage",
+    "logs": "logs and requests",
+    "secrets": "network and secrets",
+    "endpoints": "network and secrets",
+    "broker": "the broker",
+    "databases": "database hosts",
+    "instances": "instances",
+}
+
+
 def _dollars_by_component(run: Simulated) -> dict[str, float]:
     """Return {component: dollars} of a simulated run. The dollars of Lambda functions are divided into computing, waiting for others and
     transferring data, in proportion to their seconds times memory.
     """
     found: defaultdict[str, float] = defaultdict(float)
     for line in run.lines:
-        found[_component_of(line.item)] += line.usd
+        found[COMPONENTS[line.kind]] += line.usd
     spent: defaultdict[str, float] = defaultdict(float)
     for use in run.steps.values():
         for stage, (seconds, _) in use.stages.items():
@@ -170,27 +183,6 @@ def _dollars_by_component(run: Simulated) -> dict[str, float]:
         if gb_s:
             found[name] += functions_usd * gb_s / whole
     return dict(found)
-
-
-def _component_of(item: str) -> str:
-    """Return the component that a line of the bill belongs to, such as database hosts; "network and secrets" for lines of no other
-    component. `item`: name of the line.
-    """
-    for begins, name in (
-        ("Lambda duration", "functions"),
-        ("Step Functions", "transitions"),
-        ("S3", "object requests and storage"),
-        ("Amazon MQ", "the broker"),
-        ("CloudWatch", "logs and requests"),
-        ("Lambda requests", "logs and requests"),
-    ):
-        if item.startswith(begins):
-            return name
-    if "tensor database" in item:
-        return "database hosts"
-    if item.startswith(("EC2", "CPU credits", "Public", "EBS")):
-        return "instances"
-    return "network and secrets"
 
 
 # --- advice -----------------------------------------------------------------------------------------------------------

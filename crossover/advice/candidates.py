@@ -17,7 +17,7 @@ from crossover.simulation import figures
 from crossover.simulation.calibration import vcpus
 from crossover.simulation.figures import UNKNOWN_INSTANCE
 from crossover.simulation.processors import count_threads as threads_of
-from crossover.simulation.workload import MODELS
+from crossover.simulation.workload import MODEL_SIZES
 from crossover.workflow.architecture import Architecture, architectures, load, steps
 from crossover.workflow.infrastructure import has_minibatch_map, uses_bus
 
@@ -234,7 +234,9 @@ def _shares_with_other_updates(
     `samples`: number of training samples.
     """
     batch, limit = own.training.batch_size, own.data.limit
-    known = own.training.model in MODELS and own.data.dataset in DATA  # whose matrices powersgd's bytes follow from
+    known = (
+        own.training.model in MODEL_SIZES and own.data.dataset in DATA
+    )  # whose matrices powersgd's bytes follow from
     count = count_minibatches(samples, workers, batch, drop_last=own.data.drop_last)
     if workers == 1 or not count:
         return

@@ -104,8 +104,8 @@ def locate_model(given: str) -> str:
     """Return the model's name as an experiment's YAML has it: `module:factory`, or the name of a built-in model; and make its folder
     importable. `given`: `file.py:factory`, or such a name. Raises ConfigError if there is no such file or model.
     """
-    if ":" not in given and given not in zoo.MODELS:
-        raise ConfigError(f"{given}: is no model; expected file.py:factory, or one of {', '.join(zoo.MODELS)}")
+    if ":" not in given and given not in zoo.MODEL_FACTORIES:
+        raise ConfigError(f"{given}: is no model; expected file.py:factory, or one of {', '.join(zoo.MODEL_FACTORIES)}")
     folder, name = _locate(given, "factory")
     user_code.set_folders(folder, Path.cwd())
     return name

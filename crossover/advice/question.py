@@ -21,7 +21,7 @@ from crossover.simulation.calibration import AWS, Calibration
 from crossover.simulation.figures import UNKNOWN_INSTANCE
 from crossover.simulation.gpu_steps import Precision, card_of
 from crossover.simulation.measured_steps import MeasuredSteps
-from crossover.simulation.workload import MODELS, ModelSize, Workload
+from crossover.simulation.workload import MODEL_SIZES, ModelSize, Workload
 
 if TYPE_CHECKING:
     from crossover.advice.probe import Probe  # torch: not for a first estimate
@@ -293,7 +293,7 @@ def _parse_resources(names: Sequence[str]) -> tuple[str, ...]:
 RATIO_SIGMA = 0.2
 PEAK_MARGIN = 1.3  # than a peak that was measured here: another allocator, another processor; assumed
 MOST_SHARED = 0.99
-# Settings on which a model's counts depend; MODELS has them for the defaults.
+# Settings on which a model's counts depend; MODEL_SIZES has them for the defaults.
 COUNTED_SETTINGS = ("weights", "adapters", "trainable", "image_size", "memory_format")
 
 
@@ -394,16 +394,16 @@ def _without_baseline(experiment: Experiment) -> Experiment:
 
 def _count_known(experiment: Experiment) -> tuple[Workload, ModelSize, int] | None:
     """Return (sizes of the work, sizes of the model, number of training samples) of the experiment's model and data without loading torch.
-    None unless both come with the project and the model is trained as MODELS counts it.
+    None unless both come with the project and the model is trained as MODEL_SIZES counts it.
     """
     training, split = experiment.training, data_sizes.count_split(experiment)
     as_counted = Training(model=training.model)
     usual = all(getattr(training, each) == getattr(as_counted, each) for each in COUNTED_SETTINGS)
-    if split is None or training.model not in MODELS or not usual:
+    if split is None or training.model not in MODEL_SIZES or not usual:
         return None
     samples, validation = split
     image = data_sizes.DATA[experiment.data.dataset].image
-    size = MODELS[training.model][image]
+    size = MODEL_SIZES[training.model][image]
     workload = Workload(
         model=training.model,
         parameters=size.parameters,

@@ -157,7 +157,8 @@ PROBE_S, SHORT_PROBE_S = (
 NOTHING_HOLDS = 3  # exit status if no candidate meets the constraints
 
 Deadline = Annotated[
-    str | None, typer.Option(help="Time limit for one run, such as 45min or 2h. It must hold at the 95th percentile.")
+    str | None,
+    typer.Option(help="Time limit for one run, such as 45min, 2h or 1.5d. It must hold at the 95th percentile."),
 ]
 BudgetOption = Annotated[
     str | None,

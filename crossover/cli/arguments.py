@@ -232,11 +232,11 @@ def load_runnable(config: Path, override: list[str] | None = None, *, travels: b
     ConfigError, or OwnCodeError for user code, for everything that `run` refuses before it starts.
     """
     experiment = load(config, override or [])  # before torch, so that an architecture is noticed that brings it
-    from crossover.simulation.workload import MODELS
+    from crossover.simulation.workload import MODEL_SIZES
 
     for note in bundling.check_user_code(experiment, travels=travels):
         print(f"note: {note}", file=sys.stderr)
-    if experiment.training.model not in MODELS:
+    if experiment.training.model not in MODEL_SIZES:
         from crossover.learning.zoo import find_factory  # torch takes a second
 
         find_factory(experiment.training.model)

@@ -25,12 +25,14 @@ from crossover.simulation.processors import describe_idle_vcpus
 from crossover.validation import check_deployment
 from crossover.validation.combinations import list_missing_commands
 from crossover.workflow.architecture import Architecture, architecture_of, steps
-from crossover.workflow.infrastructure import NETWORK, database_hosts, shared_stacks
+from crossover.workflow.infrastructure import NETWORK, database_hosts, shared_stacks, uses_bus
 from crossover.workflow.state_machines import build_definitions
 
 if TYPE_CHECKING:
     from crossover.running.preparing import TriedCode
     from crossover.simulation import Workload
+    from crossover.simulation.calibration import Calibration
+    from crossover.simulation.start_up import StartUpPart
 
 
 # --- estimates --------------------------------------------------------------------------------------------------------
@@ -122,7 +124,8 @@ def estimate_by_simulation(experiment: Experiment, *, repetitions: int | None = 
         boot_minutes=_longest_boot_minutes(experiment),
         usd=found.band("usd"),
         lines=[line for line in found.run.lines if line.usd > 0],
-        words=f"a simulation of every call (crossover project), calibration: {found.run.calibration.name}",
+        words=f"a simulation of every call (crossover project), calibration: {found.run.calibration.name}"
+        + _describe_unmeasured_speed(experiment, found.run.calibration),
         spread=found.words,
         problems=found.problems,
         outside=found.run.outside,
@@ -145,6 +148,34 @@ def _find_workload(experiment: Experiment) -> "Workload":
             return question.sizes(experiment)(experiment)
         except OwnCodeError as unusable:
             raise unknown from unusable
+
+
+def _describe_unmeasured_speed(experiment: Experiment, cloud: "Calibration") -> str:
+    """Return in words that the speed of the experiment's model is not measured, so that `advise` may project other seconds; "" if it is
+    measured. `cloud`: the calibration with the measured speeds.
+    """
+    if experiment.training.model in cloud.sample_s:
+        return ""
+    return "; the model's speed follows from its multiply-accumulates: `advise` for a model alone, or with --probe, measures it instead"
+
+
+def _list_start_up(experiment: Experiment) -> "list[StartUpPart]":
+    """Return the parts of the time from `deploy` until the experiment's run begins, as `advise` counts them."""
+    from crossover.simulation import calibration, start_up
+
+    architecture, programs = architecture_of(experiment), list_program_fleets(experiment)
+    return start_up.list_parts(
+        calibration.AWS,
+        hosts=database_hosts(experiment, architecture) > 0,
+        broker=uses_bus(architecture),
+        instance=bool(programs),
+        gpu=any(each.gpu for each in programs),
+    )
+
+
+def list_program_fleets(experiment: Experiment) -> list[bill.Fleet]:
+    """Return the experiment's groups of instances that run its programs, without its database hosts."""
+    return [each for each in bill.infrastructure_of(experiment).fleets if each.purpose != bill.DATABASE]
 
 
 def _scale_band(middle: float, like: Band) -> Band:
@@ -279,9 +310,11 @@ def plan_as_json(
     `architecture`: the experiment's architecture; `own`, `data`: the two values that `try_user_code` returned.
     """
     try:
-        known, unknown = asdict(estimate_run(experiment)), None
+        estimate, unknown = estimate_run(experiment), None
+        known: dict[str, Any] | None = asdict(estimate)
         del known["on_aws"]
         known |= {"label": "projected", "minutes": known["minutes"]._asdict(), "usd": known["usd"]._asdict()}
+        known["lines"] = [line.as_json() for line in estimate.lines]
     except NoProjection as why:
         known, unknown = None, str(why)
     program, each_hour = architecture.program, partial(running_costs.list_hourly_costs, experiment)
@@ -407,13 +440,16 @@ def describe_run(experiment: Experiment) -> list[str]:
     except NoProjection as unknown:
         basis = f"one `crossover run` on this machine (results/{experiment.name}) makes one possible"
         return [f"no projection of a run: {unknown}; {basis}"]
-    boot = f" after {display.seconds(60 * found.boot_minutes)} of starting instances" if found.boot_minutes else ""
+    parts = _list_start_up(experiment)
+    start_up_s, boot_s = sum(each.seconds for each in parts), 60 * found.boot_minutes
+    deployed = f"{display.seconds(boot_s)} if it is deployed already" if boot_s else "none if it is deployed already"
     most = sorted(found.lines, key=lambda line: -line.usd)[:3]
     minutes, usd = found.minutes, found.usd
     times = [display.seconds(60 * each) for each in minutes]
     between = [f"  p5 to p95: {times[0]} to {times[2]}, {display.usd(usd.p5)} to {display.usd(usd.p95)}"]
     lines = [
-        f"a run of {display.count(found.epochs, 'epoch')}: about {times[1]}{boot}, {display.usd(usd.p50)}  [projected]",
+        f"a run of {display.count(found.epochs, 'epoch')}: about {times[1]}, {display.usd(usd.p50)}  [projected]",
+        f"  after {display.seconds(start_up_s)} of start-up from `deploy` on, as `advise` counts it ({deployed})",
         *(between if minutes.p5 < minutes.p95 else []),
         *(f"  {display.usd(line.usd)}  {line.item}" for line in most),
         f"  from {found.words}",
@@ -443,7 +479,7 @@ def warn_of_slow_init(experiment: Experiment, architecture: Architecture) -> str
     """
     from crossover.simulation import calibration
 
-    init_s, limit_s = calibration.AWS.cold_torch_s, calibration.INIT_LIMIT_S
+    init_s, limit_s = calibration.AWS.init_torch_s, calibration.INIT_LIMIT_S
     computing = [step.name for step in steps(architecture) if step.needs_torch(experiment)]
     if init_s <= limit_s or not computing or experiment.functions.snap_start:
         return None

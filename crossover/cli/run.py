@@ -328,9 +328,6 @@ def lock_folder(folder: Path) -> Iterator[None]:
         for each in made:
             with suppress(OSError):  # something was written there
                 each.rmdir()
-        with suppress(OSError):  # one of them holds something by now
-            for each in made:
-                each.rmdir()
 
 
 def _open_lock(lock: Path, folder: Path) -> int:

@@ -223,7 +223,7 @@ def _find_setting_problem(samples: Samples, experiment: Experiment) -> str:
         return sizes.explain_too_large(begin, name, samples.inputs.shape[2])
     if experiment.faults.attack == "label_flip" and samples.classes is None:
         return f"faults.attack: label_flip exchanges classes, and {name} has none; expected sign_flip or gaussian"
-    if training.model in zoo.MODELS and not (images and samples.classes):
+    if training.model in zoo.MODEL_FACTORIES and not (images and samples.classes):
         return (
             f"training.model: {training.model} tells classes of images (C, H, W) apart; {name} has {rows}"
             f"{'' if samples.classes else ' and no classes'}; expected package.module:factory, a model of your own"

@@ -782,7 +782,7 @@ def build_skeleton(training: Training, classes: int | None, input_shape: Shape, 
 
     `classes`: number of outputs, None if labels are numbers; `input_shape`: shape of one sample.
     """
-    if training.model in zoo.MODELS:
+    if training.model in zoo.MODEL_FACTORIES:
         with torch.device("meta"), _SkipFilling():
             return zoo.find_factory(training.model)(classes, input_shape)
     return _build_seeded(training, classes, input_shape, seed_=seed_)

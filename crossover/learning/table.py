@@ -343,7 +343,7 @@ def _guess_header(rows: Sequence[Sequence[str]]) -> tuple[bool, str, str]:
         return True, f"row 1 ({shown}) has names over numbers", ""
     if any(first[each] for each in others):
         return False, "", ""
-    outside = [_is_foreign(value, first[each], columns[each]) for value, each in zip(values, numbers, strict=True)]
+    outside = [_is_foreign(value, columns[each]) for value, each in zip(values, numbers, strict=True)]
     even = _has_even_steps(values) and not any(_is_even_row(row, numbers) for row in rest)
     enough = len(numbers) >= 3 or len(rest) >= 10
     if enough and (all(outside) or (even and any(outside))):
@@ -353,11 +353,9 @@ def _guess_header(rows: Sequence[Sequence[str]]) -> tuple[bool, str, str]:
     return False, "", ""
 
 
-def _is_foreign(value: float, text: str, column: Sequence[str]) -> bool:
+def _is_foreign(value: float, column: Sequence[str]) -> bool:
     """Return whether the whole number `value` of the first row does not look like the cells of `column` below it: none of these is
     a number, or all have decimals, or it is outside their range without continuing an ascending or descending order.
-
-    `text`: the number's cell; not used.
     """
     below = [float(cell) for cell in column if _is_number(cell)]
     if not below:

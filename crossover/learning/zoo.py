@@ -569,7 +569,7 @@ def _pair_layouts(first: _Layout, layout: _Layout) -> list[tuple[str, str]]:
 
 Factory = Callable[..., nn.Module]  # of (classes, input_shape)
 
-MODELS: dict[str, Factory] = {
+MODEL_FACTORIES: dict[str, Factory] = {
     "mobilenet": mobilenet,
     "mobilenet_v3_small": mobilenet_v3_small,
     "resnet18": resnet18,
@@ -586,12 +586,12 @@ def find_factory(name: str, fit: Callable[[nn.Module], None] = lambda module: No
     """Return the factory of the model `name`: called with (classes, input shape), it builds the module. `fit`: applied to a user's
     module before it is checked. Raises ConfigError, with the existing names and the most similar one, if the name is unknown.
     """
-    if name in MODELS:
-        return MODELS[name]
+    if name in MODEL_FACTORIES:
+        return MODEL_FACTORIES[name]
     if ":" in name:
         return wrap_factory(name, user_code.load(name, field=FIELD), fit)
-    close = difflib.get_close_matches(name.replace("-", "_"), MODELS, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(name.replace("-", "_"), MODEL_FACTORIES, n=1, cutoff=0.5)
     hint = f" (did you mean {close[0]}?)" if close else ""
     raise ConfigError(
-        f"training.model: {name!r} is unknown{hint}; one of {', '.join(MODELS)}, or package.module:factory"
+        f"training.model: {name!r} is unknown{hint}; one of {', '.join(MODEL_FACTORIES)}, or package.module:factory"
     )

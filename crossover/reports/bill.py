@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import accumulate
-from typing import Any
+from typing import Any, Literal
 
 from crossover.experiment import Experiment
 from crossover.reports.prices import Prices
@@ -106,28 +106,38 @@ MINIMUM_INSTANCE_S = 60.0  # EC2, Linux: per second, at least one minute
 GB = 10**9
 
 
+Kind = Literal[
+    "functions", "transitions", "objects", "logs", "secrets", "endpoints", "broker", "databases", "instances"
+]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """One line of an AWS bill. `item`: what is billed, in words; `quantity`: in `unit`; `usd`: dollars; `as_of`: date of the price."""
+    """One line of an AWS bill: an item in words, its quantity, unit and dollars, the date of the price, and the kind of resource that it
+    pays for.
+    """
 
     item: str
     quantity: float
     unit: str
     usd: float
     as_of: str
+    kind: Kind
 
     def as_json(self) -> dict[str, Any]:
-        """Return this line of the bill as an entry of result.json: a dictionary with its five fields."""
-        return asdict(self)
+        """Return this line of the bill as an entry of result.json, which has no kinds."""
+        plain = asdict(self)
+        del plain["kind"]
+        return plain
 
 
-def line(prices: Prices, price_item: str, quantity: float, *, item: str) -> Line:
+def line(prices: Prices, price_item: str, quantity: float, *, item: str, kind: Kind) -> Line:
     """Return the line of an AWS bill for `quantity` units of `price_item`, a key of the price list. `item`: name of the line for people; it
-    is marked if the price is not verified. Raises ConfigError if there is no price.
+    is marked if the price is not verified; `kind`: kind of resource. Raises ConfigError if there is no price.
     """
     price = prices.of(price_item)
     name = item if price.verified else f"{item} (price not verified)"
-    return Line(item=name, quantity=quantity, unit=price.unit, usd=quantity * price.usd, as_of=price.as_of)
+    return Line(item=name, quantity=quantity, unit=price.unit, usd=quantity * price.usd, as_of=price.as_of, kind=kind)
 
 
 def gb_seconds(billed_ms: int, *, memory_mb: int) -> float:
@@ -136,15 +146,13 @@ def gb_seconds(billed_ms: int, *, memory_mb: int) -> float:
 
 
 def lambda_duration(prices: Prices, total_gb_seconds: float) -> Line:
-    """Return the line of the bill for the duration of Lambda functions on ARM: `total_gb_seconds`, as `gb_seconds` counts them. Raises
-    ConfigError if there is no price.
-    """
-    return line(prices, "lambda.arm64.gb_second", total_gb_seconds, item="Lambda duration, arm64")
+    """Return the line of the bill for the duration of Lambda functions on ARM, in GB-seconds."""
+    return line(prices, "lambda.arm64.gb_second", total_gb_seconds, item="Lambda duration, arm64", kind="functions")
 
 
 def lambda_requests(prices: Prices, invocations: int) -> Line:
     """Return the line of the bill for the requests to Lambda functions, one for each invocation."""
-    return line(prices, "lambda.request", invocations, item="Lambda requests")
+    return line(prices, "lambda.request", invocations, item="Lambda requests", kind="logs")
 
 
 def transitions_line(prices: Prices, count: int, *, counted: bool) -> Line:
@@ -152,20 +160,20 @@ def transitions_line(prices: Prices, count: int, *, counted: bool) -> Line:
     lower bound, which the line then says.
     """
     item = "Step Functions transitions" if counted else "Step Functions transitions, at least"
-    return line(prices, "stepfunctions.transition", count, item=item)
+    return line(prices, "stepfunctions.transition", count, item=item, kind="transitions")
 
 
 def object_request_lines(prices: Prices, *, writes: int, reads: int) -> list[Line]:
     """Return the lines of the bill for S3 requests. `writes`: number of PUT and LIST requests; `reads`: number of GET requests."""
     return [
-        line(prices, "s3.write", writes, item="S3 requests, PUT and LIST"),
-        line(prices, "s3.read", reads, item="S3 requests, GET"),
+        line(prices, "s3.write", writes, item="S3 requests, PUT and LIST", kind="objects"),
+        line(prices, "s3.read", reads, item="S3 requests, GET", kind="objects"),
     ]
 
 
 def object_storage_line(prices: Prices, bytes_: int, *, seconds: float) -> Line:
     """Return the line of the bill for S3 storage of `bytes_` bytes for `seconds` seconds, as a share of a month."""
-    return line(prices, "s3.gb_month", bytes_ / GB * _months(prices, seconds), item="S3 storage")
+    return line(prices, "s3.gb_month", bytes_ / GB * _months(prices, seconds), item="S3 storage", kind="objects")
 
 
 def fleet_lines(prices: Prices, of: Fleet, *, seconds: float) -> list[Line]:
@@ -179,16 +187,15 @@ def fleet_lines(prices: Prices, of: Fleet, *, seconds: float) -> list[Line]:
     kind, of_what = f"{of.instance_type} spot" if of.spot else of.instance_type, f"x {of.count}, {of.purpose}"
     gb_months = of.volume_gb * hours / prices.hours_per_month
     beyond, family = architecture.count_vcpus_above_baseline(of.instance_type, of.busy), of.instance_type.split(".")[0]
-    found = [
-        line(prices, price_item, hours, item=f"EC2 {kind} {of_what}"),
-        line(prices, "vpc.public_ipv4", hours, item=f"Public IPv4 {of_what}"),
-        line(prices, "ebs.gp3.gb_month", gb_months, item=f"EBS gp3 {of.volume_gb} GB {of_what}"),
+    items = [
+        (price_item, hours, f"EC2 {kind} {of_what}"),
+        ("vpc.public_ipv4", hours, f"Public IPv4 {of_what}"),
+        ("ebs.gp3.gb_month", gb_months, f"EBS gp3 {of.volume_gb} GB {of_what}"),
     ]
     if beyond:
-        found.append(
-            line(prices, f"cpu_credits.{family}", hours * beyond, item=f"CPU credits {kind} {of_what}, at most")
-        )
-    return found
+        items.append((f"cpu_credits.{family}", hours * beyond, f"CPU credits {kind} {of_what}, at most"))
+    pays_for: Kind = "databases" if of.purpose == DATABASE else "instances"
+    return [line(prices, priced, quantity, item=item, kind=pays_for) for priced, quantity, item in items]
 
 
 def instance_hours(*, count: int, seconds: float, boot_s: float = 0.0) -> float:
@@ -199,15 +206,19 @@ def instance_hours(*, count: int, seconds: float, boot_s: float = 0.0) -> float:
 
 
 def broker_line(prices: Prices, instance_type: str, *, seconds: float) -> Line:
-    """Return the line of the bill for an Amazon MQ broker that runs for `seconds` seconds. `instance_type`: its type, such as
-    mq.m7g.medium, which is a key of the price list.
-    """
-    return line(prices, instance_type, seconds / 3_600, item=f"Amazon MQ broker, {instance_type}")
+    """Return the line of the bill for an Amazon MQ broker of type `instance_type` that runs for `seconds` seconds."""
+    return line(prices, instance_type, seconds / 3_600, item=f"Amazon MQ broker, {instance_type}", kind="broker")
 
 
 def endpoints_line(prices: Prices, count: int, *, seconds: float) -> Line:
     """Return the line of the bill for `count` interface endpoints that exist for `seconds` seconds."""
-    return line(prices, "vpc.interface_endpoint", count * seconds / 3_600, item="Interface endpoint, Secrets Manager")
+    return line(
+        prices,
+        "vpc.interface_endpoint",
+        count * seconds / 3_600,
+        item="Interface endpoint, Secrets Manager",
+        kind="endpoints",
+    )
 
 
 def secrets_lines(prices: Prices, count: int, *, seconds: float, calls: int) -> list[Line]:
@@ -215,8 +226,8 @@ def secrets_lines(prices: Prices, count: int, *, seconds: float, calls: int) -> 
     read one of them.
     """
     return [
-        line(prices, "secretsmanager.secret", count * _months(prices, seconds), item="Secrets"),
-        line(prices, "secretsmanager.call", calls, item="Secrets Manager calls"),
+        line(prices, "secretsmanager.secret", count * _months(prices, seconds), item="Secrets", kind="secrets"),
+        line(prices, "secretsmanager.call", calls, item="Secrets Manager calls", kind="secrets"),
     ]
 
 
@@ -227,6 +238,7 @@ def logs_line(prices: Prices, invocations: int, *, bytes_each: int) -> Line:
         "logs.ingested_gb",
         invocations * bytes_each / GB,
         item=f"CloudWatch Logs, about {bytes_each:,} bytes per invocation",
+        kind="logs",
     )
 
 

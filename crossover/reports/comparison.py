@@ -193,11 +193,7 @@ def race_verdict(entries: Sequence[RaceEntry], goal: float | None, why: str, *, 
             f"no winner by measured time: at least two settings with {SEEDS} common seeds are needed (--set seed=...)"
         )
         return f"{least}; seeds of {counts or 'none'}.{_left_out_sentence(left)}"
-    at = (
-        "At the mean of all gradients"
-        if goal is None
-        else f"At {display.format_metric(goal, racers[0].metric)} ({why})"
-    )
+    at = f"At {display.format_metric(goal, racers[0].metric)} ({why})"
 
     def draws(of: Callable[[RaceEntry], float | None]) -> dict[str, list[float]]:
         """Return {setting: values}: for each common seed, in ascending order, the mean logarithm of a figure over the setting's runs. `of`:

@@ -266,7 +266,7 @@ def comparison(found: Comparison) -> RenderableType:
         f"best {metric.words}",
         *([f"time {goal}", f"papers' method {goal}", f"AWS bill {goal}"] if goal else []),
         "time",
-        "in full",
+        "total AWS bill",
         "moved",
     ]
     rows: list[list[Cell]] = [

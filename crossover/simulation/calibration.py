@@ -239,8 +239,8 @@ class Calibration:
     branch_s: float  # from the start of a Map's branch to the next one's
     distributed_s: float  # a Distributed Map, beyond an inline one
     sandbox_s: float  # before INIT, where no environment is there
-    cold_s: float  # INIT of a function without torch
-    cold_torch_s: float
+    init_s: float  # INIT of a function without torch
+    init_torch_s: float
     inits: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # measured, of functions without packages
     direct_s: float = 0.0  # a function invoked directly; measured, and used by no architecture yet
     ramp_at_once: float = inf  # new environments of a function, and how many more a second
@@ -381,7 +381,7 @@ class Calibration:
         """Return the seconds of a cold start as (not billed, before the handler; billed INIT). An INIT longer than INIT_LIMIT_S begins
         anew; only the second one is billed. `torch`: whether the function imports torch; `factor`: random factor of this start.
         """
-        init_s = factor * (self.cold_torch_s if torch else self.cold_s)
+        init_s = factor * (self.init_torch_s if torch else self.init_s)
         return factor * self.sandbox_s + cold_start_s(init_s) - init_s, init_s
 
     def arithmetic_s(self, bytes_: float, *, memory_mb: float = inf) -> float:
@@ -496,7 +496,7 @@ FREE = Service(latency_s=0.0)
 FIGURES = figures.load_figures()
 CLOCKS: Mapping[str, Any] = {
     name: FIGURES[""][name]
-    for name in ("task_s", "payload_s_byte", "branch_s", "distributed_s", "sandbox_s", "cold_s", "cold_torch_s")
+    for name in ("task_s", "payload_s_byte", "branch_s", "distributed_s", "sandbox_s", "init_s", "init_torch_s")
 }
 ASSUMED = Calibration(
     name="AWS, uncalibrated",

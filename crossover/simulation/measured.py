@@ -16,7 +16,7 @@ from crossover.experiment import from_plain
 from crossover.reports import folder
 from crossover.reports.folder import RunFolder
 from crossover.simulation.calibration import AWS, VCPU_MB, Calibration, threads_of, vcpus
-from crossover.simulation.workload import MODELS
+from crossover.simulation.workload import MODEL_SIZES
 
 COMPUTING = ("compute", "compute gradients")
 FEWEST = 5  # equal computations, before their spread says anything
@@ -58,7 +58,7 @@ def _learn_from_run(run: RunFolder, base: Calibration) -> Calibration:
     changes: dict[str, Any] = {"sample_s": {**base.sample_s, model: per_sample}}
     data = run.result.get("data", {})
     image = tuple(data.get("input_shape", ()))
-    size = MODELS.get(model, {}).get(image)
+    size = MODEL_SIZES.get(model, {}).get(image)
     if size is not None and size.macs:
         changes["mac_s"] = per_sample / (3 * size.macs)
     if (sigma := _computing_sigma(timed)) is not None:
@@ -111,8 +111,8 @@ def _computing_sigma(timed: Sequence[tuple[float, int]]) -> float | None:
 
 
 def _init_seconds(records: Iterable[Mapping[str, Any]]) -> dict[str, float]:
-    """Return the measured seconds of INIT as fields of a calibration: the smallest of the steps' medians as `cold_s` (without torch), the
-    largest as `cold_torch_s`, equal if only one step started cold. {} if there were no cold starts.
+    """Return the measured seconds of INIT as fields of a calibration: the smallest of the steps' medians as `init_s` (without torch), the
+    largest as `init_torch_s`, equal if only one step started cold. {} if there were no cold starts.
     """
     by_step: dict[str, list[float]] = defaultdict(list)
     for record in records:
@@ -121,7 +121,7 @@ def _init_seconds(records: Iterable[Mapping[str, Any]]) -> dict[str, float]:
     means = sorted(median(found) for found in by_step.values())
     if not means:
         return {}
-    return {"cold_s": means[0], "cold_torch_s": means[-1]}
+    return {"init_s": means[0], "init_torch_s": means[-1]}
 
 
 def _significant_share(records: Iterable[Mapping[str, Any]], parameters: int, buffers: int) -> float | None:

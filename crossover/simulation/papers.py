@@ -19,8 +19,7 @@ from crossover.reports.display import describe_error_spread
 from crossover.reports.published import Row, rows
 from crossover.simulation.calibration import ASSUMED, FREE, REFERENCE_SAMPLE_S, Calibration, Service
 from crossover.simulation.simulate import Simulated, simulate
-from crossover.simulation.workload import MODELS as SIZES
-from crossover.simulation.workload import Workload
+from crossover.simulation.workload import MODEL_SIZES, Workload
 
 # --- fitting ----------------------------------------------------------------------------------------------------------
 
@@ -202,7 +201,7 @@ def _build_workload(model: str, *, minibatches: int, batch: int = 512, validatio
     """Build a workload of the papers' batches of CIFAR-sized images. `model`: the project's name of the model; a model in STATED gets the
     parameters that the 2023 paper states. `validation`: number of validation samples.
     """
-    size = SIZES[model][(3, 32, 32)]
+    size = MODEL_SIZES[model][(3, 32, 32)]
     parameters, buffers = (STATED[model], 0) if model in STATED else (size.parameters, size.buffers)
     return Workload(
         model=model,

@@ -28,7 +28,7 @@ def _explain_unknown_size(name: str, known: Iterable[str]) -> str:
 class ModelSize:
     """Size of a model. `macs`: multiply-accumulates of the forward pass of one sample; `step`: operations and bytes of a training step, per
     step and per sample; `kept_bytes`, `widest_bytes`, `fixed_bytes`: as in `learning.fitness.Footprint`, 0 if not known. They hold for the
-    image size under which MODELS lists them.
+    image size under which MODEL_SIZES lists them.
     """
 
     parameters: int
@@ -52,9 +52,9 @@ def _load_models() -> dict[str, dict[tuple[int, int, int], ModelSize]]:
 
 
 # By model and image, at 10 classes; `python -m tools.model_sizes` counts them, and a test counts them anew.
-MODELS = _load_models()
+MODEL_SIZES = _load_models()
 # What a model is taken for of which nothing but the number of parameters is known: as many times this one on its images.
-TYPICAL = MODELS["resnet18_cifar"][3, 32, 32]
+TYPICAL = MODEL_SIZES["resnet18_cifar"][3, 32, 32]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,11 +91,11 @@ class Workload:
         model, dataset, found = experiment.training.model, experiment.data.dataset, count_split(experiment)
         if found is None:
             raise NoProjection(f"data.dataset: {_explain_unknown_size(dataset, DATA)}")
-        if model not in MODELS and parameters is None:
-            raise NoProjection(f"training.model: {_explain_unknown_size(model, MODELS)}")
+        if model not in MODEL_SIZES and parameters is None:
+            raise NoProjection(f"training.model: {_explain_unknown_size(model, MODEL_SIZES)}")
         training, validation = found
         counts, image = plan_staging(experiment, training).counts[0], DATA[dataset].image
-        size = MODELS[model][image] if parameters is None else _scale_typical_model(parameters)
+        size = MODEL_SIZES[model][image] if parameters is None else _scale_typical_model(parameters)
         return cls(
             model=model if parameters is None else f"{parameters:,} parameters",
             parameters=size.parameters,

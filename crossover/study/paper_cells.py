@@ -95,9 +95,11 @@ def per_round_s(run: RunFolder, *names: str) -> float:
     return total_s(run, *names) / rounds
 
 
-def best_accuracy(run: RunFolder) -> float | None:
-    """Return the highest validation metric of any epoch, a share for accuracies; None if no epoch has one."""
-    return max((e["val_metric"] for e in run.result["epochs"] if e["val_metric"] is not None), default=None)
+def best_metric(run: RunFolder) -> float | None:
+    """Return the best validation metric of any epoch, the highest or the lowest as the run's metric wants; None if no epoch has one."""
+    values = [e["val_metric"] for e in run.result["epochs"] if e["val_metric"] is not None]
+    choose = max if display.metric_of(run.result).higher_is_better else min
+    return choose(values, default=None)
 
 
 def curve(run: RunFolder, figure: str = "elapsed_s") -> list[tuple[float, float]]:

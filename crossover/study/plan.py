@@ -314,6 +314,7 @@ def carry_out(
     machine = make_machine(where, out, tell=tell)
     conductor = Conductor(study=study, out=out, machine=machine, budget_usd=budget_usd, where=where, tell=tell)
     rows = conductor.carry_out(plan.trials(conductor.outcome.found, conductor.outcome.missing), total=study.count)
-    missing, pictures = conductor.outcome.missing, plan.pictures() if study.search else ()
-    tables = report.write(study, rows, missing, out, spent_usd=conductor.spent_usd(), drawn=pictures)
-    return StudyEnd(rows=rows, tables=tables, failed=conductor.outcome.failed)
+    missing, failed = conductor.outcome.missing, conductor.outcome.failed
+    pictures = plan.pictures() if study.search else ()
+    tables = report.write(study, rows, missing, out, spent_usd=conductor.spent_usd(), failed=failed, drawn=pictures)
+    return StudyEnd(rows=rows, tables=tables, failed=failed)

@@ -83,7 +83,6 @@ def find_pareto_front(points: Sequence[tuple[float, float]], *, rises: bool) -> 
 # A study's tables, cell by cell: for its page, its bundle, and the comparison with a reproduction.
 
 SETTINGS, PAIRS = "settings", "pairs"
-FAILED_HERE = "it failed here"  # beginning of the reason for a trial that started and left no run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,9 +180,12 @@ def _make_interval_cell(table: str, row: str, column: str, found: MeanInterval |
     return StudyCell(table=table, row=row, column=column, value=found.mean, low=low, high=high)
 
 
-def make_tidy_rows(study: Study, rows: Sequence[TrialRow], missing: Mapping[str, str]) -> list[dict[str, object]]:
-    """Return the lines of study.csv: one mapping from column to value per trial, with the full names of the varied fields, sorted by
-    setting and seed. `rows`: trials with a run; `missing`: reason by name of trials without one, which come last and have no figures.
+def make_tidy_rows(
+    study: Study, rows: Sequence[TrialRow], missing: Mapping[str, str], *, failed: Collection[str] = ()
+) -> list[dict[str, object]]:
+    """Return the lines of study.csv: one mapping from column to value per trial, with the full names of the varied fields. `rows`: trials
+    with a run; `missing`: reason by name of trials without one, which come last and have no figures; `failed`: names of those of them that
+    started and failed.
     """
     found: list[dict[str, object]] = [
         {
@@ -217,7 +219,7 @@ def make_tidy_rows(study: Study, rows: Sequence[TrialRow], missing: Mapping[str,
     )
     for trial, reason in missing.items():
         varied, seed = named.get(trial, ({}, trial.rpartition("=")[2]))
-        outcome = "failed" if reason.startswith(FAILED_HERE) else "not started"
+        outcome = "failed" if trial in failed else "not started"
         known = {"trial": trial, **_to_plain(varied), "seed": seed, "outcome": outcome, "reason": reason}
         found.append({name: known.get(name) for name in columns})
     return found
@@ -314,13 +316,18 @@ def write(
     out: Path,
     *,
     spent_usd: float,
+    failed: Collection[str] = (),
     drawn: Sequence[Plot] = (),
 ) -> StudyTables:
-    """Write a study's study.csv, cells.json and study.html into the folder `out`, which must exist, and return its tables. `rows`: trials
-    with a run; `missing`: reason by name of trials without one; `spent_usd`: dollars of the whole study; `drawn`: further plots for the
-    page.
+    """Write a study's study.csv, cells.json and study.html into the folder `out`, and return its tables. `rows`: trials with a run;
+    `missing`: reason by name of trials without one; `spent_usd`: dollars of the whole study; `failed`: names of the missing trials that
+    started and failed; `drawn`: further plots for the page.
     """
-    lines, cells, counted = make_tidy_rows(study, rows, missing), make_cells(study, rows), select_counted(rows)
+    lines, cells, counted = (
+        make_tidy_rows(study, rows, missing, failed=failed),
+        make_cells(study, rows),
+        select_counted(rows),
+    )
     text = io.StringIO()
     writer = csv.DictWriter(text, list(lines[0]) if lines else ["trial"], lineterminator="\n")
     writer.writeheader()

@@ -164,7 +164,7 @@ def find_best_accuracy(run: RunFolder, size: str, cut: bool) -> Ours:
     whether it is smaller than the paper's.
     """
     note = f"the best of {paper_cells.epochs(run)} epochs on CIFAR-10; {size}"
-    return make_measured(paper_cells.best_accuracy(run) or 0.0, note, cut=cut)
+    return make_measured(paper_cells.best_metric(run) or 0.0, note, cut=cut)
 
 
 # --- gradients 2023 ---------------------------------------------------------------------------------------------------

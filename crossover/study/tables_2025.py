@@ -189,9 +189,7 @@ def _measure_convergence(run: RunFolder, size: str, *, cut: bool) -> dict[str, O
     epochs = paper_cells.epochs(run)
     return {
         "minutes": make_measured(run.result["duration_s"] / 60, f"to the last of {epochs} epochs; {size}", cut=cut),
-        "accuracy": make_measured(
-            paper_cells.best_accuracy(run) or 0.0, f"the best of {epochs} epochs; {size}", cut=cut
-        ),
+        "accuracy": make_measured(paper_cells.best_metric(run) or 0.0, f"the best of {epochs} epochs; {size}", cut=cut),
     }
 
 

@@ -24,7 +24,7 @@ from crossover.learning.loss_scale import FIRST_SCALE, LossScale
 from crossover.learning.reference import train_reference
 from crossover.learning.staging import Minibatches, plan_staging
 from crossover.simulation.gpu_steps import card_of_device
-from crossover.simulation.workload import MODELS
+from crossover.simulation.workload import MODEL_SIZES
 from crossover.training.checkpoints import CheckpointPace
 from crossover.training.peer import Replica
 from peers import gpu
@@ -325,7 +325,7 @@ def test_predicted_seconds_of_a_step_are_printed_beside_the_measured_ones(
         batch_sizes=batch_sizes,
         seconds=seconds,
     )
-    size, card = MODELS[model][3, 32, 32], card_of_device(measured["device"])
+    size, card = MODEL_SIZES[model][3, 32, 32], card_of_device(measured["device"])
     assert (measured["parameters"], measured["macs"]) == (size.parameters, size.macs)
     lines = []
     for step in measured["steps"]:

@@ -90,7 +90,7 @@ def test_a_function_that_computes_has_torch_when_init_ends_and_no_other_has(asse
 def test_plan_warns_of_an_init_that_lambda_would_end(monkeypatch: pytest.MonkeyPatch) -> None:
     experiment, architecture = Case.of("all-reduce over s3").experiment, Case.of("all-reduce over s3").architecture
     assert plan.warn_of_slow_init(experiment, architecture) is None
-    monkeypatch.setattr(calibration, "AWS", replace(calibration.AWS, cold_torch_s=12.0))
+    monkeypatch.setattr(calibration, "AWS", replace(calibration.AWS, init_torch_s=12.0))
     said = plan.warn_of_slow_init(experiment, architecture)
     assert (
         said is not None

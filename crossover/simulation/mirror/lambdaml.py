@@ -9,8 +9,7 @@ from crossover.learning.sizes import DATA
 from crossover.simulation.kernel import Phase, SimProcess, Tally, WhereInRun
 from crossover.simulation.mirror.long_worker import WorkerInvocation, WorkerProgress, build_last_step, run_invocation
 from crossover.simulation.mirror.spirt import begin_run, count_optimizer_vectors, count_outer_vectors
-from crossover.simulation.workload import MODELS as SIZES
-from crossover.simulation.workload import VECTOR_HEADER_BYTES
+from crossover.simulation.workload import MODEL_SIZES, VECTOR_HEADER_BYTES
 from crossover.simulation.world import Model, Script, SimulatedInvocation, World
 
 
@@ -44,10 +43,10 @@ def exchange_sizes(world: World) -> list[tuple[int, int]]:
 
     def shapes() -> Sequence[Sequence[int]]:
         """Return the shapes of the model's parameters. Raises NoProjection if the model is not one of the project's own."""
-        if workload.model not in SIZES:
+        if workload.model not in MODEL_SIZES:
             raise NoProjection(
                 f"exchange.compression: what {asked.compression} makes of {workload.model} follows from its matrices, which are not "
-                f"known here; expected a model that is: {', '.join(SIZES)}"
+                f"known here; expected a model that is: {', '.join(MODEL_SIZES)}"
             )
         return _list_shapes(workload.model, DATA[world.experiment.data.dataset].image)
 

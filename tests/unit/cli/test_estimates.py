@@ -10,6 +10,7 @@ import pytest
 from crossover.cli import plan
 from crossover.errors import NoProjection
 from crossover.experiment import Exchange, Experiment, Lifetime, Training
+from crossover.reports import display
 from crossover.simulation import Workload, breakeven
 from crossover.simulation.mirror import models_of, spirt
 from crossover.validation import load
@@ -51,6 +52,26 @@ def test_plan_says_what_project_says(name: str, tmp_path: Path) -> None:
         assert its.pop("label") == "projected"
         assert mine == pytest.approx([its["p5"], its["p50"], its["p95"]])
     assert (found.boot_minutes > 0) == (name != "spirt-cifar10")
+
+
+@pytest.mark.parametrize(("name", "instances"), [("spirt", False), ("gpu", True), ("p2p-instance", True)])
+def test_plan_counts_start_up_as_advise_does(
+    name: str, instances: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    experiment = load(CONFIG / f"{name}.yaml", ["training.epochs=1"])
+    parts = plan._list_start_up(experiment)
+    first, second, *_ = plan.describe_run(experiment)
+    assert first.startswith("a run of 1 epoch: about ")
+    whole = display.seconds(sum(each.seconds for each in parts))
+    assert second.startswith(f"  after {whole} of start-up from `deploy` on, as `advise` counts it (")
+    assert ("none if it is deployed" in second) is not instances
+    assert any("boot" in each.what for each in parts) is instances
+    (record,) = {
+        tuple(sorted(line))
+        for line in plan.plan_as_json(experiment, architecture(experiment.architecture), None, None)["run"]["lines"]
+    }
+    assert record == ("as_of", "item", "quantity", "unit", "usd")
 
 
 def test_what_aws_would_not_run_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from crossover.simulation import measured_steps
 from crossover.simulation.calibration import AWS
 from crossover.simulation.gpu_steps import card_of_device, cards
 from crossover.simulation.measured_steps import MEASURED_SIGMA, read_measured_steps
-from crossover.simulation.workload import MODELS, Workload
+from crossover.simulation.workload import MODEL_SIZES, Workload
 from crossover.validation import load
 from tests.commands import status
 
@@ -43,7 +43,7 @@ def workload() -> Workload:
 
 def row(path: Path, **changes: Any) -> Path:
     """Write a row of MobileNet on a T4 and return its path: 10 ms and 0.1 ms a sample."""
-    size = MODELS["mobilenet"][3, 32, 32]
+    size = MODEL_SIZES["mobilenet"][3, 32, 32]
     plain: dict[str, Any] = {
         "format": 1,
         "device": "Tesla T4",

@@ -35,7 +35,7 @@ def test_parameter_counts(name: str, classes: int, parameters: int) -> None:
 @pytest.mark.slow
 @pytest.mark.sampled
 @pytest.mark.parametrize("shape", [(1, 8, 8), (1, 28, 28), (3, 32, 32), (3, 65, 64)])
-@pytest.mark.parametrize("name", sorted(zoo.MODELS.keys() - {"vgg11"}))
+@pytest.mark.parametrize("name", sorted(zoo.MODEL_FACTORIES.keys() - {"vgg11"}))
 def test_every_input_size(name: str, shape: tuple[int, int, int]) -> None:
     model = zoo.find_factory(name)(7, shape).eval()
     with torch.inference_mode():

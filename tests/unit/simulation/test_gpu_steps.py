@@ -11,7 +11,7 @@ from crossover.experiment import Experiment, Training
 from crossover.learning.step_counts import count_step
 from crossover.simulation import AWS
 from crossover.simulation.gpu_steps import card_of, cards
-from crossover.simulation.workload import MODELS, Workload
+from crossover.simulation.workload import MODEL_SIZES, Workload
 from lab import gpu_steps
 
 FLOAT = 4
@@ -52,10 +52,10 @@ def test_attention_is_counted_among_the_products() -> None:
     assert found.of_sample_matrix == 3 * products + 7 * attention / 2, "backward computes the scores again"
 
 
-@pytest.mark.parametrize("model", sorted(MODELS))
+@pytest.mark.parametrize("model", sorted(MODEL_SIZES))
 def test_a_step_is_about_three_times_its_forward_pass(model: str) -> None:
     """The first layer passes no gradient on, so that it is a little less."""
-    for size in MODELS[model].values():
+    for size in MODEL_SIZES[model].values():
         step = size.step
         whole = step.of_sample_convolution + step.of_sample_depthwise + step.of_sample_matrix
         assert 2 * size.macs < whole <= 3 * size.macs
@@ -69,7 +69,7 @@ def test_rates_that_no_fit_has_seen_are_projected() -> None:
 
 
 def test_a_precision_that_a_card_lacks_is_refused() -> None:
-    step = MODELS["resnet18"][3, 32, 32].step
+    step = MODEL_SIZES["resnet18"][3, 32, 32].step
     with pytest.raises(NoProjection, match=r"training\.precision: a T4 has no bf16; expected one of fp32, fp16"):
         card_of("g4dn.xlarge").step_s(step, 64, parameters=1, precision="bf16")
     assert card_of("g6.xlarge").step_s(step, 64, parameters=1, precision="bf16") > 0

@@ -54,7 +54,7 @@ def test_computing_comes_from_processor_seconds_of_a_local_run(folder: Path, tmp
     assert found.sample_s["small_cnn"] == pytest.approx(0.25)
     assert found.compute_sigma == pytest.approx(0.0, abs=1e-9)
     assert found.objects == AWS.objects
-    assert found.cold_torch_s == AWS.cold_torch_s
+    assert found.init_torch_s == AWS.init_torch_s
     assert "small_cnn: 250 ms a sample" in found.basis[-1]
     setting = small("spirt")
     run = simulate(setting, found.without_stragglers())
@@ -74,7 +74,7 @@ def test_a_run_on_aws_gives_init_and_the_clocks_seconds_at_one_vcpu(folder: Path
         )
 
     found = calibrate_from_runs([written(folder, tmp_path / "run", change, where="aws")])
-    assert (found.cold_s, found.cold_torch_s) == (1.5, 7.0)
+    assert (found.init_s, found.init_torch_s) == (1.5, 7.0)
     assert found.sample_s["small_cnn"] == pytest.approx(0.5)  # one thread: two vCPUs' worth of memory adds nothing
     assert "on AWS" in found.basis[-1]
 

@@ -206,9 +206,9 @@ def _collected(run: Simulated) -> list[float]:
 
 
 def test_a_cold_start_takes_its_sandbox_and_its_init() -> None:
-    assert AWS.cold_start_parts_s(torch=False, factor=1.0) == pytest.approx((AWS.sandbox_s, AWS.cold_s))
-    assert AWS.cold_start_parts_s(torch=True, factor=1.0) == pytest.approx((AWS.sandbox_s, AWS.cold_torch_s))
-    slow = replace(AWS, cold_s=14.0).cold_start_parts_s(torch=False, factor=1.0)
+    assert AWS.cold_start_parts_s(torch=False, factor=1.0) == pytest.approx((AWS.sandbox_s, AWS.init_s))
+    assert AWS.cold_start_parts_s(torch=True, factor=1.0) == pytest.approx((AWS.sandbox_s, AWS.init_torch_s))
+    slow = replace(AWS, init_s=14.0).cold_start_parts_s(torch=False, factor=1.0)
     assert slow == pytest.approx((AWS.sandbox_s + INIT_LIMIT_S, 14.0))  # begun anew in the invocation
     first = min(walked(small("single")).records, key=lambda record: record["started_at"])
     assert first["cold"]

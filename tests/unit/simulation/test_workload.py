@@ -14,20 +14,20 @@ from crossover.errors import ConfigError
 from crossover.experiment import Data, Experiment, ImageSize, Training
 from crossover.learning import fitness
 from crossover.learning.batches import Batch, encode_batch
-from crossover.learning.zoo import MODELS as REGISTRY
+from crossover.learning.zoo import MODEL_FACTORIES
 from crossover.simulation import AWS
-from crossover.simulation.workload import DATA, MODELS, Workload
+from crossover.simulation.workload import DATA, MODEL_SIZES, Workload
 
 
 def test_every_model_of_the_registry_has_its_sizes() -> None:
-    assert MODELS.keys() == REGISTRY.keys()
+    assert MODEL_SIZES.keys() == MODEL_FACTORIES.keys()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "image"), [(name, image) for name, sizes in MODELS.items() for image in sizes])
+@pytest.mark.parametrize(("name", "image"), [(name, image) for name, sizes in MODEL_SIZES.items() for image in sizes])
 def test_sizes_are_the_models_own(name: str, image: tuple[int, int, int]) -> None:
     with torch.device("meta"):  # shapes alone: no memory, no arithmetic
-        module = REGISTRY[name](10, image)
+        module = MODEL_FACTORIES[name](10, image)
         macs = 0
 
         def count(layer: Any, _: Any, out: torch.Tensor) -> None:
@@ -40,7 +40,7 @@ def test_sizes_are_the_models_own(name: str, image: tuple[int, int, int]) -> Non
         module.eval()(torch.zeros(1, *image))
     parameters = sum(each.numel() for each in module.parameters())
     buffers = sum(each.numel() for key, each in module.named_buffers() if key.endswith(("running_mean", "running_var")))
-    known = MODELS[name][image]
+    known = MODEL_SIZES[name][image]
     assert known == replace(known, parameters=parameters, buffers=buffers, macs=macs)
 
 
@@ -51,7 +51,7 @@ SMALL = ("small_cnn", "digits")
     ("model", "dataset"),
     [
         pytest.param(model, dataset, marks=() if (model, dataset) == SMALL else pytest.mark.slow)
-        for model in MODELS
+        for model in MODEL_SIZES
         for dataset in ("digits", "mnist", "cifar10-generated")
     ],
 )

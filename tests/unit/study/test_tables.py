@@ -75,12 +75,13 @@ def test_differences_all_alike_are_called_nothing_else() -> None:
 
 
 def test_what_did_not_run_stands_in_the_file_with_its_setting_and_why() -> None:
-    why = {"learning_rate=2_seed=3": "no projection: odd", "learning_rate=1.0_seed=1": "it failed here: no room"}
-    one, two, three = report.make_tidy_rows(study(), [row(1.0, 2, 0.9)], why)
+    why = {"learning_rate=2_seed=3": "no projection: odd", "learning_rate=1.0_seed=1": "no room"}
+    failed = ["learning_rate=1.0_seed=1"]
+    one, two, three = report.make_tidy_rows(study(), [row(1.0, 2, 0.9)], why, failed=failed)
     assert one.keys() == two.keys() == three.keys()
     names = ("training.learning_rate", "seed", "outcome", "reason", "final_metric")
     assert [two[name] for name in names] == [2, 3, "not started", "no projection: odd", None]
-    assert [three[name] for name in names] == [1.0, 1, "failed", "it failed here: no room", None]
+    assert [three[name] for name in names] == [1.0, 1, "failed", "no room", None]
 
 
 @pytest.mark.parametrize(
