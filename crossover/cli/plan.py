@@ -310,11 +310,14 @@ def plan_as_json(
     `architecture`: the experiment's architecture; `own`, `data`: the two values that `try_user_code` returned.
     """
     try:
-        estimate, unknown = estimate_run(experiment), None
-        known: dict[str, Any] | None = asdict(estimate)
-        del known["on_aws"]
-        known |= {"label": "projected", "minutes": known["minutes"]._asdict(), "usd": known["usd"]._asdict()}
-        known["lines"] = [line.as_json() for line in estimate.lines]
+        found, unknown = estimate_run(experiment), None
+        known: dict[str, Any] | None = {
+            **{name: value for name, value in asdict(found).items() if name != "on_aws"},
+            "label": "projected",
+            "minutes": found.minutes._asdict(),
+            "usd": found.usd._asdict(),
+            "lines": [line.as_json() for line in found.lines],
+        }
     except NoProjection as why:
         known, unknown = None, str(why)
     program, each_hour = architecture.program, partial(running_costs.list_hourly_costs, experiment)

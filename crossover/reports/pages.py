@@ -149,7 +149,9 @@ def plot(
     `wide`: whether it has the page's full width; `label`: origin of the figures, such as measured-local; `narrow`: inline SVG of the same
     picture for a phone's width, None if `svg` is for every width.
     """
-    return Plot(title=title, svg=Markup(svg), caption=caption, wide=wide, label=label, narrow=narrow and Markup(narrow))
+    return Plot(
+        title=title, svg=Markup(svg), caption=caption, wide=wide, label=label, narrow=Markup(narrow) if narrow else None
+    )
 
 
 def offer_choice(found: Sequence[Plot]) -> dict[str, Any]:

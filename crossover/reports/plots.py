@@ -269,7 +269,7 @@ def marks(
         axes.set_ylabel(y)
         if has_legend:
             figure.legend(loc="outside upper left", ncols=columns)
-        _label_marks(axes, places)
+        _label_marks(figure, axes, places)
         text = svg(figure, name=name, title=f"{y} against {x}")
     for number, each in enumerate(found):
         begins = f'<g id="{name}-mark{number}">'
@@ -320,12 +320,11 @@ class _Box(NamedTuple):
         return max(0.0, width) * max(0.0, height)
 
 
-def _label_marks(axes: Axes, found: Sequence[Mark]) -> None:
+def _label_marks(figure: Figure, axes: Axes, found: Sequence[Mark]) -> None:
     """Draw the label of each point that has one beside it, where it covers no other label and no point, and few error bars. The layout of
-    the figure must be complete except for the labels.
+    `figure`, which `axes` are part of, must be complete except for the labels.
     """
     axes.autoscale_view()
-    figure = axes.figure
     figure.draw_without_rendering()  # so that the axes have their final size
     frame = axes.get_window_extent()
     wide, high = (72 * length / figure.dpi for length in (frame.width, frame.height))
