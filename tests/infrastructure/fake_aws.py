@@ -33,6 +33,7 @@ class FakeAws:
     """
 
     def __init__(self, listening: socket.socket | None = None) -> None:
+        """Start the server in a thread; it is reached at `url` until `close`."""
         self.objects: dict[str, bytes] = {}
         self.secret = "s3cret"
         self.calls: list[str] = []
@@ -132,6 +133,7 @@ class Machine:
     """A folder that acts as the root of a booting machine, with a fake AWS. `stubs`: the machine's programs, by name."""
 
     def __init__(self, root: Path, stubs: Mapping[str, str], *folders: str) -> None:
+        """Make `root` with `bin` and `folders`, write each of `stubs`, by name, as a Bash program into `bin`, and start a FakeAws."""
         self.root, self.aws = root, FakeAws()
         for folder in ("bin", *folders):
             (root / folder).mkdir(parents=True)

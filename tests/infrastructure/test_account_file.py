@@ -44,10 +44,12 @@ session_agent: {{version: 3.3.1000.0, arm64: {"a" * 64}, amd64: {"b" * 64}}}
 
 @pytest.fixture(scope="module")
 def cloud(account_cloud: AccountCloud) -> AccountCloud:
+    """Return the double of an AWS account under the name that this module's tests use."""
     return account_cloud
 
 
 def written(folder: Path, text: str) -> AccountFile:
+    """Write `text` as `account.yaml` into the folder and return it as loaded."""
     path = folder / "account.yaml"
     path.write_text(text)
     return account_file.load(path)
@@ -140,6 +142,7 @@ def assembly(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Assemb
     account = written(tmp_path_factory.mktemp("account"), WHOLE)
 
     def make(case: str) -> Assembly:
+        """Return the synthesized and nag-checked assembly of a case; each case is synthesized once."""
         if case not in made:
             out, experiment = tmp_path_factory.mktemp("assembly"), Case.of(case).experiment
             app = App(outdir=str(out), context=feature_flags(), builtin_cloud_formation_validation=False)
@@ -204,6 +207,7 @@ def test_what_is_stored_is_under_the_key_and_whoever_reads_it_may_use_it(
 
 
 def volumes(template: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the EBS settings of every block device that the template's instances and launch templates have."""
     made = [*resources(dict(template), "AWS::EC2::Instance").values()]
     made += [each["LaunchTemplateData"] for each in resources(dict(template), "AWS::EC2::LaunchTemplate").values()]
     yield from (mapping["Ebs"] for each in made for mapping in each.get("BlockDeviceMappings", []))
@@ -266,6 +270,9 @@ class Organisation:
     """Its account, with all that the file names; a test changes something of it."""
 
     def __init__(self, cloud: LocalCloud, folder: Path) -> None:
+        """Create a VPC with a subnet for functions and one for hosts, both routed to a NAT gateway, and a KMS key; `said` describes them
+        as account.yaml does.
+        """
         self.session, self._folder = cloud.session(), folder
         self.ec2, self.kms = self.session.client("ec2"), self.session.client("kms")
         self.vpc = self.ec2.create_vpc(CidrBlock="10.9.0.0/16")["Vpc"]["VpcId"]
@@ -294,6 +301,7 @@ class Organisation:
         return str(made["Subnet"]["SubnetId"])
 
     def _table(self, subnet: str, route: dict[str, str]) -> str:
+        """Create a route table with one route, associate it with the subnet, and return its id."""
         table = self.ec2.create_route_table(VpcId=self.vpc)["RouteTable"]["RouteTableId"]
         self.ec2.associate_route_table(RouteTableId=table, SubnetId=subnet)
         self.ec2.create_route(RouteTableId=table, **route)
@@ -315,6 +323,7 @@ class Organisation:
 
 @pytest.fixture
 def organisation(cloud: LocalCloud, tmp_path: Path) -> Iterator[Organisation]:
+    """Yield an organisation's network and key in the local cloud; they are removed afterwards."""
     made = Organisation(cloud, tmp_path)
     yield made
     made.close()

@@ -60,6 +60,7 @@ class Host(Machine):
 
     @property
     def script(self) -> str:
+        """Return the boot script of a Redis host, preceded by the variables that the stack would set."""
         own = {
             "NAME": "x-redis-2",
             "RANK": "2",
@@ -90,6 +91,7 @@ class Host(Machine):
         return signal
 
     def stop(self) -> None:
+        """Close the fake AWS, end redis-server if it was started and wait until it is gone, and release the port."""
         self.aws.close()
         pid = self.root / "redis.pid"
         if pid.exists():
@@ -106,6 +108,7 @@ class Host(Machine):
 
 @pytest.fixture
 def host(tmp_path: Path) -> Iterator[Host]:
+    """Yield a host to boot; it is stopped afterwards. Skips if a program or the tensor module is missing."""
     for program in ("redis-server", "redis-cli", "openssl", "bash"):
         if shutil.which(program) is None:
             pytest.skip(f"{program} is not installed")
@@ -234,6 +237,7 @@ def test_whatever_line_fails_the_deployment_hears_of_it_once(tmp_path: Path) -> 
 
 
 def _folder(path: Path) -> Path:
+    """Create the folder and return its path."""
     path.mkdir()
     return path
 

@@ -25,6 +25,7 @@ PROGRAM = ROOT / "cdk" / "boot" / "cloud.py"
 
 @pytest.fixture
 def cloud(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """Return the boot hosts' program `cloud.py`, imported anew as a module, with region eu-central-1."""
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-central-1")
     spec = importlib.util.spec_from_file_location("boot_cloud", PROGRAM)
     assert spec is not None and spec.loader is not None
@@ -35,6 +36,7 @@ def cloud(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 @pytest.fixture
 def aws() -> Iterator[FakeAws]:
+    """Yield a running fake of AWS; it is closed afterwards."""
     made = FakeAws()
     yield made
     made.close()

@@ -37,6 +37,7 @@ def project(root: Path, **files: str) -> bundling.Sources:
 
 
 def names(closure: bundling.Closure) -> set[str]:
+    """Return the paths of a closure's files, without the packages' `__init__.py`."""
     return {path.as_posix() for path in closure.files if path.name != "__init__.py"}
 
 

@@ -57,10 +57,12 @@ def test_the_bill_has_a_line_for_what_is_made(
 
 
 def is_fleet(template: dict[str, object]) -> bool:
+    """Return True if the launch template sets block devices, as those of fleets do."""
     return "BlockDeviceMappings" in json.dumps(template)
 
 
 def volumes(machines: list[dict[str, object]]) -> list[int]:
+    """Return the size in GB of every volume of the given instances or launch template data, in order."""
     mappings = [each["BlockDeviceMappings"] for each in machines]
     return [device["Ebs"]["VolumeSize"] for mapping in mappings for device in mapping]  # type: ignore[attr-defined]
 

@@ -16,6 +16,7 @@ from tests.moto_patches import AccountCloud
 
 @pytest.fixture(scope="module")
 def whole(account_cloud: AccountCloud) -> Account:
+    """Return the account that the expiry machine's tests share."""
     return Account(account_cloud.session().client)
 
 
@@ -131,6 +132,7 @@ def held(account: Account, name: str, kind: str, ends: str, **more: str) -> str:
 
 
 def told(account: Account, queue: str) -> list[str]:
+    """Receive from the queue once and return the notices' texts: one at most, and none if the queue is empty."""
     return [
         json.loads(each["Body"])["Message"]
         for each in account.queues.receive_message(QueueUrl=queue).get("Messages", [])

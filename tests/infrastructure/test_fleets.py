@@ -18,6 +18,7 @@ from tests.infrastructure.assemblies import Json, actions_of, flat, only, resour
 
 @pytest.fixture(scope="module")
 def template(spirt: Experiment, tmp_path_factory: pytest.TempPathFactory) -> Json:
+    """Return the template of a stack that holds one fleet of four spot instances with a broker."""
     app = App(outdir=str(tmp_path_factory.mktemp("fleet")), builtin_cloud_formation_validation=False)
     stack = Stack(app, "crossover-spirt")
     peers = Instances(purpose="peer", setting="", instance_type="t2.large", count=4, spot=True)

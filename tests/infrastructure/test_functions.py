@@ -22,6 +22,7 @@ STEPS = steps(ARCHITECTURE)
 
 
 def layers_of(assembly: Assembly, function: dict[str, Any]) -> list[str]:
+    """Return the short names of a function's layers, in order: the last part of each layer's name."""
     made = resources(assembly.experiment, "AWS::Lambda::LayerVersion")
     return [made[layer["Ref"]]["LayerName"].rpartition("-")[2] for layer in function["Layers"]]
 
@@ -165,6 +166,7 @@ def stack_of(*uses: workflow.Uses, spirt: Experiment, folder: Path) -> Json:
 
 
 def of_step(template: Json) -> Json:
+    """Return the template's only Lambda function whose handler is one of the architectures' steps."""
     (found,) = (
         f for f in resources(template, "AWS::Lambda::Function").values() if f["Handler"].startswith("functions.")
     )

@@ -43,11 +43,13 @@ TAGGED = (
 
 
 def tags_of(properties: dict[str, Any]) -> dict[str, str]:
+    """Return a resource's tags by name, whether its type takes a dict or a list of pairs; empty if it has none."""
     tags = properties.get("Tags", [])
     return tags if isinstance(tags, dict) else {tag["Key"]: tag["Value"] for tag in tags}
 
 
 def stack_tags(assembly: Assembly, stack: str) -> dict[str, str]:
+    """Return the tags that the assembly's manifest gives to a stack, by name."""
     found: dict[str, str] = assembly.manifest["artifacts"][stack]["properties"]["tags"]
     return found
 
@@ -183,6 +185,7 @@ def test_every_status_of_a_stack_that_is_there_is_asked_for() -> None:
 
 
 def state_names(block: dict[str, Any]) -> Iterator[str]:
+    """Yield the names of a state machine's states, those in maps and branches included."""
     for name, state in block["States"].items():
         yield name
         for inner in (state.get("ItemProcessor"), *state.get("Branches", [])):

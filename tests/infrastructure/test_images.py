@@ -24,6 +24,7 @@ BASE = f"public.ecr.aws/lambda/python:{PYTHON}"
 
 @pytest.fixture(scope="module")
 def image(synth: Synthesize, spirt: Experiment) -> Assembly:
+    """Return the assembly of SPIRT with its functions packaged as container images."""
     return synth(functions=replace(spirt.functions, packaging="image"))
 
 
@@ -35,10 +36,12 @@ def sources(assembly: Assembly) -> dict[str, Json]:
 
 
 def context(assembly: Assembly, target: str) -> Path:
+    """Return the folder from which Docker would build the image of one of the Dockerfile's targets."""
     return assembly.folder / sources(assembly)[target]["directory"]
 
 
 def files(folder: Path) -> dict[str, bytes]:
+    """Return the content of each file below the folder, by relative path."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
@@ -79,6 +82,7 @@ def test_an_image_holds_the_files_that_the_zip_holds(image: Assembly, assembly: 
 
 
 def pins(text: str) -> dict[str, str]:
+    """Return the version that a requirements text pins for each package, by name, with `_` for `-` and without extras."""
     found = [re.split("#| --hash", line)[0].strip().partition("==")[::2] for line in text.splitlines() if "==" in line]
     return {name.partition("[")[0].replace("-", "_"): version for name, version in found}
 

@@ -11,6 +11,7 @@ from tests.infrastructure.conftest import Synthesize
 
 @pytest.fixture(scope="module")
 def built(synth: Synthesize, tmp_path_factory: pytest.TempPathFactory) -> Assembly:
+    """Return an assembly whose layers are two small zip files, as if both layers had been built."""
     folder = tmp_path_factory.mktemp("layers")
     for name in ("dataplane", "torch"):
         with zipfile.ZipFile(folder / f"layer-{name}.zip", "w") as archive:

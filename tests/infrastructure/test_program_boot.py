@@ -40,6 +40,7 @@ class Instance(Machine):
     """An instance of a fleet."""
 
     def __init__(self, root: Path) -> None:
+        """Make the folders of an instance and put a fleet program and the session agent's package into the fake AWS."""
         super().__init__(root, STUBS, "etc/systemd/system", "opt", "usr/local/bin", "var/log", "var/cache")
         packed = io.BytesIO()
         with zipfile.ZipFile(packed, "w") as archive:
@@ -47,6 +48,7 @@ class Instance(Machine):
         self.aws.objects |= {"assets/program.zip": packed.getvalue(), "amazon-ssm-agent.deb": b"package"}
 
     def path(self, text: str) -> str:
+        """Return the script with its folders below this instance's root and the session agent's download pointed at the fake AWS."""
         return self.here(text, FOLDERS).replace(
             "https://s3.$REGION.amazonaws.com/amazon-ssm-$REGION/$SESSION_AGENT/debian_$(dpkg --print-architecture)",
             self.aws.url,
@@ -59,6 +61,9 @@ class Instance(Machine):
     def boot(
         self, venv: str = "/opt/crossover/venv", pinned: str = "3.3.1.0", **environment: str
     ) -> subprocess.CompletedProcess[str]:
+        """Run the fleet's boot script to its end and return the result. `pinned`: version of the session agent that the script asks for;
+        `environment`: further variables.
+        """
         own = {
             "NAME": "crossover-x-fleet",
             "CODE": "s3://assets/program.zip",
@@ -76,6 +81,7 @@ class Instance(Machine):
 
 @pytest.fixture
 def instance(tmp_path: Path) -> Iterator[Instance]:
+    """Yield an instance to boot; its fake AWS is closed afterwards."""
     made = Instance(tmp_path)
     yield made
     made.aws.close()

@@ -22,9 +22,11 @@ Make = Callable[..., Json]
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Make:
+    """Return a function that makes the template of an experiment's stack, once for each distinct call."""
     made: dict[str, Json] = {}
 
     def of(config: str, **fields: Any) -> Json:
+        """Return the template of config/`config`.yaml. `fields`: sections of the experiment with the fields to replace in them."""
         key = config + repr(fields)
         if key not in made:
             experiment = validation.load(ROOT / "config" / f"{config}.yaml")
@@ -37,10 +39,12 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Make:
 
 
 def script(template: Json) -> str:
+    """Return the boot script in the template's only launch template, as plain text."""
     return flat(only(template, "AWS::EC2::LaunchTemplate")["LaunchTemplateData"]["UserData"])
 
 
 def allowed(template: Json) -> dict[str, set[str]]:
+    """Return the resources that the role of the template's only instance profile may use, by action."""
     profile = only(template, "AWS::IAM::InstanceProfile")
     found: dict[str, set[str]] = actions_of(template, {"Fn::GetAtt": [profile["Roles"][0]["Ref"], "Arn"]})
     return found

@@ -48,6 +48,9 @@ def test_take_any_piece_away_and_somebody_does_not(name: str, assembled: Assembl
 
 
 def kinds(made: Assembly, evidence: set[Pointer]) -> set[str]:
+    """Return the types of the resources that the pointers name. A pointer into a resource adds the name of the property, as in
+    `AWS::EC2::Instance SubnetId`.
+    """
     found = set()
     for stack, _, name, *rest in evidence:
         kind = made.templates[str(stack)]["Resources"][name]["Type"]

@@ -116,6 +116,7 @@ KEEPING = (
 
 
 def hosts_of(template: Json) -> dict[str, Json]:
+    """Return the template's EC2 instances, by logical name."""
     return resources(template, "AWS::EC2::Instance")
 
 

@@ -245,6 +245,7 @@ def test_a_functions_environment_fits(large: Assembly) -> None:
 
 
 def _size(value: Any) -> int:
+    """Return the length that a template's value is taken to have once it is resolved. Raises TypeError for other intrinsic functions."""
     match value:
         case str():
             return len(value)

@@ -24,10 +24,12 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def experiment() -> Experiment:
+    """Return the experiment of config/p2p-instance.yaml."""
     return load(ROOT / "config" / "p2p-instance.yaml")
 
 
 def templates(folder: Path) -> dict[str, object]:
+    """Return the content of each template in the folder, by file name."""
     return {each.name: json.loads(each.read_text()) for each in folder.glob("*.template.json")}
 
 
@@ -101,6 +103,7 @@ def test_an_interrupted_synthesis_leaves_nothing(tmp_path: Path) -> None:
 
 
 def _read(path: Path) -> bytes:
+    """Return the file's bytes, or b"" if its process has ended or may not be read."""
     try:
         return path.read_bytes()
     except OSError:  # it has ended

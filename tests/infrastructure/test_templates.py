@@ -127,6 +127,7 @@ WILDCARDS: dict[tuple[str, str], str] = {
 
 
 def nameless(resource: str) -> str:
+    """Return an ARN with its partition, region and account removed and generated names replaced by placeholders."""
     text = re.sub(r"arn:<AWS::Partition>:(\w+):<AWS::Region>:<AWS::AccountId>:", r"\1:", resource)
     text = re.sub(r"<Storage\w+\.Arn>", "<{bucket}>", text)
     text = re.sub(r"(:s3:::)crossover[\w-]*", r"\1{name}", text)
@@ -214,6 +215,7 @@ def outline(template: Any) -> str:
 
 
 def _digest(content: Any) -> str:
+    """Return eight hexadecimal digits of the content's SHA-256; the order of keys does not matter."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:8]
 
 
