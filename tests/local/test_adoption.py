@@ -77,6 +77,7 @@ _number = iter(range(1_000))
 
 @pytest.fixture
 def machines(cloud: LocalCloud) -> Machines:
+    """Return state machines of this test's own."""
     return Machines(cloud, next(_number))
 
 
@@ -121,6 +122,7 @@ def gate(event, context):
 
 
 def stopped(machines: Machines, execution: str) -> None:
+    """Stop the execution as a user would."""
     machines.states.stop_execution(executionArn=execution, error="Stopped", cause="by the user")
 
 

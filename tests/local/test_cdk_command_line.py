@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def assembly(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of the synthesized assembly of config/spirt.yaml."""
     from stacks.synthesis import synthesize
 
     return synthesize(validation.load(ROOT / "config" / "spirt.yaml"), tmp_path_factory.mktemp("cdk") / "assembly")
@@ -33,6 +34,7 @@ def test_deploy_and_destroy(cloud: LocalCloud, assembly: Path, tmp_path: Path) -
     environment = {**os.environ, **cloud.environment()}
 
     def cdk(*arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run the CDK's command line on the assembly and return the result, whatever its exit status."""
         command = [*program, *arguments, "--app", str(assembly), "--no-notices"]
         return subprocess.run(
             command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False

@@ -51,6 +51,7 @@ def shared_stack() -> dict[str, Any]:
 
 
 def parameter(name: str, value: Any) -> dict[str, Any]:
+    """Return the template's resource for one SSM parameter."""
     return {"Type": "AWS::SSM::Parameter", "Properties": {"Name": name, "Type": "String", "Value": value}}
 
 
@@ -112,6 +113,7 @@ def experiment_stack() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def assembly(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of an assembly with a shared stack, an experiment's stack, and the code as a zip file and as a folder."""
     folder = tmp_path_factory.mktemp("assembly")
     code = folder / "code"
     code.mkdir()
@@ -126,6 +128,9 @@ def assembly(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def deployed(cloud: LocalCloud, assembly: Path) -> Iterator[LocalCloud]:
+    """Yield the cloud with the assembly deployed, then destroy it and check that no server, function or stack is left. Skips if the
+    servers' programs are missing.
+    """
     if not (shutil.which("redis-server") and shutil.which("rabbitmq-server")):
         pytest.skip("redis-server and rabbitmq-server are needed")
     cloud.deploy(assembly)

@@ -43,6 +43,7 @@ YES = re.compile(rb"\(y/n\)\S* $|\[y/N\]\S* $")
 
 @pytest.fixture(scope="module")
 def cloud(account_cloud: AccountCloud) -> AccountCloud:
+    """Return the double of an AWS account under the name that this module's tests use."""
     return account_cloud
 
 
@@ -54,6 +55,7 @@ def commands() -> list[str]:
 
 
 def typed() -> list[str]:
+    """Return the documented commands that this module types, in order."""
     return [each for each in commands() if not each.startswith(tuple(NOT_TYPED))]
 
 
@@ -67,6 +69,9 @@ class Checkout:
     """A copy of the tree with a virtual environment of its own, and the CDK's command line as package-lock.json pins it."""
 
     def __init__(self, folder: Path) -> None:
+        """Copy the project's files, link the machine's programs except those that may be absent, and make Python, empty layers and
+        node_modules.
+        """
         self.folder, programs = folder / "crossover", folder / "bin"
         listed = subprocess.run(
             ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
@@ -144,6 +149,7 @@ class Checkout:
 
 
 def _read(terminal: int) -> bytes:
+    """Return what the terminal has to read, or b"" once no process holds its other end."""
     try:
         return os.read(terminal, 65_536)
     except OSError:  # the last process has let go of it
@@ -152,6 +158,7 @@ def _read(terminal: int) -> bytes:
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
+    """Return a checkout of the project as a stranger has it after installation."""
     return Checkout(tmp_path_factory.mktemp("stranger"))
 
 

@@ -17,6 +17,7 @@ from tests.local.stranger import signed
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
+    """Yield an endpoint that answers on a port; it is stopped afterwards."""
     running = Endpoint(tmp_path_factory.mktemp("endpoint") / "endpoint.log")
     yield running
     running.stop()
@@ -44,6 +45,9 @@ def ask(running: Endpoint, method: str, path: str, **headers: str) -> tuple[int,
 def by(
     running: Endpoint, path: str, *, method: str = "GET", host: str = "", secret: str = "", key: str = OPERATOR
 ) -> dict[str, str]:
+    """Return the headers of an S3 request that is signed with `key`. `secret`: by default the key's own; `host`: by default the
+    endpoint's address.
+    """
     url = f"http://{host or f'127.0.0.1:{running.port}'}{path}"
     return signed(method, url, "s3", key, secret or running.keys.secret(key)) | ({"Host": host} if host else {})
 

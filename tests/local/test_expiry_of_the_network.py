@@ -21,6 +21,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def cloud(account_cloud: AccountCloud) -> AccountCloud:
+    """Return the double of an AWS account under the name that this module's tests use."""
     return account_cloud
 
 

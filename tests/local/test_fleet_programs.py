@@ -106,6 +106,7 @@ def fleets(tmp_path: Path) -> Iterator[Fleets]:
 
 
 def started(folder: Path) -> list[str]:
+    """Return what each program wrote into its `.started` file in the folder, without those that are still empty."""
     texts = [path.read_text() for path in folder.glob("*.started")]
     return [text for text in texts if text]  # a file is there before its content
 

@@ -41,6 +41,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
             raise KeyboardInterrupt
 
     def of(architecture: str) -> tuple[Path, str]:
+        """Return an architecture's folder and digest; both runs are made at the first call."""
         if architecture not in known:
             folder = tmp_path_factory.mktemp(architecture)
             whole = run_inline(experiment(architecture), folder / "whole", ignore).result

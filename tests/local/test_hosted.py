@@ -49,6 +49,8 @@ def test_a_broker_that_is_started_again_is_not_lost(tmp_path: Path, monkeypatch:
     servers, done = Servers(tmp_path), list[str]()
 
     class Broker:
+        """A RabbitMQ server without a process. Servers are checked for losses while it is stopped and before it is started."""
+
         url, program, logs = "", "rabbitmq-server", ()
         status: int | None = None
 

@@ -109,6 +109,7 @@ def test_the_clients_of_this_process_ignore_each_variable(
 
 @pytest.fixture
 def of_a_function(functions: LocalCloud, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, str]:
+    """Return the environment variables that a function sees while this process has the hostile ones."""
     surround(monkeypatch, written(tmp_path, HOSTILE))
     found: dict[str, str] = json.loads(functions.invoke("crossover-test-environment", b"{}").payload)
     return found
@@ -122,6 +123,9 @@ def test_a_function_inherits_none_of_them(of_a_function: dict[str, str]) -> None
 
 
 def train(folder: Path, given: Mapping[str, str], *settings: str) -> subprocess.CompletedProcess[str]:
+    """Run an experiment in the local cloud in a process of its own, with the variables `given` besides, and return the result.
+    `settings`: further arguments of the command.
+    """
     (folder / "hostile.yaml").write_text(RUN)
     others = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
     return subprocess.run(

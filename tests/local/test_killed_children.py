@@ -32,12 +32,15 @@ NEEDED = {
 
 @dataclass(frozen=True)
 class Undisturbed:
+    """An architecture's result without kills, and its synthesized assembly."""
+
     digest: str  # of the parameters that the run ends with
     assembly: Path
 
 
 @cache
 def undisturbed(architecture: str, folder: Path) -> Undisturbed:
+    """Train the architecture inline, synthesize its assembly, and return both; once per process."""
     folder.mkdir()
     experiment = load(kills.written(architecture, folder, epochs=EPOCHS))
     found = run_inline(experiment, folder / "out", lambda progress: None)
@@ -47,10 +50,14 @@ def undisturbed(architecture: str, folder: Path) -> Undisturbed:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of the undisturbed runs."""
     return tmp_path_factory.mktemp("undisturbed")
 
 
 def check(ended: kills.Ended, out: Path, *, digest: str) -> None:
+    """Check what a run with a killed child has left: the undisturbed model and no unfinished files, or exit status 1 with one error. If a
+    server was killed after an epoch, the error must name it and its log, and the result must have the epochs.
+    """
     assert "Traceback" not in ended.said and "fault of Crossover" not in ended.said, ended.said
     errors = [line for line in ended.said.splitlines() if line.startswith("error: ")]
     assert len(errors) == bool(ended.status), ended.said

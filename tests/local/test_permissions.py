@@ -23,10 +23,12 @@ BUCKET = "arn:aws:s3:::bucket"
 
 
 def policy(*statements: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return an IAM policy document of these statements."""
     return {"Version": "2012-10-17", "Statement": list(statements)}
 
 
 def allow(actions: str | Sequence[str], resources: str | Sequence[str], effect: str = "Allow") -> Mapping[str, Any]:
+    """Return a statement that allows the actions on the resources, or denies them with `effect`."""
     return {"Effect": effect, "Action": actions, "Resource": resources}
 
 
@@ -50,6 +52,7 @@ def test_a_deny_counts_more_than_an_allow() -> None:
 
 
 def client(cloud: LocalCloud, service: str, role: str) -> Any:
+    """Return a client of the local cloud that has signed in as the role."""
     return cloud.endpoint.session(permissions.make_access_key(f"arn:aws:iam::123456789012:role/{role}")).client(service)
 
 

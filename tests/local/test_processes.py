@@ -28,6 +28,7 @@ with servers.exit_on_signals(), servers.temporary_folder() as folder:
 
 @pytest.fixture
 def main_process() -> subprocess.Popen[str]:
+    """Return a new process that runs MAIN, with its output on a pipe."""
     return subprocess.Popen(
         [sys.executable, "-c", MAIN],
         stdout=subprocess.PIPE,
@@ -132,6 +133,7 @@ def test_stop_kills_what_ignores_ignores_the_signal() -> None:
 
 
 def _ignored(status: Path) -> int:
+    """Return a number other than 0 if the process of this /proc status file ignores SIGTERM."""
     line = next(line for line in status.read_text().splitlines() if line.startswith("SigIgn"))
     mask = int(line.split()[1], 16)
     return mask & (1 << (signal.SIGTERM - 1))

@@ -56,6 +56,8 @@ def test_a_run_shows_no_secret_anywhere(
     follow, destroy = run_deployed, LocalCloud.destroy
 
     def watched(experiment: Experiment, out: Path, on_progress: Callable[[Any], None], **more: Any) -> Any:
+        """Follow a run and, at each report of progress, note the secrets that a process's environment shows."""
+
         def look(progress: Any) -> None:
             places.setdefault("while it ran", []).extend(found(planted, environments()))
             on_progress(progress)
@@ -150,6 +152,7 @@ SECRET = "planted/pass@word#1?x"
 @pytest.mark.parametrize("kind", ["objects", "tensors", "bus"])
 def test_an_address_that_cannot_be_used_is_named_without_its_secret(url: str, kind: str) -> None:
     def connect() -> None:
+        """Use a store or a bus at the address once; `kind` says which."""
         traffic = Traffic()
         match kind:
             case "objects":

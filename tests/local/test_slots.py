@@ -16,6 +16,7 @@ def test_as_many_hold_a_slot_as_there_are(tmp_path: Path) -> None:
     waits = []
 
     def work() -> None:
+        """Hold a slot five times, noting how many hold one at the same time."""
         nonlocal most, inside
         for _ in range(5):
             with clients.hold_slot(tmp_path) as wait_s:
@@ -62,6 +63,7 @@ def test_the_wait_is_what_it_took(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def _hold_and_die(slot: Callable[[Path], AbstractContextManager[float]], folder: Path) -> None:
+    """Take a slot and end the process with status 9 without giving the slot back."""
     with slot(folder):
         os._exit(9)
 

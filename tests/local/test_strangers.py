@@ -54,6 +54,7 @@ EXPECTED = {  # what stands around a run -> who listens for it
 
 
 def around(architecture: Architecture) -> set[str]:
+    """Return the parts that an architecture's deployment has: functions, programs, database, broker."""
     stands = {
         "functions": architecture.run is not None or bool(architecture.machines),
         "programs": architecture.program is not None,
@@ -137,6 +138,7 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, int]:
 
 @pytest.fixture
 def ask() -> Iterator[Ask]:
+    """Yield a function that makes one kind of attempt at an endpoint as a stranger and returns pairs of attempt and answer."""
     with stranger.asking() as asked:
         yield lambda kind, each, **more: asked(kind, address=each.address, family=each.family, **more)
 
@@ -214,4 +216,5 @@ def test_members_of_a_collective_meet_on_this_machine_alone(tmp_path: Path) -> N
 
 
 def _command(pid: int) -> bytes:
+    """Return the command line of the process, its arguments separated by zero bytes."""
     return Path(f"/proc/{pid}/cmdline").read_bytes()

@@ -32,11 +32,13 @@ def _only_what_is_new_is_collected() -> None:
 
 
 def connected(address: str) -> socket.socket:
+    """Return a connection to the host and port of an address `host:port/path`."""
     host, port = address.partition("/")[0].split(":")
     return socket.create_connection((host, int(port)))
 
 
 def closed(connection: socket.socket) -> bool:
+    """Return True if the other end closes or resets the connection within 60 seconds, False if it sends a byte."""
     connection.settimeout(60)
     try:
         return not connection.recv(1)
@@ -87,6 +89,7 @@ def test_a_connection_that_comes_while_its_server_is_released_is_closed(turns: i
     """From an environment that is told as dead and is still about to be: asyncio forgot one that was accepted a turn before."""
 
     async def released() -> None:
+        """Close a server and connect to it after `turns` turns of the event loop."""
         server = await asyncio.start_server(lambda reader, writer: writer.close(), "127.0.0.1", 0)
         closing = asyncio.get_running_loop().create_task(lambdas._close_server(server))
         for _ in range(turns):

@@ -36,6 +36,7 @@ def arrive(event, context):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder of code with the workers' module and links to the project's packages."""
     folder = tmp_path_factory.mktemp("code")
     (folder / "workers.py").write_text(CODE)
     for package in ("crossover", "functions"):
@@ -45,12 +46,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def lambdas(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lambdas]:
+    """Yield a Lambda service on two cores that runs every worker at once; it is closed afterwards."""
     service = Lambdas(tmp_path_factory.mktemp("workspace"), cores=2, concurrency=WORKERS + 1)
     yield service
     service.close()
 
 
 def worker(folder: Path, handler: str) -> Function:
+    """Return a long-running function of 3008 MB that needs torch and waits for others."""
     return Function(
         name=handler,
         arn=f"arn:aws:lambda:us-east-1:123456789012:function:{handler}",

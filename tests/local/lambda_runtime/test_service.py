@@ -100,6 +100,7 @@ def tensors(event, context):
 
 @pytest.fixture(scope="module")
 def code(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder of code with the handlers, a helper, a module that cannot be imported, and one that needs what was not deployed."""
     folder = tmp_path_factory.mktemp("code")
     (folder / "handlers.py").write_text(CODE)
     (folder / "helper.py").write_text("NAME = 'first'")
@@ -110,6 +111,7 @@ def code(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def lambdas(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lambdas]:
+    """Yield a Lambda service on two cores with a concurrency of 20; it is closed afterwards."""
     service = Lambdas(tmp_path_factory.mktemp("workspace"), cores=2, concurrency=20)
     yield service
     service.close()
@@ -117,6 +119,8 @@ def lambdas(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lambdas]:
 
 @pytest.fixture
 def function(code: Path) -> Any:
+    """Return a function that builds a Lambda function of 256 MB for the handler `called`; keywords replace its fields."""
+
     def make(called: str, **given: Any) -> Function:
         return Function(
             **{
@@ -134,12 +138,14 @@ def function(code: Path) -> Any:
 
 
 def call(lambdas: Lambdas, function: Function, event: Any = None) -> Any:
+    """Invoke the function and return its answer, decoded from JSON; fail if it reports an error."""
     answer = lambdas.invoke(function, json.dumps(event).encode())
     assert answer.error is None, answer.payload
     return json.loads(answer.payload)
 
 
 def failure(answer: Answer) -> tuple[str, str]:
+    """Return the type and message of the error with which an invocation failed."""
     assert answer.error == "Unhandled"
     payload = json.loads(answer.payload)
     return payload["errorType"], payload["errorMessage"]
@@ -417,6 +423,7 @@ def test_a_start_that_the_close_overtakes_ends(
     ends: list[Any] = []
 
     def invoke() -> None:
+        """Invoke a function and note how it ends: the type of its error, or TooManyRequests."""
         try:
             ends.append(failure(service.invoke(function("sleep", waits=True), b"{}"))[0])
         except TooManyRequests:

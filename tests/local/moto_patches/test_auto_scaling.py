@@ -48,6 +48,7 @@ TEMPLATE = {
 
 @pytest.fixture
 def cloud(tmp_path: Path) -> Iterator[tuple[LocalCloud, list[tuple[str, int, str, str]]]]:
+    """Yield a cloud with one auto scaling group, and the list of the calls that resize its fleet: name, capacity, user data and role."""
     told: list[tuple[str, int, str, str]] = []
     with LocalCloud(tmp_path / "cloud") as running:
         running.fleets.resize = lambda *what: told.append(what)  # type: ignore[method-assign]

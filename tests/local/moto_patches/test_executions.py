@@ -34,6 +34,7 @@ class Held:
 
 @pytest.fixture
 def states(cloud: LocalCloud) -> Any:
+    """Return the local cloud's Step Functions client."""
     return cloud.session().client("stepfunctions")
 
 
@@ -42,6 +43,7 @@ def started(states: Any) -> Callable[[dict[str, Any]], str]:
     """Starts an execution of the one state; its ARN."""
 
     def start(state: dict[str, Any]) -> str:
+        """Start an execution of a machine that has this state only, and return its ARN."""
         arn = states.create_state_machine(
             name=f"executions-{next(_numbers)}", definition=json.dumps(one(state)), roleArn=ROLE
         )["stateMachineArn"]
@@ -51,6 +53,7 @@ def started(states: Any) -> Callable[[dict[str, Any]], str]:
 
 
 def one(state: dict[str, Any]) -> dict[str, Any]:
+    """Return the definition of a state machine that has this state only."""
     return {"StartAt": "only", "States": {"only": state if state["Type"] == "Fail" else {**state, "End": True}}}
 
 
@@ -136,6 +139,7 @@ def test_a_branch_that_begins_after_anothers_failure_is_through(
     held, routine = Held(), BranchWorker._thread_routine
 
     def late(worker: BranchWorker) -> None:
+        """Run a branch; the late one begins when the other has failed."""
         if "late" in worker._program.states.states:
             eventually(lambda: not worker.env.is_running(), what="the other has failed")
             held.met.set()

@@ -63,6 +63,9 @@ def run(cloud: LocalCloud, machine: Callable[[dict[str, Any]], str]) -> Run:
     states = cloud.session().client("stepfunctions")
 
     def execute(definition: dict[str, Any] | str, event: Any = None, *, name: str | None = None) -> dict[str, Any]:
+        """Execute a definition, or the machine of an ARN, to its end. Return the answer of DescribeExecution with the output decoded from
+        JSON, None if it has none.
+        """
         arn = definition if isinstance(definition, str) else machine(definition)
         execution = states.start_execution(
             stateMachineArn=arn, name=name or f"e-{next(_numbers)}", input=json.dumps({} if event is None else event)
@@ -80,15 +83,18 @@ def run(cloud: LocalCloud, machine: Callable[[dict[str, Any]], str]) -> Run:
 
 
 def one(state: dict[str, Any]) -> dict[str, Any]:
+    """Return the definition of a state machine that has this state only."""
     return {"StartAt": "only", "States": {"only": {**state, "End": True}}}
 
 
 def output(described: dict[str, Any]) -> Any:
+    """Return the output of a described execution; fail if it did not succeed."""
     assert described["status"] == "SUCCEEDED", described
     return described["output"]
 
 
 def task(arn: str, **more: Any) -> dict[str, Any]:
+    """Return a task state for the resource; `more` sets further fields."""
     return {"Type": "Task", "Resource": arn, **more}
 
 
@@ -226,6 +232,9 @@ def test_throttling_has_a_name(
 
 
 def starting(arn: str, *, sync: str = ".sync:2", **more: Any) -> dict[str, Any]:
+    """Return a state that starts an execution of the machine at `arn`. `sync`: ending of the integration's name, by default the one that
+    waits for the result.
+    """
     parameters = {"StateMachineArn": arn, "Name.$": "$.child", "Input": {"x.$": "$.x"}}
     return task(f"arn:aws:states:::states:startExecution{sync}", Parameters=parameters, **more)
 
@@ -285,6 +294,7 @@ def test_a_running_child_of_the_same_name_and_input_is_joined(
     starts, both_started, start = list[str | None](), threading.Event(), StepFunctionsParserBackend.start_execution
 
     def counted(self: Any, state_machine_arn: str, name: str | None = None, *rest: Any, **named: Any) -> Any:
+        """Start an execution, note its name, and set `both_started` when the shared one was asked for twice."""
         try:
             return start(self, state_machine_arn, name, *rest, **named)
         finally:
@@ -388,6 +398,7 @@ def test_two_iterations_that_fail_at_once_count_their_attempts_under_one_key(
     attempts, keys = Attempts(), []
 
     def make_key() -> str:
+        """Return a new heap key; the first call asks for the heap key once more, as a second iteration would."""
         keys.append("")
         if len(keys) == 1:
             keys[0] = attempts.heap_key

@@ -32,6 +32,7 @@ def test_a_reader_beside_the_first_etag_waits_for_it() -> None:
             return getattr(self._buffer, name)
 
         def read(self, *size: int) -> bytes:
+            """Read the buffer. The first read of a given size starts the second reader and notes if it finishes before this read."""
             if size and not reader.is_alive() and not finished.is_set():
                 reader.start()
                 self.overtook = finished.wait(0.2)
@@ -103,6 +104,7 @@ def test_a_list_beside_a_deletion(cloud: LocalCloud, monkeypatch: pytest.MonkeyP
     deletions = []
 
     def get(store: Any, key: str) -> Any:
+        """Return the object at `key`; once "a" has been read, delete "c" as another request would."""
         found = look(store, key)
         if key == "a":
             deletions.append(dict.pop(store, "c", None))

@@ -12,6 +12,8 @@ from crossover.local.moto_patches.replacing import Replacements
 
 
 class Service:
+    """A class with one attribute and one method of each kind, to be replaced."""
+
     limit = 1
 
     def double(self, number: int) -> int:

@@ -29,6 +29,9 @@ class Deploy:
     def __call__(
         self, resources: dict[str, Any], outputs: dict[str, Any] | None = None, **parameters: Any
     ) -> dict[str, str]:
+        """Create a stack of these resources under a new name and return its outputs by key. `outputs`: value to report under each key;
+        `parameters`: the template's parameters.
+        """
         self._names.append(f"stack-{next(_numbers)}")
         template = {
             "Resources": resources,
@@ -48,6 +51,7 @@ class Deploy:
 
 @pytest.fixture
 def deploy(cloud: LocalCloud) -> Iterator[Deploy]:
+    """Yield a deployer of small stacks; the stacks are deleted afterwards."""
     deployer = Deploy(cloud)
     yield deployer
     deployer.delete()
