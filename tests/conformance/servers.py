@@ -35,6 +35,7 @@ class TlsRedisServer(RedisServer):
     """Redis server with a second port, for TLS."""
 
     def __init__(self, folder: Path, *, tls: TlsFiles, password: str | None = None, module: Path | None = None) -> None:
+        """Start Redis with a port for TLS besides its plain one. `module`: tensor module to load."""
         self.tls_port, self._held = held_port()
         self.tls_url = f"rediss://127.0.0.1:{self.tls_port}"
         settings = {
@@ -56,6 +57,7 @@ class TlsRabbitServer(RabbitServer):
     """RabbitMQ server with a second port, for TLS."""
 
     def __init__(self, folder: Path, *, tls: TlsFiles, username: str, password: str) -> None:
+        """Start RabbitMQ with a port for TLS besides its plain one."""
         self.tls_port, self._held = held_port()
         self.tls_url = f"amqps://127.0.0.1:{self.tls_port}"
         settings = {
@@ -141,6 +143,7 @@ class Proxy:
     """A TCP port that forwards to another one and can break every connection, immediately or after a number of bytes towards the server."""
 
     def __init__(self, port: int, *, host: str = "127.0.0.1") -> None:
+        """Start to listen on a new port and pass each connection on to `port` of this machine."""
         self._target = port
         self._pairs: list[socket.socket] = []
         self._lock = threading.Lock()

@@ -14,6 +14,7 @@ from tests.conformance.vectors import at_once
 
 @pytest.fixture
 def store(tmp_path: Path) -> FileObjectStore:
+    """Return a store of objects in a new folder."""
     return FileObjectStore(tmp_path / "objects", Traffic())
 
 
@@ -58,6 +59,7 @@ def test_nothing_unfinished_stays(store: FileObjectStore, tmp_path: Path) -> Non
 
 def test_writing_beside_a_deletion(store: FileObjectStore) -> None:
     def write_or_delete(i: int) -> None:
+        """Delete the prefix 50 times if `i` is odd, write 50 objects below it if it is even."""
         for turn in range(50):
             if i % 2:
                 store.delete_prefix("deep/er/")
@@ -73,6 +75,7 @@ def test_a_folder_that_is_deleted_before_the_object_is_in_it(
     store: FileObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def after_a_deletion(move: Callable[[Path, Path], None]) -> Callable[[Path, Path], None]:
+        """Return `move` with the target's folder deleted before its first call."""
         deleted: list[Path] = []
 
         def delete_and_move(source: Path, target: Path) -> None:

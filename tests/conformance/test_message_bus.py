@@ -16,6 +16,7 @@ class Named:
     """A bus and the names of one mailbox and one barrier of four members, which are gone after the test."""
 
     def __init__(self, bus: MessageBus) -> None:
+        """Declare a mailbox and a barrier of new names on the bus."""
         mark = uuid.uuid4().hex
         self.bus = bus
         self.mailbox, self.barrier = f"mailbox-{mark}", f"barrier-{mark}"
@@ -37,6 +38,7 @@ class Named:
 
 @pytest.fixture(params=BUSES)
 def on(request: pytest.FixtureRequest, make_bus: MakeBus, traffic: Traffic) -> Iterator[Named]:
+    """Yield a mailbox and a barrier on each kind of bus; they are removed and the bus is closed afterwards."""
     named = Named(make_bus(request.param, traffic))
     yield named
     named.remove()
@@ -99,6 +101,7 @@ def test_twelve_readers_peek_while_the_message_is_replaced(on: Named) -> None:
     reading = threading.Event()
 
     def read_or_write(i: int) -> list[bytes | None]:
+        """Peek 50 times and return the bodies; number 0 replaces the message meanwhile and returns nothing."""
         nonlocal replaced
         if i:
             bodies = [on.bus.peek(on.mailbox) for _ in range(50)]
@@ -163,6 +166,7 @@ def test_two_readers_of_one_inbox_lose_nothing(on: Named) -> None:
 
 def test_members_arrive_and_look_at_once(on: Named) -> None:
     def meet(member: int) -> list[int]:
+        """Meet the other three members in five rounds and return the rounds that were met."""
         rounds = []
         for round_ in range(1, 6):
             on.arrive(round_, member, member)

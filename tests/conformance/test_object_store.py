@@ -12,6 +12,7 @@ from tests.conformance.vectors import at_once
 
 @pytest.fixture(params=OBJECT_STORES)
 def store(request: pytest.FixtureRequest, make_objects: MakeObjects, traffic: Traffic) -> ObjectStore:
+    """Return a store of objects of each kind."""
     return make_objects(request.param, traffic)
 
 

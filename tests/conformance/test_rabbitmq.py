@@ -21,6 +21,7 @@ from tests.conformance.servers import PASSWORD, USERNAME, Proxy, TlsFiles, TlsRa
 
 
 def bus_at(url: str, certificate: str | None = None, password: str = PASSWORD) -> RabbitMessageBus:
+    """Return a message bus for the broker at the address."""
     return connecting.open_message_bus(
         url, username=USERNAME, password=password, certificate=certificate, traffic=Traffic()
     )
@@ -106,6 +107,7 @@ def away(monkeypatch: pytest.MonkeyPatch, clock: Passing, *, until_s: float, eac
     """Let every attempt to connect to the broker fail until `until_s` on the clock; each attempt takes `each_s`."""
 
     def attempt(bus: RabbitMessageBus, work: Any) -> int:
+        """Let `each_s` pass, then return 1, or raise a connection error while the broker is away."""
         clock.now_s += each_s
         if clock.now_s < until_s:
             raise amqp.AMQPConnectionError
@@ -144,6 +146,7 @@ def short_of_disk(rabbit: TlsRabbitServer) -> Iterator[TlsRabbitServer]:
     )
 
     def limit(free: str) -> None:
+        """Set the free disk space below which the broker takes no messages."""
         command = [
             Path(servers.require_program(servers.RABBITMQ)).with_name("rabbitmqctl"),
             "set_disk_free_limit",
@@ -161,6 +164,7 @@ def test_a_broker_that_takes_nothing_more_is_unavailable_at_once(short_of_disk: 
     connections = 0
 
     def connect(parameters: pika.ConnectionParameters) -> Any:
+        """Connect to the broker; fail at the second connection, or if the timeout for a blocked one is above 5 seconds."""
         nonlocal connections
         connections += 1
         assert connections == 1, "asked again"

@@ -39,10 +39,12 @@ def client_at() -> Iterator[ClientAt]:
 
 
 def store_at(client: RedisClient) -> RedisTensorStore:
+    """Return a tensor store over the client, whose keys live for ten minutes."""
     return RedisTensorStore(client, Traffic(), time_to_live_s=600)
 
 
 def proxied(scheme: str, redis: TlsRedisServer) -> Proxy:
+    """Return a new proxy to the server's port for the scheme: TLS for `rediss`, else plain."""
     return Proxy(redis.tls_port if scheme == "rediss" else redis.port)
 
 
@@ -133,6 +135,8 @@ def test_a_socket_that_takes_little_at_a_time(
     client_at: ClientAt, redis: TlsRedisServer, run: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Stingy(socket.socket):
+        """A socket that sends at most 1000 bytes and receives at most 700 at a time."""
+
         def sendmsg(self, buffers: Any, *_: Any) -> int:
             return self.send(b"".join(buffers)[:1_000])
 

@@ -23,12 +23,14 @@ _MANY = 1000  # of answers: more than are asked for
 
 @pytest.fixture(autouse=True)
 def clock() -> Iterator[Passing]:
+    """Yield the process's clock, which passes only when something sleeps."""
     process = Passing()
     with runtime.use(process):
         yield process
 
 
 def stubbed() -> tuple[S3ObjectStore, Stubber]:
+    """Return a store of objects in S3 that does not retry, and the stubber that answers for S3."""
     client = boto3.client("s3", config=Config(retries={"total_max_attempts": 1}))
     return S3ObjectStore("bucket", Traffic(), client=client), Stubber(client)
 

@@ -12,6 +12,7 @@ from tests.conformance.servers import IN_MEMORY
 
 
 def alive(pid: int) -> bool:
+    """Return True if the process exists, as a zombie too."""
     return Path(f"/proc/{pid}").exists()
 
 
@@ -67,6 +68,7 @@ def test_any_port_of_a_broker_is_chosen_again(folder: Path, monkeypatch: pytest.
     calls, free_ports = [], servers.find_free_ports
 
     def chosen(count: int) -> list[int]:
+        """Return free ports; the first time, one of them is a port that is taken."""
         calls.append(free_ports(count))
         if len(calls) == 1:
             calls[0][lost] = taken.getsockname()[1]

@@ -52,6 +52,7 @@ class Database:
 
 @pytest.fixture(scope="module", params=PLACES)
 def database(request: pytest.FixtureRequest, make_tensors: MakeTensors) -> Database:
+    """Return a tensor store of each kind with its computation: inside the database or in the caller."""
     name, where = PLACES[request.param]
     traffic = Traffic()
     store = make_tensors(name, traffic)
@@ -59,10 +60,12 @@ def database(request: pytest.FixtureRequest, make_tensors: MakeTensors) -> Datab
 
 
 def by_rule(rule: Aggregation, compute: TensorCompute, keys: list[str], out: str) -> None:
+    """Combine the vectors at `keys` by an aggregation rule into the vector at `out`."""
     compute.combine(keys, rule=rule, out=out)
 
 
 def bits(values: Tensor) -> bytes:
+    """Return the bytes of a tensor's values, for exact comparison."""
     return values.numpy().tobytes()
 
 

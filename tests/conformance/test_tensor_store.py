@@ -13,6 +13,7 @@ from tests.conformance.vectors import at_once, vector
 
 @pytest.fixture(scope="module", params=TENSOR_STORES)
 def store(request: pytest.FixtureRequest, make_tensors: MakeTensors) -> TensorStore:
+    """Return a tensor store of each kind."""
     return make_tensors(request.param, Traffic())
 
 
@@ -103,6 +104,7 @@ def test_who_sees_a_state_sees_all_of_it(store: TensorStore, run: str) -> None:
     model, velocity = vector(1, 2, kind=VectorKind.MODEL), vector(3, kind=VectorKind.VELOCITY)
 
     def write_or_look(i: int) -> bool:
+        """Wait for the first part of a state and return True if the second is complete. Numbers below 3 write the state first."""
         if i < 3:
             store.create_together([(f"{run}/m", model), (f"{run}/v", velocity)])
         while not store.exists(f"{run}/m"):
@@ -150,6 +152,7 @@ def test_what_is_stored_cannot_be_changed_from_outside(store: TensorStore, run: 
 
 def test_many_threads_share_one_store(store: TensorStore, run: str) -> None:
     def use(i: int) -> bool:
+        """Write ten vectors and return True if each is read back as it was written."""
         mine = vector(*range(i, i + 3000), samples=i)
         for turn in range(10):
             store.put(f"{run}/{i}/{turn}", mine)

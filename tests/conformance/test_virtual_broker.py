@@ -38,12 +38,16 @@ class Speaker:
         self._begin()
 
     def _begin(self) -> None:
+        """Open a connection and a channel on which the broker confirms messages; it holds no message yet."""
         self.connection = self._connect()
         self.channel = self.connection.channel()
         self.channel.confirm_delivery()
         self.held: list[int] = []
 
     def says(self, command: str, where: str) -> Any:
+        """Carry out a command and return the broker's answer: a body, None, "unroutable", or the code with which it closed the channel;
+        after that, connect anew. `where`: queue.
+        """
         try:
             return self._said(command, self._name(where))
         except amqp.UnroutableError:
@@ -58,6 +62,7 @@ class Speaker:
             self.connection.close()
 
     def _said(self, command: str, where: str) -> Any:
+        """Carry out a command on the queue `where`; return the body if it got a message, else None."""
         exchange, channel = self._name(EXCHANGE), self.channel
         match command:
             case "publish" | "broadcast":
@@ -90,6 +95,7 @@ class Speaker:
         return None
 
     def _hold(self, got: tuple[Any, Any, Any]) -> bytes | None:
+        """Keep the tag of a message that was got and return its body, or None if the queue was empty."""
         if got[0] is None:
             return None
         self.held.append(got[0].delivery_tag)
@@ -113,6 +119,7 @@ def test_a_virtual_broker_answers_as_rabbitmq(
         return f"{mark}-{where}"
 
     def look(real: Speaker) -> dict[str, int]:
+        """Return how many messages the real broker has in each of this test's queues that the virtual broker has, by name."""
         found = {}
         for each in list(virtual.broker.queues):
             if each.startswith(mark):
