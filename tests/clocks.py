@@ -11,6 +11,7 @@ class Passing(ThisProcess):
     """
 
     def __init__(self) -> None:
+        """Start at 0 seconds with nothing slept and nothing called."""
         super().__init__()
         self.now_s = 0.0
         self.slept_s: list[float] = []

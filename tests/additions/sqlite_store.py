@@ -28,6 +28,7 @@ class SqliteObjectStore:
             yield file
 
     def _write(self, how: str, key: str, data: Buffer | Sequence[Buffer]) -> bool:
+        """Insert the object, resolving a conflict by `how` (SQLite's word), and return True if a row was written."""
         body = join_buffers(data)
         self._traffic.count("put", bytes_out=len(body))
         with self._open() as file:
@@ -43,6 +44,7 @@ class SqliteObjectStore:
         return join_buffers(data) if self.put_new(key, data) else self.get(key)
 
     def get(self, key: str) -> bytes:
+        """Return the object's bytes. Raises Missing if there is none."""
         with self._open() as file:
             found = file.execute("SELECT data FROM objects WHERE key = ?", (key,)).fetchone()
         self._traffic.count("get", bytes_in=len(found[0]) if found else 0)
@@ -61,6 +63,7 @@ class SqliteObjectStore:
             file.executemany("DELETE FROM objects WHERE key = ?", [(key,) for key in keys])
 
     def list(self, prefix: str) -> list[str]:
+        """Return the keys that begin with the prefix, sorted."""
         self._traffic.count("list")
         with self._open() as file:
             rows = file.execute("SELECT key FROM objects WHERE substr(key, 1, ?) = ?", (len(prefix), prefix)).fetchall()

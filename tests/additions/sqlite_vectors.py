@@ -51,6 +51,7 @@ class SqliteTensorStore:
         return self._write("IGNORE", vectors)
 
     def get(self, key: str, *, kind: VectorKind | None = None, out: memoryview | None = None) -> Vector:
+        """Return the vector, copied into `out` if given. Raises Missing if there is none."""
         with self._open() as file:
             found = file.execute("SELECT data FROM vectors WHERE key = ?", (key,)).fetchone()
         if not found:

@@ -103,6 +103,8 @@ class Answers:
         self.answers = answers
 
     def __getattr__(self, name: str) -> Any:
+        """Return a call of that name, which takes any keyword arguments."""
+
         def call(**arguments: Any) -> Any:
             """Return the answer given for this call, or raise it if it is an exception."""
             if isinstance(self.answers[name], Exception):

@@ -150,10 +150,13 @@ class States:
     """A Step Functions client with a run and one child: a redriven child succeeds, a redriven run ends as its child did."""
 
     class exceptions:
+        """The client's exceptions, found as in boto3."""
+
         class ExecutionDoesNotExist(Exception):
             pass
 
     def __init__(self) -> None:
+        """Start with the run and its child running."""
         self.status = {"run": "RUNNING", "child": "RUNNING"}
         self.errors: dict[str, str] = {}
         self.entered: list[str] = []
@@ -161,6 +164,7 @@ class States:
         self.redriven: list[str] = []
 
     def stop_execution(self, executionArn: str, cause: str) -> None:
+        """Abort the execution if it runs, and note that the run was stopped."""
         if self.status[executionArn] == "RUNNING":
             self.status[executionArn] = "ABORTED"
         if executionArn == "run":
@@ -170,6 +174,7 @@ class States:
         return {"status": self.status[executionArn], "error": self.errors.get(executionArn, "")}
 
     def redrive_execution(self, executionArn: str) -> None:
+        """Note the redrive and the state entered. The child succeeds; the run succeeds if the child has, else it fails."""
         self.redriven.append(executionArn)
         self.entered.append("adopt epoch" if executionArn == "run" else "compute")
         if executionArn == "child" or self.status["child"] == "SUCCEEDED":
@@ -290,6 +295,7 @@ def test_what_was_deployed_is_destroyed_and_written_down(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def deploy(walk: ProofWalk, steps: object) -> None:
+        """Note the deployment and one observation, then raise the failure if there is one."""
         done.append("deploy")
         walk.observed["root-volume"] = judged(True, "as expected")
         if failure:

@@ -40,6 +40,7 @@ class Settled:
     """A cloud that contains other people's resources, with a snapshot of them for comparison."""
 
     def __init__(self, cloud: LocalCloud) -> None:
+        """Create other people's resources (at least 64) in the cloud and remember their details."""
         self.session = made.one_session(cloud)
         self._client = lambda service, region: self.session.client(service, region_name=region)
         assert len(neighbours.settle(self._client)) >= 64

@@ -40,6 +40,7 @@ class Interrupter:
     """
 
     def __init__(self, cloud: LocalCloud) -> None:
+        """Put this layer in front of the cloud's server; until a point is chosen it passes each request on."""
         self._server: Any = cloud.endpoint._server
         self._application = self._server.app
         self._environment = cloud.endpoint.environment(OPERATOR)

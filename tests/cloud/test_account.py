@@ -52,6 +52,7 @@ def test_tags_in_every_spelling_of_aws() -> None:
 
 
 def findings(session: Any, experiment: Experiment) -> dict[str, preflight.Finding]:
+    """Return the findings of the account's examination, by name."""
     return {each.name: each for each in preflight.examine(session, experiment)}
 
 
@@ -279,6 +280,7 @@ def lacking(cloud: AccountCloud) -> Iterator[set[tuple[str, str]]]:
 
 
 def zone(session: Any, experiment: Experiment = SPIRT) -> preflight.Finding:
+    """Return the finding about the availability zone."""
     return findings(session, experiment)["availability zone"]
 
 

@@ -18,6 +18,9 @@ pytestmark = pytest.mark.deep
 
 
 def start(cloud: LocalCloud, out: Path) -> subprocess.Popen[str]:
+    """Start the AWS suite against the local cloud in a session of its own and return the process, with its output on a pipe. `out`:
+    folder for the suite's results.
+    """
     return subprocess.Popen(
         [
             sys.executable,

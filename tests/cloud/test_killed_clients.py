@@ -44,6 +44,7 @@ class Account:
     """What is paid for by the second, and the expiry's machine, which the test starts in the schedule's place."""
 
     def __init__(self, session: Any, experiment: str) -> None:
+        """Make the clients and read the name of the experiment's bucket from its parameter."""
         self.states, self.groups, self.stacks, self.s3, self.ssm = (
             session.client(name) for name in ("stepfunctions", "autoscaling", "cloudformation", "s3", "ssm")
         )
@@ -51,6 +52,9 @@ class Account:
         self.bucket = self.ssm.get_parameter(Name=f"/crossover/crossover/{experiment}/bucket")["Parameter"]["Value"]
 
     def at_work(self) -> list[str]:
+        """Return the ARNs of running executions, without the expiry's and the neighbours', and the name of the experiment's fleet if it
+        has capacity.
+        """
         machines = [each["stateMachineArn"] for each in self.states.list_state_machines()["stateMachines"]]
         running = [
             execution["executionArn"]
@@ -63,6 +67,7 @@ class Account:
         return running + [fleet["AutoScalingGroupName"] for fleet in fleets if fleet["DesiredCapacity"]]
 
     def look(self, moment: datetime) -> None:
+        """Run the expiry machine as of the moment and wait until it has succeeded."""
         machines = {m["name"]: m["stateMachineArn"] for m in self.states.list_state_machines()["stateMachines"]}
         now = json.dumps({"now": moment.strftime("%Y-%m-%dT%H:%M:%SZ")})
         arn = self.states.start_execution(stateMachineArn=machines["crossover-expiry"], input=now)["executionArn"]
@@ -71,6 +76,7 @@ class Account:
         assert found["status"] == "SUCCEEDED", found
 
     def deadline(self) -> datetime | None:
+        """Return the run's current deadline, or None if the bucket has none."""
         try:
             key = self.s3.get_object(Bucket=self.bucket, Key=CURRENT_DEADLINE)["Body"].read().decode()
             told = self.s3.get_object(Bucket=self.bucket, Key=key)["Body"].read().decode()
@@ -79,6 +85,7 @@ class Account:
         return datetime.strptime(told, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
 
     def most_usd_per_s(self) -> float:
+        """Return the most dollars a second that the latest run may cost, as its experiment.json says."""
         keys = self.s3.list_objects_v2(Bucket=self.bucket, Prefix="runs/")["Contents"]
         facts = max((k for k in keys if k["Key"].endswith("/experiment.json")), key=lambda k: k["LastModified"])
         told = json.loads(self.s3.get_object(Bucket=self.bucket, Key=facts["Key"])["Body"].read())
@@ -94,6 +101,7 @@ def instances(session: Any) -> set[str]:
 
 @pytest.fixture
 def cloud(tmp_path: Path) -> Iterator[AccountCloud]:
+    """Yield the double of an AWS account, a new one for each test."""
     with AccountCloud(tmp_path / "cloud", cores=2) as running:
         yield running
 

@@ -23,12 +23,14 @@ PEERS = Experiment(name="tiny", architecture="p2p_instance")
 
 @pytest.fixture(scope="module")
 def network(tmp_path_factory: pytest.TempPathFactory) -> assemblies.Stack:
+    """Return the shared network's stack from the assembly of the peers' experiment."""
     found, _ = assemblies.read_assembly(synthesize(PEERS, tmp_path_factory.mktemp("assembly")))
     return next(each for each in found if each.name == NETWORK)
 
 
 @pytest.fixture(scope="module")
 def cloud(cloud: AccountCloud) -> AccountCloud:
+    """Return the cloud without the permission to describe network interfaces, so that CloudFormation does not wait for them."""
     cloud.account.interfaces_are_awaited = False
     return cloud
 
@@ -61,11 +63,13 @@ def session(cloud: AccountCloud, network: assemblies.Stack) -> Iterator[Any]:
 
 
 def published(session: Any, name: str) -> str:
+    """Return a value that the shared network's stack published in a parameter."""
     path = f"/crossover/crossover/network/{name}"
     return str(session.client("ssm").get_parameter(Name=path)["Parameter"]["Value"])
 
 
 def interfaces(session: Any) -> list[str]:
+    """Return the ids of the network interfaces that functions hold in the shared network."""
     listed = session.client("ec2").describe_network_interfaces()["NetworkInterfaces"]
     return [
         each["NetworkInterfaceId"]

@@ -25,6 +25,7 @@ from tests.cloud.made import ours, stack
 
 
 def buckets(session: Any) -> set[str]:
+    """Return the names of all buckets."""
     return {each["Name"] for each in session.client("s3").list_buckets()["Buckets"]}
 
 
@@ -92,6 +93,7 @@ LOG = {"Log": {"Type": "AWS::Logs::LogGroup", "Properties": {"LogGroupName": COL
 
 
 def groups(session: Any) -> set[str]:
+    """Return the names of all log groups."""
     return {each["logGroupName"] for each in session.client("logs").describe_log_groups()["logGroups"]}
 
 

@@ -30,15 +30,18 @@ OTHER_IMAGE: Resources = {
 
 @pytest.fixture
 def session(cloud: LocalCloud) -> Iterator[Any]:
+    """Yield a session of the cloud; its stacks are removed afterwards."""
     yield cloud.session()
     clear(cloud)
 
 
 def deploy(session: Any, name: str, resources: Resources) -> None:
+    """Create a stack of these resources."""
     session.client("cloudformation").create_stack(StackName=name, TemplateBody=json.dumps({"Resources": resources}))
 
 
 def assembly(folder: Path, **stacks: Resources) -> Path:
+    """Write an assembly of the given stacks into the folder and return it; every stack but `network` depends on the network's."""
     artifacts: dict[str, Any] = {}
     for name, resources in stacks.items():
         full, file = f"crossover-{name}", f"{name}.json"
@@ -53,6 +56,7 @@ def assembly(folder: Path, **stacks: Resources) -> Path:
 
 
 def shown(session: Any, made: Path, differ: deploying.Differ) -> list[str]:
+    """Return the lines that the preview of a deployment prints. `differ`: program that compares templates."""
     told: list[str] = []
     deploying.show_changes(session, TINY, made, differ=differ, tell=told.append)
     return told
@@ -68,10 +72,12 @@ def differ(tmp_path_factory: pytest.TempPathFactory) -> deploying.Differ:
 
 
 def nobody(pairs: str) -> str | None:
+    """Fail: no program may be asked for differences."""
     raise AssertionError("a program was asked where no template differs")
 
 
 def offline(pairs: str) -> str | None:
+    """Return None, as if no program could compare the templates."""
     return None
 
 

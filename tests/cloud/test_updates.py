@@ -28,6 +28,7 @@ STACK = "crossover-spirt"
 
 @pytest.fixture
 def spirt(cloud: AccountCloud) -> Iterator[Experiment]:
+    """Yield the experiment of config/spirt.yaml with two workers; the cloud is cleared afterwards."""
     yield replace(validation.load(Path("config/spirt.yaml")), workers=2)
     clear(cloud)
 
@@ -41,6 +42,7 @@ def deploy(cloud: AccountCloud, tmp_path: Path) -> Deploy:
     client = cloud.session().client("cloudformation")
 
     def call(experiment: Experiment) -> None:
+        """Synthesize the experiment, publish the shared stacks' values and the assets, and create or update its stack."""
         folder = tmp_path / f"assembly-{len(list(tmp_path.iterdir()))}"
         made, assets = assemblies.read_assembly(synthesize(experiment, folder, layers=tmp_path / "unbuilt"))
         publish(cloud, made)
@@ -70,6 +72,7 @@ def publish(cloud: AccountCloud, made: list[assemblies.Stack]) -> None:
 
 
 def value(cloud: AccountCloud, path: str) -> str:
+    """Return a value of the right form for a parameter of the shared stacks, by the parameter's path."""
     if path.endswith("_subnet"):
         found: str = cloud.session().client("ec2").describe_subnets()["Subnets"][0]["SubnetId"]
         return found
@@ -77,6 +80,7 @@ def value(cloud: AccountCloud, path: str) -> str:
 
 
 def client(server: RedisServer) -> Any:
+    """Return a client that is logged in at the server."""
     return redis.Redis.from_url(server.url, password=server._password)
 
 

@@ -24,6 +24,7 @@ TINY = Layer("tiny", ("tiny==1.0",), sourceless=True)
 
 
 def wheel(folder: Path, files: dict[str, bytes], *, layer: Layer = TINY) -> Path:
+    """Write a wheel of these files where the layer's build looks for downloaded ones, and return its path."""
     name, _, version = layer.requirements[0].partition("==")
     target = folder / "layer" / "wheels" / f"{name}-{version}-py3-none-any.whl"
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -43,6 +44,7 @@ FILES = {
 
 
 def names(path: Path) -> set[str]:
+    """Return the names of the zip file's members."""
     with zipfile.ZipFile(path) as opened:
         return set(opened.namelist())
 

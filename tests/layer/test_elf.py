@@ -54,6 +54,7 @@ def image(data: bytes) -> list[tuple[int, bytes]]:
 
 
 def call(data: bytes, folder: Path) -> float:
+    """Load the shared library and return its function `root` at 49."""
     path = folder / "lib.so"
     path.write_bytes(data)
     root = ctypes.CDLL(str(path)).root

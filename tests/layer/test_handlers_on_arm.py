@@ -48,6 +48,9 @@ def experiment(architecture: str) -> Experiment:
 
 @pytest.fixture(scope="module")
 def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCloud]:
+    """Yield the local cloud with functions on emulated ARM, from layers that are built first. Skips if wheels or the emulator are
+    missing.
+    """
     try:
         for layer in layers():
             build.build(layer, FOLDER)

@@ -35,6 +35,7 @@ def zipped() -> list[Path]:
 
 @pytest.fixture(scope="module")
 def arm(zipped: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
+    """Yield an emulator of ARM whose Python finds the unpacked layers and the project. Skips if a tool is missing."""
     opt = tmp_path_factory.mktemp("opt")
     for path in zipped:
         shutil.unpack_archive(path, opt)  # a layer as it stands on Lambda

@@ -31,6 +31,7 @@ class Account:
     """The limits and offers that an account's APIs report; by default those of an established account."""
 
     def __init__(self) -> None:
+        """Start with the defaults of a usual AWS account."""
         self.concurrency = CONCURRENCY
         self.quotas = dict(QUOTAS)
         self.broker_types = list(BROKER_TYPES)

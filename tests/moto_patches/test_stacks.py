@@ -20,6 +20,8 @@ def test_a_stack_that_is_deleted_while_it_is_made_leaves_nothing(
     starts, deleted, stopped = threading.Event(), threading.Event(), list[str]()
 
     class Broker:
+        """A broker whose start lasts until the deletion of its stack was answered, two seconds at most."""
+
         url = "amqp://127.0.0.1:1"
 
         def __init__(self, folder: Path, **login: str) -> None:
@@ -61,6 +63,8 @@ def test_who_asks_for_a_stack_that_is_made_makes_nothing_twice(
     starts, asked, made = threading.Event(), threading.Event(), list[str]()
 
     class Broker:
+        """A broker whose first start lasts until the stack is asked for again."""
+
         url = "amqp://127.0.0.1:1"
 
         def __init__(self, folder: Path, **login: str) -> None:
