@@ -23,7 +23,8 @@ PATIENCE_S = 120.0
 @dataclass
 class Fleet:
     """The programs of one run, each in a thread of its own; a killed program is replaced. `hooks(number)`: returns the hook that is called
-    at every call of program `number` (members first, then replacements).
+    at every call of program `number` (members first, then replacements). `members`: number of programs, 0 for one per worker; `errors`: the
+    errors that ended programs; `threads`: the membership that each program's thread holds.
     """
 
     job: Job
@@ -47,12 +48,12 @@ class Fleet:
         return self.job.model()
 
     def join(self) -> None:
-        """Wait until every program of the fleet has ended."""
+        """Wait until every program of the fleet has ended, at most 30 s for each."""
         for thread in list(self.threads):
             thread.join(timeout=30)
 
     def attempt(self) -> None:
-        """Start a fleet of programs for the next attempt of the run."""
+        """Announce the run to the fleet, and start its programs."""
         announce(
             self.job.clients.object_store, fleet="test", run=self.job.prepared.run, members=self.job.experiment.workers
         )
@@ -60,7 +61,9 @@ class Fleet:
             self._start()
 
     def await_end(self) -> None:
-        """Wait until the run is finished. Fails if all programs have ended before."""
+        """Wait until the run has its finished marker. Raises AssertionError after PATIENCE_S, or the last program's error if all programs
+        have ended without it.
+        """
         store, end_s = self.job.clients.object_store, time.monotonic() + PATIENCE_S
         while not store.exists(self.job.prepared.keys.finished_marker):
             assert time.monotonic() < end_s, f"the run did not end; errors so far: {self.errors}"
@@ -71,7 +74,9 @@ class Fleet:
             time.sleep(0.005)
 
     def begin(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Patch the membership of programs, so that this fleet knows which thread holds which lease, and prepare the members."""
+        """Patch the membership of programs, so that this fleet knows which thread holds which lease, and let state machines run as trees in
+        this process. Call once, before `attempt`.
+        """
         experiment, fleet = self.job.experiment, self
         self.members = self.members or experiment.workers
         claim, enter = Membership.claim, Membership.__enter__
@@ -106,7 +111,9 @@ class Fleet:
         thread.start()
 
     def _program(self, clients: WatchedClients) -> None:
-        """Serve the run as one program; if the program is killed, expire its lease and start a replacement."""
+        """Serve the run as one program, and collect its error in `errors`; if the program is killed, expire its lease and start a
+        replacement, unless `replaces` is False.
+        """
         program = architecture_of(self.job.experiment).program
         assert program is not None
         settings = ServingSettings(
@@ -126,7 +133,9 @@ class Fleet:
             self.errors.append(error)
 
     def _expire(self) -> None:
-        """Let the lease of this thread's program expire at once, also if the program died while it claimed the lease."""
+        """Let the lease of this thread's program expire immediately, also if the program died while it claimed the lease. Does nothing
+        unless `at_once`.
+        """
         me = self.leases.get(threading.current_thread())
         if me is None or not self.at_once:
             return
@@ -151,7 +160,7 @@ class Fleet:
 
 
 def member(job: Job, rank: int = 0, *, attempt: int = 0, look_s: float | None = None) -> Membership:
-    """Return a membership that holds a rank of the job's run. `look_s`: seconds between two looks at the lease, by default the settings'
+    """Return a membership that holds a rank of the job's run. `look_s`: seconds between two polls of the lease, by default the settings'
     own.
     """
     settings = ServingSettings(fleet="test", **({} if look_s is None else {"look_s": look_s}))
@@ -160,7 +169,7 @@ def member(job: Job, rank: int = 0, *, attempt: int = 0, look_s: float | None = 
 
 
 def only(program: int, hook: Hook) -> Callable[[int], Hook]:
-    """Return the hooks of a fleet in which one program has the given hook and the others have none."""
+    """Return the `hooks` of a fleet in which one program has the given hook and the others have none."""
     return lambda number: hook if number == program else silent
 
 

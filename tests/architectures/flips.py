@@ -20,7 +20,9 @@ REFUSED = ("where", "experiment.json", "decision")  # without them a run is anot
 
 
 def kept_objects(folder: Path, kind: str) -> dict[int, list[Path]]:
-    """Return the files of one kind in an unfinished run's folder by age: a state's by their round, the others' by their order."""
+    """Return the files of one kind in an unfinished run's folder by age, the oldest first: the age of a state is its round, that of other
+    files their position by time of change.
+    """
     kept = folder / UNFINISHED
     if kind == "where":
         return {0: [kept / kind]}
@@ -38,7 +40,9 @@ def kept_objects(folder: Path, kind: str) -> dict[int, list[Path]]:
 
 
 def victim_of(folder: Path, kind: str, age: str, rng: random.Random) -> Path:
-    """Return one of the files of a kind and an age in an unfinished run's folder, chosen by `rng`."""
+    """Return one of the files of a kind and an age in an unfinished run's folder, chosen by `rng`. `age`: a key of AGES; if there are fewer
+    ages, the oldest.
+    """
     found = kept_objects(folder, kind)
     ages = sorted(found)
     return rng.choice(found[ages[max(AGES[age], -len(ages))]])
@@ -76,9 +80,9 @@ def flip_and_judge(
     resume: Callable[[], RunFolder],
     whole: str,
 ) -> dict[str, Any]:
-    """Flip a bit of `victim`, resume the run and check the outcome. A file that is needed must be refused by name, with nothing changed;
-    without any other file the run must end with the bits of an undisturbed run, `whole`, and say what it did without. Returns the resumed
-    run's result, or None if the run was refused.
+    """Flip a bit of `victim`, resume the run and check the outcome. A kind in REFUSED must be refused by name, with nothing changed. With
+    any other damaged file the run must end with the bits of an undisturbed run, `whole`, and report the damage if it used the file. Returns
+    the resumed run's result, or {} if the run was refused.
     """
     damage(victim, rng)
     key, before = victim.relative_to(folder / UNFINISHED).as_posix(), contents(folder / UNFINISHED)
@@ -99,7 +103,7 @@ def flip_and_judge(
 
 
 def _is_noticed(path: Path, key: str) -> bool:
-    """Return True if a reader can notice damage to the file: a bit of a header's padding says nothing."""
+    """Return whether a reader notices damage to the file. Some bits change nothing, such as those of a header's padding."""
     body = path.read_bytes()
     try:
         if "/checkpoint/" in key:

@@ -90,7 +90,9 @@ class Proxy:
         self._client, self._hook = client, hook
 
     def __getattr__(self, name: str) -> Any:
-        """Return the client's attribute; a method is wrapped so that the hook is told of each call."""
+        """Return the client's attribute; a method is wrapped so that the hook is called before and after each call, except `with_traffic`
+        and `close`.
+        """
         method = getattr(self._client, name)
         if not callable(method) or name in ("with_traffic", "close"):
             return method
@@ -107,7 +109,9 @@ class Proxy:
 
 @dataclass
 class WatchedClients(MemoryClients):
-    """In-memory clients that report every call to `hook`. Their `stores` do not report, so that a test may read them afterwards."""
+    """In-memory clients that report every call to `hook`, as (before or after, name of the operation). Their `stores` do not report, so
+    that a test may read them afterwards.
+    """
 
     hook: Hook = silent
 
@@ -136,13 +140,15 @@ class WatchedClients(MemoryClients):
         return Proxy(super().bus(traffic), self._call)
 
     def _call(self, moment: str, operation: str) -> None:
-        """Tell the hook of a call."""
+        """Call the present hook."""
         self.hook(moment, operation)
 
 
 @dataclass
 class Job:
-    """An experiment whose data is stored in memory, ready to be run once."""
+    """An experiment whose data is stored in memory, ready to be run once. `clients`: watched clients of its stores; `prepared`: the
+    prepared run.
+    """
 
     experiment: Experiment
     clients: WatchedClients = field(init=False)
@@ -156,12 +162,12 @@ class Job:
         self.clients = WatchedClients(plain)
 
     def run(self) -> bytes:
-        """Run the whole tree, and return the bytes of the trained model."""
+        """Run the whole tree as attempt 0, and return the bytes of the trained model."""
         self.execute()
         return self.model()
 
     def execute(self, *, attempt: int = 0, **options: Any) -> None:
-        """Run the tree as an attempt of the run. `options`: further arguments of its context."""
+        """Run the tree as attempt number `attempt`. `options`: further arguments of its context."""
         tree = architecture_of(self.experiment).run
         assert tree is not None
         ctx = Context(Resources(self.clients), run=self.prepared.run, **options)
@@ -227,8 +233,9 @@ def count_changes(calls: Sequence[str]) -> int:
 
 
 class FailAt:
-    """A hook that raises `error` once, at the k-th call (0: never), before or after the call takes effect. Calls for heartbeats do not
-    count. `changes`: count only calls that change a store or a bus.
+    """A hook that raises `error` once, at the k-th call (0: never), before or after the call takes effect. `operations`: the calls counted
+    so far; `failed`: the operation that failed, or "". Calls for heartbeats do not count. `changes`: count only calls that change a store
+    or a bus.
     """
 
     def __init__(
@@ -253,7 +260,9 @@ class FailAt:
 
 
 class Beside:
-    """Additional attempts of `step` in threads of their own, beside those whose answers are used. Some of them wait at their k-th call."""
+    """The base of classes that run additional attempts of `step` in threads of their own, whose results are not used. `k`: call at which a
+    subclass stops an attempt; `outcomes`: of each ended attempt, its error or None. Sets the hook of `clients`.
+    """
 
     def __init__(self, step: str, k: int, clients: WatchedClients) -> None:
         self.step, self.k = step, k
@@ -263,7 +272,7 @@ class Beside:
         clients.hook = self._hook
 
     def _hook(self, moment: str, operation: str) -> None:
-        """Count a call of an attempt that this object started."""
+        """Count a call of an attempt that this object started, and pass it to `called`."""
         mine = getattr(self.local, "mine", None)
         if mine is not None and moment == "before":
             mine["calls"] += 1
@@ -274,7 +283,9 @@ class Beside:
         raise NotImplementedError
 
     def start(self, run: Callable[[Context], Event], ctx: Context, mine: dict[str, Any], *, then: str) -> None:
-        """Start an attempt in a thread and a context of its own. `then`: name of the event that is set when the attempt has ended."""
+        """Start an attempt in a thread and a context of its own. `then`: key of the event in `mine` that is set when the
+        attempt has ended.
+        """
 
         def attempt() -> None:
             """Run the step in a context of its own, and record the error that ends it, or None."""
@@ -292,7 +303,9 @@ class Beside:
         self.threads[-1].start()
 
     def finish(self) -> None:
-        """Wait until all attempts have ended. Fails if one of them ended with an error other than a refusal."""
+        """Wait until all attempts have ended, at most 60 s for each. Raises AssertionError if one of them still runs, or ended with an
+        error other than StaleAttempt or Refused.
+        """
         for thread in self.threads:
             thread.join(timeout=60)
         assert not any(thread.is_alive() for thread in self.threads)

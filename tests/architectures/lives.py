@@ -18,8 +18,8 @@ LONG = ("train", "supervise")
 
 
 def restarting(run: Callable[[Step, Context, Event], Event]) -> Callable[[Step, Context, Event], Event]:
-    """Return Step.run that treats a killed step as Lambda and Step Functions do: it runs again with the same event, in a context of its
-    own.
+    """Return a replacement for `run`, the function Step.run, that repeats a killed step as Lambda and Step Functions do: with the same
+    event, in a new context.
     """
 
     def attempt(step: Step, ctx: Context, event: Event) -> Event:
@@ -35,8 +35,9 @@ def restarting(run: Callable[[Step, Context, Event], Event]) -> Callable[[Step, 
 
 
 class ShortLives:
-    """A limit on the life of long invocations: each may read its clock `looks` times beyond the time that it reserves for leaving. The
-    clock advances a second at each reading, so an invocation leaves wherever the readings run out, mostly during a wait.
+    """A limit on the life of long invocations: each may read its clock `looks` times beyond the time `reserve_s` that it reserves for
+    leaving. The clock advances a second at each reading, so an invocation leaves wherever the readings run out. `events`: (step, event,
+    result) of each ended invocation.
     """
 
     def __init__(self, looks: int, *, reserve_s: float) -> None:
@@ -45,11 +46,11 @@ class ShortLives:
         self.events: list[tuple[str, Event, Event]] = []  # (step, event in, event out)
 
     def invocations(self, step: str, worker: int) -> int:
-        """Return how many invocations of the step a worker has had."""
+        """Return how many invocations of the step by a worker have ended."""
         return sum(name == step and event["worker"] == worker for name, event, _ in self.events)
 
     def wrap(self, run: Callable[[Step, Context, Event], Event]) -> Callable[[Step, Context, Event], Event]:
-        """Return Step.run with short invocations of the long steps."""
+        """Return a replacement for `run`, the function Step.run, that shortens the invocations of the steps in LONG."""
 
         def attempt(step: Step, ctx: Context, event: Event) -> Event:
             """Run a long step with a clock and deadline of its own, and record its event and result."""
@@ -85,10 +86,12 @@ class Hurry:
 
 
 def mortal(monkeypatch: pytest.MonkeyPatch, worker: int, clock: Hurry) -> Callable[..., Any]:
-    """Return a wrapper of Step.run by which `worker` dies for good in round 3. From then on the clock hurries."""
+    """Return a function that wraps Step.run so that every training invocation of `worker` fails with Unavailable in round 3. From the first
+    such failure on the clock hurries.
+    """
 
     def wrap(run: Callable[..., Event]) -> Callable[..., Event]:
-        """Return the step's function with a worker that fails in round 3."""
+        """Return the replacement for `run`."""
 
         def attempt(step: Step, ctx: Context, event: Event) -> Event:
             """Run the step; if it is the chosen worker's training, let it fail in round 3."""
@@ -111,7 +114,7 @@ def mortal(monkeypatch: pytest.MonkeyPatch, worker: int, clock: Hurry) -> Callab
 
 
 def twice(run: Callable[..., Event]) -> Callable[..., Event]:
-    """Return Step.run that runs every step twice and checks that both answers are equal."""
+    """Return a replacement for `run`, the function Step.run, that runs every step twice and checks that both results are equal."""
 
     def both(step: Step, ctx: Context, event: Event) -> Event:
         """Run the step twice, and return the second result. Fails if the two results differ."""

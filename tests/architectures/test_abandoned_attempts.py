@@ -25,12 +25,13 @@ JOIN_S = 120.0
 
 
 class Stopped(CrossoverError):
-    """The execution was stopped: nothing of it is invoked any more."""
+    """Raised in a step that is invoked after its execution was stopped."""
 
 
 class Abandoned:
-    """Attempt 0 is stopped at a random call. Each of its invocations, and each of its programs, stops at one of its next calls, and goes on
-    at a random call of attempt 1: as functions do that run on for up to 15 minutes, and instances that take their time to end.
+    """A source of delays that stops attempt 0 at a random call. Each of its invocations and programs is then held up at one of its next
+    calls, and continues at a random call of attempt 1, as functions and instances do that run on after the stop. `stopped`: set at the
+    stop; `resumed`: to be set when attempt 1 begins; `calls`: calls of an undisturbed run.
     """
 
     def __init__(self, job: Job, seed: int, *, calls: int) -> None:
@@ -50,6 +51,7 @@ class Abandoned:
         """
 
         def executed(step: Step, ctx: Context, event: Event) -> Event:
+            """Run the step as an invocation of its attempt. Raises Stopped for attempt 0 after the stop."""
             if event["attempt"] == 0 and self.stopped.is_set():
                 raise Stopped(step.name)
             return self._invoked(run, step, ctx, event, attempt=event["attempt"])
@@ -63,18 +65,19 @@ class Abandoned:
         return lambda step, ctx, event: self._invoked(run, step, ctx, event, attempt=int(self.resumed.is_set()))
 
     def _invoked(self, run: Any, step: Step, ctx: Context, event: Event, *, attempt: int) -> Event:
+        """Run the step, with the calls of this thread counted for a new invocation of that attempt."""
         with self._lock:
             self._local.mine = self._subject(attempt)
         return run(step, ctx, event)  # type: ignore[no-any-return]
 
     def program(self, attempt: int) -> Hook:
-        """Return the hook that is told of every call of a program which was started for this attempt."""
+        """Return the hook for all calls of a program that is started for this attempt."""
         mine = self._subject(attempt)
         return lambda moment, operation: self._called(mine, moment, operation)
 
     def _subject(self, attempt: int) -> dict[str, Any]:
-        """Return the state of a new execution or program: its attempt, how many calls it still makes before it may be held up, and whether
-        only writes hold it up. That is so for half of them, because what one looked up before a write may no longer be true then.
+        """Return the state of a new invocation or program: its attempt, how many calls it still makes before it is held up, and whether it
+        is held up only before writes. That is so for half of them, because what was checked before a write may no longer be true then.
         """
         writes = self._random.random() < 0.5
         resume = threading.Event()
@@ -83,6 +86,9 @@ class Abandoned:
         return {"attempt": attempt, "left": left, "writes": writes, "held": False, "resume": resume}
 
     def _called(self, mine: dict[str, Any] | None, moment: str, operation: str) -> None:
+        """Count a call of the invocation or program `mine`, and hold it up if it is due. Calls of attempt 1 let due ones of attempt 0
+        continue. A heartbeat is held up together with its program.
+        """
         if mine is None or moment != "before":
             return
         if threading.current_thread().name.startswith("heart"):
@@ -109,6 +115,7 @@ class Abandoned:
         resume.wait(timeout=JOIN_S)
 
     def release(self) -> None:
+        """Let all calls that are held up continue, and hold up none any more."""
         with self._lock:
             self._over = True
             for resume in self._all:
@@ -121,6 +128,7 @@ def executions(job: Job, attempts: Abandoned, monkeypatch: pytest.MonkeyPatch) -
     """
 
     def first() -> None:
+        """Run the first execution until it ends, however it ends, and mark it as stopped."""
         with suppress(CrossoverError):
             job.execute()
         attempts.stopped.set()
@@ -153,6 +161,7 @@ def resume(job: Job) -> None:
 
 
 def assert_nothing_left(job: Job) -> None:
+    """Check that the run has left no tensors, queues, checkpoints or evaluation claims."""
     assert job.tensor_keys() == []
     assert job.queues() == {}
     assert job.object_keys("checkpoint", "evaluating") == []
@@ -181,6 +190,7 @@ def programs(job: Job, attempts: Abandoned, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def assert_clean(fleet: Fleet) -> None:
+    """Check that all programs have ended without errors, and that the run has left nothing behind."""
     assert not any(thread.is_alive() for thread in fleet.threads)
     assert fleet.errors == []
     assert fleet.left_behind() == []
@@ -188,7 +198,9 @@ def assert_clean(fleet: Fleet) -> None:
 
 
 def experiment(architecture: str) -> Experiment:
-    """Programs run longer than the few rounds that they would have by default, so that some are stopped in the middle."""
+    """Return a small experiment of the architecture with three epochs. Programs get more rounds than by default, so that some are stopped
+    in the middle.
+    """
     longer: dict[str, Any] = {} if architecture in tree_architectures() else {"every": 1, "batch_size": 10}
     return small(architecture, epochs=3, **longer)
 
@@ -203,10 +215,12 @@ def test_an_attempt_that_has_begun_to_train_goes_on_though_one_before_it_conclud
     first, begun = steps(load(architecture))[0], list[Event]()
 
     def again() -> Event:
+        """Run the first step of attempt 1, and return its result."""
         event = first_event(job.prepared.run, workers=job.experiment.workers, attempt=1)
         return first.run(Context(Resources(job.clients), run=job.prepared.run), event)
 
     def concluded(*arguments: Any) -> None:
+        """Conclude the run; at the first call begin attempt 1 before that."""
         if not begun:
             begun.append(again())
         conclude(*arguments)

@@ -35,13 +35,14 @@ from tests.architectures.test_equality import assert_equal_to_reference
 
 @pytest.fixture
 def found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Put the additions where their modules would have them."""
+    """Register the optimizer, the rule and the codec of this page, as their modules would, for one test."""
     monkeypatch.setitem(OPTIMIZERS, LION.name, LION)
     monkeypatch.setitem(RULES, GEOMETRIC_MEDIAN.name, GEOMETRIC_MEDIAN)
     monkeypatch.setitem(CODECS, Sign.name, Sign)
 
 
 def validated(**sections: object) -> Experiment:
+    """Return the validated experiment of five SPIRT workers with these sections."""
     return validation.validate({"name": "small", "architecture": "spirt", "workers": 5, **sections})
 
 

@@ -39,7 +39,7 @@ FORMS = [
 
 
 def kind(form: str) -> str:
-    """Return a name of how an architecture of this form is deployed and run; forms with the same name are deployed and run alike."""
+    """Return a key for how an architecture of this form is deployed and run; forms with the same key are deployed and run alike."""
     name, _, on = form.replace("-", "_").partition(", ")
     return f"{load(name).alone} {'functions' if load(name).run and on in ('', 'function') else 'programs'}"
 
@@ -49,6 +49,7 @@ DEPLOYED = FORMS if WHOLE else [FORMS[index] for index in drawn([[kind(form)] fo
 
 @pytest.fixture(scope="module")
 def found() -> Iterator[Advice]:
+    """Yield the advice for a small experiment, searched among few candidates."""
     question, sizes, _ = subject.build_question(read(CONFIG / "all-reduce-s3.yaml", SMALL))
     with few_candidates():
         yield advise(question, Constraints(), sizes, processes=1, repetitions=5)
@@ -67,9 +68,7 @@ def written(found: Advice, form: str, path: Path) -> Experiment:
 
 
 def unsimulated(found: Advice, form: str) -> Candidate:
-    """Return any candidate of that form that would run. For forms of which the search has simulated none: of those that make other updates,
-    it simulates only candidates that may be on the front.
-    """
+    """Return a candidate of that form that would run, for forms of which the search has simulated none."""
     question, sizes, _ = subject.build_question(found.question.base)
     ways = candidates.list_candidates(
         question.base, samples=question.samples, prices=question.prices, least_mb=sizes.least_mb
@@ -81,6 +80,7 @@ def unsimulated(found: Advice, form: str) -> Candidate:
 
 
 def assert_trained(run: RunFolder) -> None:
+    """Check that the run is finished and complete, after one epoch."""
     assert run.result["outcome"] == "finished"
     assert run.result["incomplete"] == []
     assert [each["epoch"] for each in run.result["epochs"]] == [1]

@@ -20,6 +20,7 @@ EPOCHS = 3
 
 
 def experiment(architecture: str) -> Experiment:
+    """Return an experiment of three workers with checkpoints every two rounds and a timeout of 10 s."""
     found = small(architecture, workers=3, epochs=EPOCHS)
     return replace(found, functions=Functions(checkpoint_every=2, timeout_s=10))
 
@@ -35,6 +36,7 @@ def evaluations(
     evaluate = progress.evaluate
 
     def watched(ctx: Context) -> Any:
+        """Record the worker of this thread, call `first` with it, and evaluate."""
         with lock:
             begun.append(local.worker)
         first(local.worker)
@@ -42,6 +44,7 @@ def evaluations(
 
     def known(run: Callable[..., Any]) -> Callable[..., Any]:
         def attempt(step: Any, ctx: Context, event: Any) -> Any:
+            """Remember the step's worker for this thread, and run the step."""
             local.worker = event["worker"]
             return run(step, ctx, event)
 
@@ -68,6 +71,7 @@ def test_who_dies_evaluating_does_so_again(architecture: str, monkeypatch: pytes
     died = list[int]()
 
     def die(worker: int) -> None:
+        """Kill the first worker that evaluates, once."""
         if not died:
             died.append(worker)
             raise Killed
@@ -84,6 +88,7 @@ def test_who_dies_evaluating_for_good_is_replaced_and_removed(monkeypatch: pytes
     job, dead, clock = Job(experiment("mlless")), list[int](), Hurry(60)
 
     def die(worker: int) -> None:
+        """Let the first worker that evaluates fail at every try, and let the clock hurry from then on."""
         if not dead or worker in dead:
             dead[:] = [worker]
             clock.begin()

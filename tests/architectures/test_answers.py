@@ -27,12 +27,14 @@ OWN: dict[str, Any] = {"loss": "zoo:summed", "metric": Metric(name="zoo:right", 
 
 @pytest.fixture(autouse=True)
 def beside() -> None:
+    """Let experiments find the modules of the folder with zoo.py."""
     user_code.set_folders(Path(zoo.__file__).parent)
 
 
 def experiment_of(
     architecture: str, *, batch_size: int = 2, workers: int = 2, every: Any = 1, **training: Any
 ) -> Experiment:
+    """Return an experiment with a language model on sequences of which many have no answers (labels that count)."""
     settings: dict[str, Any] = {"learning_rate": 0.1, "momentum": 0.0, "epochs": 1, "model": "zoo:tied"} | training
     return Experiment(
         name="answers",

@@ -60,6 +60,7 @@ def test_a_decision_reads_what_is_new_since_the_last_one(monkeypatch: pytest.Mon
     get, read = MemoryObjectStore.get, Counter[str]()
 
     def counted(self: MemoryObjectStore, key: str) -> bytes:
+        """Count the read if it is of a record, and return the object."""
         read[key] += "/records/" in key
         return get(self, key)
 

@@ -28,17 +28,22 @@ SHORT_S = 30.0  # ten times what a disturbed run takes, and far below the librar
 
 
 def fleet(**settings: Any) -> Fleet:
+    """Return a fleet for the GPU architecture with a distributed exchange, two workers and three epochs. `settings`: further arguments of
+    `gpu`.
+    """
     return Fleet(Job(gpu(**{"workers": 2, "exchange": "distributed", "epochs": 3} | settings)))
 
 
 @pytest.fixture(scope="module")
 def undisturbed() -> bytes:
+    """Return the bytes of the model of an undisturbed run."""
     with pytest.MonkeyPatch.context() as patch:
         return fleet().run(patch)
 
 
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let fleets of this test wait for SHORT_S at most."""
     monkeypatch.setattr("tests.architectures.fleet.PATIENCE_S", SHORT_S)
 
 
@@ -72,16 +77,20 @@ def test_a_member_killed_at_any_call_is_replaced(rank: int, moment: str, undistu
 
 
 def killing(fleet: Fleet, rank: int, k: int, moment: str) -> Any:
+    """Return the `hooks` of a fleet by which the first program that holds this rank is killed at its k-th call, before or after it takes
+    effect.
+    """
     hook = FailAt(k, moment, Killed)
     return lambda number: of_rank(fleet, rank, hook)
 
 
 def of_rank(fleet: Fleet, rank: int, hook: Hook) -> Hook:
-    """Return a hook that passes on to `hook` the calls of the first program which holds this rank, in that program's thread. Which program
-    gets which rank is a matter of chance.
+    """Return a hook that passes on to `hook` the calls of the first program that holds this rank, in that program's thread. Which program
+    gets which rank is chance.
     """
 
     def told(moment: str, operation: str) -> None:
+        """Call `hook` if this thread's program is the rank's first holder."""
         member = fleet.threads.get(threading.current_thread())
         if member is not None and (member.rank, member.attempt) == (rank, 0):
             hook(moment, operation)
@@ -100,6 +109,7 @@ def test_a_replacement_waits_until_rank_0_has_noticed_the_loss(
     receive, broken = Collective.receive, Collective._broken
 
     def receive_late(self: Collective, own: Any, round: int, out: Any, *, exchange: int = 0) -> None:
+        """Receive a round; in round 2 kill rank 1, and let rank 0 wait until the replacement is there."""
         if round == 2 and not noticed.is_set():
             if self._member.rank == 1:
                 killed.set()
@@ -112,6 +122,8 @@ def test_a_replacement_waits_until_rank_0_has_noticed_the_loss(
         return broken(self, error)
 
     class Store(dist.TCPStore):
+        """A TCP store that reports when two connections were made after the kill."""
+
         def __init__(self, *arguments: Any, **named: Any) -> None:
             super().__init__(*arguments, **named)
             if killed.is_set():
@@ -120,6 +132,8 @@ def test_a_replacement_waits_until_rank_0_has_noticed_the_loss(
                 again.set()
 
     class Group(dist.ProcessGroupGloo):  # type: ignore[name-defined,misc]
+        """A process group that reports if it is made after the kill and before rank 0 has noticed it."""
+
         def __init__(self, *arguments: Any) -> None:
             if killed.is_set() and not noticed.is_set():
                 early.set()
@@ -149,6 +163,7 @@ def test_a_member_lost_after_the_last_round_is_replaced_by_one_that_meets_nobody
     victims = [rank]
 
     def leave_or_die(ctx: Context, member: Membership, exchange: Any) -> None:
+        """Leave the fleet; the victim is killed instead, once another member has left."""
         if member.rank in victims:
             victims.clear()
             assert left.wait(SHORT_S)
@@ -157,6 +172,7 @@ def test_a_member_lost_after_the_last_round_is_replaced_by_one_that_meets_nobody
         leave(ctx, member, exchange)
 
     def await_left(ctx: Context, member: Membership) -> None:
+        """Wait for the marker that the member leaves, then set `left`."""
         while not disturbed.job.clients.object_store.exists(ctx.keys.leaving_marker(member.rank)):
             threading.Event().wait(0.005)
         left.set()
@@ -179,6 +195,7 @@ def test_a_member_lost_while_the_last_round_is_evaluated_learns_of_the_end_while
     looking, victims = threading.Event(), [rank]
 
     def detect_or_die(self: peer._Peer) -> bool:
+        """Detect convergence; after the last round the victim is killed instead, and others wait until its replacement looks around."""
         if self._replica.round == self._replica.days.rounds:
             if self._member.rank in victims:
                 victims.clear()
@@ -187,6 +204,7 @@ def test_a_member_lost_while_the_last_round_is_evaluated_learns_of_the_end_while
         return detect(self)
 
     def looked_after(self: Meeting, missing: Any) -> bool:
+        """Check the waiting members, and report it if the victim has been killed."""
         looked = check_waiting(self, missing)
         if not victims:
             looking.set()
@@ -210,6 +228,7 @@ def test_a_former_rank_0_that_goes_while_one_connects_is_not_waited_for(monkeypa
     disturbed.job.clients.object_store.put(disturbed.job.prepared.keys.rendezvous, json.dumps(place).encode())
 
     def go() -> None:
+        """Accept one connection, close it and the socket, and report that."""
         former.accept()[0].close()
         former.close()
         gone.set()
@@ -238,6 +257,7 @@ def test_a_former_rank_0_that_writes_over_the_place_does_not_hide_it(monkeypatch
         late = json.dumps({"host": "127.0.0.1", "port": former.getsockname()[1], "token": "former"}).encode()
 
     def put_then_late(self: Any, key: str, data: Any) -> None:
+        """Store the object; the first rendezvous is replaced by a former rank 0's."""
         if key == keys.rendezvous:
             places.append(data)
             data = late if len(places) == 1 else data
@@ -267,16 +287,20 @@ def test_a_meeting_to_which_a_member_comes_back_begins_anew() -> None:
     stores: dict[int, Any] = {}
 
     def join(rank: int, attempt: int = 0) -> threading.Thread:
+        """Start a thread in which a member joins the meeting, and return the thread. The result goes to `stores` under its rank."""
         mine = member(job, rank, attempt=attempt, look_s=0.02)
         thread = threading.Thread(target=lambda: stores.update({rank: Meeting(ctx, mine).join()}), daemon=True)
         thread.start()
         return thread
 
     class Dying(Meeting):
+        """A meeting whose member dies after it has announced itself."""
+
         def _check_waiting(self, missing: Any) -> bool:
             raise Killed("having come")
 
     def place() -> dict[str, Any]:
+        """Wait until the rendezvous exists, and return its content."""
         while not job.clients.object_store.exists(ctx.keys.rendezvous):
             threading.Event().wait(0.005)
         found: dict[str, Any] = json.loads(job.clients.object_store.get(ctx.keys.rendezvous))

@@ -28,7 +28,7 @@ LONG = ["all_reduce", "scatter_reduce"]
 
 
 def compressed(architecture: str, name: str, **settings: int) -> Experiment:
-    """Return an experiment of three workers with unequal minibatches, whose exchange is the one that EXCHANGES calls `name`."""
+    """Return an experiment of three workers with unequal minibatches, whose exchange is EXCHANGES[name]."""
     exchange = EXCHANGES[name]
     return replace(small(architecture, workers=3, batch_size=7, **settings), exchange=exchange)
 
@@ -85,6 +85,7 @@ def test_a_run_that_is_resumed_goes_on_with_what_was_left_out() -> None:
     count = FailAt(3 * count_changes(undisturbed.calls) // 4, "before", Killed, changes=True)
 
     def hook(moment: str, operation: str) -> None:
+        """Count the call; raise Corrupt at the chosen call and at all later ones."""
         nonlocal stopped
         with contextlib.suppress(Killed):
             count(moment, operation)

@@ -38,11 +38,12 @@ EPOCHS, DRAWS = 4, range(6)
 
 
 def experiment(architecture: str) -> Experiment:
+    """Return a small experiment of EPOCHS epochs with checkpoints every two rounds."""
     return replace(small(architecture, epochs=EPOCHS), functions=Functions(checkpoint_every=2, timeout_s=10))
 
 
 def state_of(architecture: str) -> str:
-    """Return the name of the folder in a run's object store that holds the run's state."""
+    """Return the name of the folder that holds the run's state in its object store: "kept" or "checkpoint"."""
     return "kept" if load(architecture).state == "database" else "checkpoint"
 
 
@@ -54,6 +55,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path
     known: dict[str, tuple[Path, str]] = {}
 
     def of(architecture: str) -> tuple[Path, str]:
+        """Return (folder of the failed run, SHA-256 of the undisturbed model); both runs are made at the first call for the
+        architecture.
+        """
         if architecture not in known:
             folder = tmp_path_factory.mktemp(architecture)
             whole = sha(run_inline(experiment(architecture), folder / "whole", quietly))
@@ -67,13 +71,14 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path
 
 @contextmanager
 def told_in_time() -> Iterator[OnProgress]:
-    """Let no worker evaluate after an epoch before the progress of the previous epoch has been reported, so that each epoch's state is
-    kept. Yields the function that takes the reports.
+    """Within the block, let no worker make a decision after an epoch before the progress of the previous epoch has been reported, so that
+    each epoch's state is kept. Yields the function that takes the reports.
     """
     agree, told = agreement.create_decision, [threading.Event() for _ in range(EPOCHS + 1)]
     told[0].set()
 
     def waiting(ctx: Context, epoch: int, **options: Any) -> None:
+        """Wait until the previous epoch's progress was reported, then make the decision."""
         assert told[epoch - 1].wait(120)
         agree(ctx, epoch, **options)
 
@@ -87,7 +92,9 @@ def stored(folder: Path, kind: str) -> list[Path]:
 
 
 def named_and_as_it_was(architecture: str, folder: Path, whole: str, names: list[str]) -> None:
-    """Unless the bit was one that says nothing, such as one of a header's padding: then the run ends with the bits it was to end with."""
+    """Resume a damaged run, and check that it is refused by all `names`, with its files unchanged, or ends with the bits of `whole`. The
+    latter happens if the flipped bit has no meaning, such as one of a header's padding.
+    """
     before, told = contents(folder / "unfinished"), ""
     try:
         ended = sha(again(architecture, folder))
@@ -152,6 +159,7 @@ def test_where_none_is_whole_nothing_is_touched(
 
 
 def failed_job(architecture: str) -> Job:
+    """Return a job that failed in the evaluation after its third epoch."""
     job = Job(experiment(architecture))
     with failing_at(3), pytest.raises(CrossoverError):
         job.run()
@@ -228,6 +236,7 @@ def test_a_damaged_minibatch_is_named_and_the_rest_stays(architecture: str, tmp_
     staged: dict[str, bytes] = {}
 
     def spoilt(*arguments: object, **named: object) -> PreparedRun:
+        """Prepare the run, then flip a bit of one minibatch, behind its header. Records the key, and all staged data as they were then."""
         prepared = prepare(*arguments, **named)  # type: ignore[arg-type]
         objects = prepared.objects
         rank = rng.randrange(asked.workers)

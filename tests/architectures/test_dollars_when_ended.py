@@ -27,6 +27,7 @@ pytestmark = pytest.mark.deep
 
 
 def experiment(architecture: str, epochs: int) -> Experiment:
+    """Return an experiment of four workers on all digits."""
     training = Training(model="small_cnn", epochs=epochs, batch_size=60, learning_rate=0.05)
     return replace(small(architecture, workers=4), training=training, data=Data(dataset="digits"))
 

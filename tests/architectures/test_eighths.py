@@ -36,7 +36,7 @@ CONTRACT = {"functions": 95, "config": 15}  # lines, at most, of a parameter ser
 
 @dataclass(frozen=True)
 class Eighth:
-    """`name` in a copy of the tree."""
+    """An additional architecture in a copy of the project. `name`: the architecture; `tree`: folder of the copy."""
 
     name: str
     tree: Path
@@ -46,8 +46,8 @@ class Eighth:
         return f"config/{self.name.replace('_', '-')}.yaml"
 
     def python(self, *arguments: str, status: int = 0) -> str:
-        """Run `python arguments` in the tree and return what it prints on standard output; on standard error too, if it must fail.
-        `status`: the expected exit status.
+        """Run `python arguments` in the copy and return what it prints on standard output; on standard error too, if it must fail.
+        `status`: the expected exit status, else AssertionError.
         """
         environment = {**os.environ, "PYTHONPATH": str(self.tree)}
         command = [sys.executable, *arguments]
@@ -56,10 +56,11 @@ class Eighth:
         return done.stdout + (done.stderr if status else "")
 
     def crossover(self, *arguments: str) -> str:
+        """Run a command of `crossover` in the copy, and return its output with all spaces and line breaks replaced by single spaces."""
         return " ".join(self.python("-m", "crossover.cli", *arguments).split())
 
     def passes(self, files: list[str], only: str) -> None:
-        """Run the project's own tests of architectures in these files, those of this architecture that match `only`, and assert that they
+        """Run the project's own tests of architectures in these files, those of this architecture that match `only`, and check that they
         pass and that each file has one.
         """
         named = [f"tests/architectures/{file}.py" for file in files]
@@ -70,6 +71,7 @@ class Eighth:
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a copy of the project to which the architectures of tests/eighths are added."""
     made = tmp_path_factory.mktemp("tree")
     for name in (*TREE, "requirements.txt"):
         if (ROOT / name).is_dir():

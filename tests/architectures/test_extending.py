@@ -12,6 +12,7 @@ CONSOLES = ["architecture"]
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
+    """Return a copy of the project's packages and configuration, which the test may change."""
     for package in ("crossover", "functions", "peers", "stacks", "cdk", "config"):
         shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
     return tmp_path

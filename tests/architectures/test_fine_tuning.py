@@ -45,19 +45,25 @@ WAYS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture
 def base(tmp_path: Path) -> Weights:
-    """Write a file with the weights below the head of `zoo:transformer`, which differ from those that the run's seed would draw."""
+    """Write a file with the weights below the head of `zoo:transformer`, which differ from those that the run's seed would draw, and return
+    its reference.
+    """
     torch.manual_seed(7)
     state = zoo.transformer(zoo.CLASSES, ()).state_dict()
     return written(tmp_path / "base.safetensors", {n: v for n, v in state.items() if not n.startswith(HEAD)})
 
 
 def written(path: Path, tensors: dict[str, Tensor]) -> Weights:
+    """Write tensors to a safetensors file, let experiments find files in its folder, and return the reference to it with its SHA-256."""
     save_file(tensors, path)
     user_code.set_folders(Path(zoo.__file__).parent, path.parent)
     return Weights(file=path.name, sha256=hashlib.sha256(path.read_bytes()).hexdigest())
 
 
 def tuned(base: Weights, way: str = "adapters", architecture: str = "all-reduce", **training: Any) -> Experiment:
+    """Return an experiment that fine-tunes `zoo:transformer` from the base weights. `way`: what is trained, a key of WAYS; `training`:
+    further settings.
+    """
     settings: dict[str, Any] = {"epochs": EPOCHS, "batch_size": 8, "learning_rate": 0.05, "momentum": 0.9}
     return Experiment(
         name="tuned",
@@ -74,7 +80,7 @@ def tuned(base: Weights, way: str = "adapters", architecture: str = "all-reduce"
 
 
 def forget() -> None:
-    """As in a process that has read nothing yet."""
+    """Forget the base weights that this process has read, as if it were a new process."""
     runtime.state().pop("bases", None)
 
 
@@ -92,14 +98,17 @@ def test_what_is_trained_alone_travels_and_each_process_reads_the_base_once(
     elements, copied, get = Vector.elements, memory._copy_vector, memory.MemoryObjectStore.get
 
     def seen(vector: Vector) -> int:
+        """Record the vector's size in bytes, and return its number of elements."""
         sizes.add(vector.data.nbytes)
         return elements.fget(vector)  # type: ignore[attr-defined,no-any-return]
 
     def copy(vector: Vector) -> Vector:
+        """Record the vector's size in bytes, and return its copy."""
         sizes.add(vector.data.nbytes)
         return copied(vector)
 
     def read(store: memory.MemoryObjectStore, key: str) -> bytes:
+        """Record the key, and return the object."""
         reads.append(key)
         return get(store, key)
 
@@ -118,7 +127,7 @@ def test_what_is_trained_alone_travels_and_each_process_reads_the_base_once(
 
 
 class Beside(nn.Module):
-    """Hu et al. 2021, in three lines."""
+    """A low-rank adapter beside a frozen linear layer, written independently of the project (Hu et al. 2021)."""
 
     def __init__(self, layer: nn.Linear) -> None:
         super().__init__()
@@ -210,6 +219,7 @@ def test_a_base_in_half_precision_stays_so_and_is_loaded_once(base: Weights, tmp
 
 
 def changed(base: dict[str, Tensor], **named: Tensor | None) -> dict[str, Tensor]:
+    """Return the tensors with some replaced, added or, if None, removed. `named`: by name, with "__" for each dot."""
     found = {**base, **{name.replace("__", "."): value for name, value in named.items()}}
     return {name: value for name, value in found.items() if value is not None}
 

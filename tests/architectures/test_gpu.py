@@ -21,6 +21,9 @@ from tests.architectures.harness import Job, small
 
 
 def gpu(**settings: Any) -> Experiment:
+    """Return a small experiment of the GPU architecture with one instance per worker. `settings`: arguments of `small`, and `exchange` of
+    the GPU section.
+    """
     exchange = settings.pop("exchange", "s3")
     experiment = small("gpu", **{"every": 1, "batch_size": 10} | settings)
     return replace(experiment, gpu=replace(experiment.gpu, exchange=exchange, instances=experiment.workers))

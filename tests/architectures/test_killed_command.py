@@ -39,6 +39,9 @@ EARLIER = ("result.json", "metrics.jsonl", "model.safetensors", "report.html")
 def command(
     folder: Path, out: Path, *options: str, on: str = "inline", at: int = 0
 ) -> subprocess.CompletedProcess[str]:
+    """Run `crossover run` on mine.yaml of the folder, killed at its `at`-th touch of `out` (0: never), and return the ended process. The
+    last line that it prints, unless killed, is the number of touches.
+    """
     given = ["run", str(folder / "mine.yaml"), "--on", on, *options]
     code = [sys.executable, "-c", KILLED, str(at), str(out), *given]
     return subprocess.run(code, capture_output=True, text=True, check=False)
@@ -96,7 +99,9 @@ def test_killed_at_a_touch_of_its_folder(moment: int, undisturbed: tuple[Path, i
 
 @pytest.fixture(scope="module", params=["spirt", "all_reduce", "p2p_instance"] if WHOLE else ["spirt"])
 def on_local(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
-    """As `undisturbed`, of a first run on this machine's local cloud."""
+    """Return a folder with an experiment and a finished run of it on this machine's local cloud, and how often that run touched
+    the folder.
+    """
     folder = tmp_path_factory.mktemp(request.param)
     written(folder)
     ended = command(folder, folder / "out", "--out", str(folder / "out"), on="local")

@@ -34,7 +34,7 @@ CONTRIBUTION = {"all_reduce": "/1/1/average", "scatter_reduce": "/1/1/chunk/0"} 
 
 
 def long(architecture: str, **settings: Any) -> Experiment:
-    """Return an experiment of six rounds in three epochs, with a checkpoint every two rounds and the shortest time-out that is allowed."""
+    """Return an experiment of three epochs, with a checkpoint every two rounds and the shortest timeout that is allowed."""
     experiment = small(architecture, epochs=3, **settings)
     return replace(experiment, functions=Functions(checkpoint_every=2, timeout_s=10))
 
@@ -59,7 +59,7 @@ def test_invocations_that_end_anywhere_go_on_with_the_same_bits(
 
 
 class Remembering(SynchronousWorker):
-    """Keeps a vector of its own: how many rounds it has applied."""
+    """A worker with additional state of its own: the number of rounds that it has applied, which must equal its round."""
 
     def __init__(self, invocation: Invocation, exchange: Any) -> None:
         super().__init__(invocation, exchange)
@@ -69,6 +69,7 @@ class Remembering(SynchronousWorker):
         return {"applied": self.applied}
 
     def apply(self, combined: Any) -> None:
+        """Check that all earlier rounds were applied, then apply this one and count it."""
         assert int(self.applied) == self.invocation.round
         super().apply(combined)
         self.applied += 1
@@ -92,6 +93,7 @@ def test_progress_renews_the_budget_of_retries(architecture: str, member: int, m
     deaths, save = list[int](), Journal.save
 
     def saved(journal: Any, position: Position, *rest: Any) -> None:
+        """Save the checkpoint; if it is the first of its position and of `member`, kill the process."""
         new = not position.minibatch and position not in journal._kept
         save(journal, position, *rest)
         if new and journal._worker == member:
@@ -99,6 +101,8 @@ def test_progress_renews_the_budget_of_retries(architecture: str, member: int, m
             raise Killed
 
     def retried(run: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a replacement for Step.run that reports a kill as an error that is retried."""
+
         def attempt(step: Any, ctx: Context, event: Any) -> Any:
             try:
                 return run(step, ctx, event)
@@ -125,6 +129,7 @@ def test_an_attempt_whose_share_another_did_only_collects(architecture: str, mon
     paused, resume = threading.Event(), threading.Event()
 
     def hook(moment: str, operation: str) -> None:
+        """Count the creates of this thread's attempt. The second attempt pauses before its third; the first is killed after its second."""
         role = getattr(local, "role", None)
         if role is None or operation != "create":
             return
@@ -136,11 +141,17 @@ def test_an_attempt_whose_share_another_did_only_collects(architecture: str, mon
             raise Killed
 
     def two_attempts(run: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a replacement for Step.run by which worker 0's first invocation is run twice at the same time."""
+
         def attempt(step: Any, ctx: Context, event: Any) -> Any:
+            """Run the second attempt, which pauses while the first one runs, and return its result."""
             if step.name != "train" or event["worker"] != 0 or event["round"]:
                 return run(step, ctx, event)
 
             def first() -> None:
+                """Once the second attempt pauses, run the first one until its kill, wait until its contribution is deleted, and let the
+                second continue.
+                """
                 assert paused.wait(60)
                 local.role, local.creates = "first", 0
                 with contextlib.suppress(Killed), ctx.child() as own:
@@ -202,6 +213,8 @@ def test_the_s3_channel_gives_the_same_bits_and_never_lists(architecture: str, m
     steps: dict[str, Counter[str]] = {}
 
     def counting(run: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a replacement for Step.run that adds each step's operations to `steps`."""
+
         def counted(step: Any, ctx: Context, event: Any) -> Any:
             result = run(step, ctx, event)
             counts = steps.setdefault(step.name, Counter())
@@ -252,7 +265,7 @@ def test_local_steps_are_the_same_with_an_invocation_for_each_minibatch() -> Non
 
 
 class Counting:
-    """Calls of the tensor store that took effect, and the payload bytes of each worker's steps."""
+    """Counters of the tensor store's calls that took effect, and by worker the payload (bytes out, bytes in) of its training step."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -260,6 +273,8 @@ class Counting:
         self.bytes: dict[int, tuple[int, int]] = {}
 
     def wrap(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a replacement for `run`, the function Step.run, that records the bytes of each training step."""
+
         def counted(step: Any, ctx: Context, event: Any) -> Any:
             result = run(step, ctx, event)
             if step.name == "train":
@@ -283,12 +298,14 @@ def test_bytes_and_requests_equal_the_closed_form(
     successful: Counter[str] = Counter()
 
     class Store:
-        """Counts what succeeded: a get that finds nothing is a poll."""
+        """A store that counts the calls that succeeded: a get that finds nothing is a poll, and raises."""
 
         def __init__(self, store: Any) -> None:
             self._store = store
 
         def __getattr__(self, name: str) -> Any:
+            """Return a function that calls the store's method and counts the call if it does not raise."""
+
             def call(*arguments: Any, **named: Any) -> Any:
                 result = getattr(self._store, name)(*arguments, **named)
                 with counting.lock:
@@ -327,6 +344,7 @@ def test_41_steps_leave_no_key_and_memory_stays_bounded(architecture: str) -> No
     store, most = job.clients.tensor_stores[0], 0
 
     def watch(moment: str, operation: str) -> None:
+        """Record the largest number of vectors in the store."""
         nonlocal most
         most = max(most, len(store._vectors))
 
@@ -351,6 +369,7 @@ def test_a_thousand_steps_need_no_more_memory_than_forty(architecture: str) -> N
         store, peak, lock = job.clients.tensor_stores[0], [0], threading.Lock()
 
         def watch(moment: str, operation: str, store: Any = store, peak: list[int] = peak, lock: Any = lock) -> None:
+            """Record the largest number of bytes in the store."""
             with lock:
                 peak[0] = max(peak[0], sum(vector.data.nbytes for vector in list(store._vectors.values())))
 
@@ -364,12 +383,13 @@ def test_a_thousand_steps_need_no_more_memory_than_forty(architecture: str) -> N
 
 
 def spoil(job: Job, key_end: str, change: Callable[[Vector], Vector | None]) -> None:
-    """Let the job's hook replace, once, each vector whose key ends in `key_end`, right after it was stored. `change`: makes the new vector
-    of the stored one; None deletes it.
+    """Set the job's hook so that the first vectors found whose key ends in `key_end` are replaced right after they were stored; later ones
+    stay. `change`: makes the new vector of the stored one, or returns None to delete it.
     """
     store, done = job.clients.tensor_stores[0], []
 
     def hook(moment: str, operation: str) -> None:
+        """Change the matching vectors after a create, the first time that there are any."""
         if moment != "after" or operation != "create" or done:
             return
         for key, vector in list(store._vectors.items()):
@@ -385,10 +405,12 @@ def spoil(job: Job, key_end: str, change: Callable[[Vector], Vector | None]) -> 
 
 
 def cut(vector: Vector) -> Vector:
+    """Return the vector without its last 4 bytes."""
     return replace(vector, data=memoryview(bytes(vector.data[:-4])))
 
 
 def with_nan(vector: Vector) -> Vector:
+    """Return the vector with a NaN as its first float32 value."""
     return replace(vector, data=memoryview(b"\x00\x00\xc0\x7f" + bytes(vector.data[4:])))
 
 

@@ -41,12 +41,14 @@ def mlless(
     steps: int | None = None,
     **settings: Any,
 ) -> Experiment:
+    """Return an experiment of MLLess. `every`: rounds between checkpoints; `settings`: fields of MLLess."""
     experiment = small("mlless", workers=workers, epochs=epochs, batch_size=batch_size, steps=steps)
     experiment = replace(experiment, functions=Functions(checkpoint_every=every, timeout_s=10))
     return experiment.with_settings(MLLess(**settings))
 
 
 def floats(model: bytes) -> memoryview:
+    """Return the model's bytes as float32 values."""
     return memoryview(model).cast("f")
 
 
@@ -68,19 +70,25 @@ def replicas(job: Job, round: int) -> list[bytes]:
 
 
 def words_given(job: Job) -> Callable[[], list[words.Word]]:
-    """Return a function that returns every word that the supervisor has given in the run to come, in order."""
+    """Return a function that returns every word (decision of the supervisor about a step) given until then, in order. Replaces
+    `job.clients.tensors` to record them.
+    """
     seen = dict[str, Vector]()
     tensors = type(job.clients).tensors
 
     def client(experiment: Experiment, worker: int, traffic: Any) -> Any:
+        """Return the worker's tensor store, with words recorded."""
         proxy = tensors(job.clients, experiment, worker, traffic)
         plain = proxy.create
 
         class Watched:
+            """A tensor store that records the first vector created under each key of a word."""
+
             def __getattr__(self, name: str) -> Any:
                 return getattr(proxy, name)
 
             def create(self, key: str, vector: Vector) -> bool:
+                """Record the vector if it is a word, and create it."""
                 if key.endswith("/expected"):
                     seen.setdefault(key, Vector(vector.kind, memoryview(bytes(vector.data)), dtype=vector.dtype))
                 return bool(plain(key, vector))
@@ -132,6 +140,8 @@ def test_the_filter_saves_bytes_and_still_learns_something(monkeypatch: pytest.M
         job, moved, lock = Job(mlless(threshold=threshold)), [0], threading.Lock()
 
         def wrap(run: Callable[..., Any], moved: list[int] = moved, lock: threading.Lock = lock) -> Callable[..., Any]:
+            """Return a replacement for Step.run that adds up the bytes sent to the tensor store."""
+
             def counted(step: Any, ctx: Context, event: Any) -> Any:
                 result = run(step, ctx, event)
                 with lock:
@@ -208,6 +218,10 @@ def test_announcements_that_come_twice_late_or_never_change_nothing(monkeypatch:
     plain = type(job.clients).bus
 
     class Untidy:
+        """A bus that holds each member's announcement back until its next one, and then delivers it twice; the last one is
+        never delivered.
+        """
+
         def __init__(self, bus: Any) -> None:
             self._bus = bus
 
@@ -215,6 +229,7 @@ def test_announcements_that_come_twice_late_or_never_change_nothing(monkeypatch:
             return getattr(self._bus, name)
 
         def arrive(self, barrier: str, **where: Any) -> None:
+            """Hold the announcement, and deliver the member's previous one twice."""
             with lock:
                 before = held.get(where["member"])
                 held[where["member"]] = where
@@ -252,6 +267,7 @@ def test_a_worker_that_leaves_with_an_error_is_removed_at_once(monkeypatch: pyte
     get = type(store).get
 
     def refused(asked: object, key: str) -> bytes:
+        """Return the object. Raises CrossoverError for the one minibatch."""
         if key == minibatch:
             raise CrossoverError("no minibatch for this worker")
         return get(asked, key)  # type: ignore[arg-type]
@@ -282,6 +298,7 @@ def test_an_update_that_cannot_be_read_is_left_out_by_all_and_its_sender_removed
     store, done = job.clients.tensor_stores[0], []
 
     def hook(moment: str, operation: str) -> None:
+        """Damage the chosen update as soon as it is in the store, once."""
         for key, vector in list(store._vectors.items()):
             if key.endswith("/1/2/update") and not done:
                 assert vector.kind is VectorKind.SPARSE
@@ -300,11 +317,13 @@ SCALING_IN = {"threshold": 0.3, "min_workers": 2, "knee_window_s": 0.001, "knee_
 
 
 def slow(monkeypatch: pytest.MonkeyPatch, count: Callable[[int], None] = lambda samples: None) -> Callable[..., Any]:
-    """Return a wrapper of Step.run by which worker 1 computes far more slowly than the machine does. `count`: called with the samples of
-    every gradient.
+    """Return a wrapper of Step.run by which worker 1 needs 0.1 s more for each gradient. `count`: called with the samples of every
+    gradient.
     """
 
     def wrap(run: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the replacement for `run`."""
+
         def attempt(step: Any, ctx: Context, event: Any) -> Any:
             if step.name == "train":
                 compute = ctx.learner.compute_gradient
@@ -333,6 +352,7 @@ def test_past_the_knee_the_slowest_worker_is_sent_home_and_its_residual_kept(mon
         computed, lock = [0], threading.Lock()
 
         def count(samples: int, computed: list[int] = computed, lock: Any = lock) -> None:
+            """Add up the samples of all gradients."""
             with lock:
                 computed[0] += samples
 

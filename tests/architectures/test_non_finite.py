@@ -29,6 +29,7 @@ RULES = {
 
 
 def attacked(architecture: str, aggregation: Aggregation, *attackers: int, epochs: int = 1) -> Experiment:
+    """Return an experiment of five workers with this aggregation, of which `attackers` send non-finite gradients."""
     experiment = small(architecture, workers=5, epochs=epochs)
     return replace(experiment, aggregation=aggregation, faults=Faults(attack="non_finite", workers=attackers))
 
@@ -76,12 +77,15 @@ def test_the_reference_refuses_too(architecture: str) -> None:
 
 
 class DyingBeforeItCombines:
-    """Everywhere, the n-th combining of the run does not begin: whom to drop is agreed by then."""
+    """A patch by which the n-th combination of gradients in the run raises `error` before it begins; by then the workers to drop have been
+    agreed.
+    """
 
     def __init__(self, n: int, error: type[BaseException], monkeypatch: pytest.MonkeyPatch) -> None:
         self.count, self.lock = 0, threading.Lock()
 
         def applied(*arguments: Any) -> Any:
+            """Count the combination; raise the error at the n-th, else combine."""
             with self.lock:
                 self.count += 1
                 hit = self.count == n

@@ -35,8 +35,8 @@ WORKERS = 3
 
 
 def experiment(architecture: str) -> Experiment:
-    """Return an experiment of three workers with ragged minibatches. It is called after its architecture, because the stacks of several
-    experiments exist side by side.
+    """Return an experiment of three workers with ragged minibatches. Its name contains the architecture, because the stacks of several
+    experiments exist at the same time.
     """
     found = small(architecture, workers=WORKERS, epochs=2, batch_size=8)
     return replace(
@@ -50,7 +50,9 @@ def experiment(architecture: str) -> Experiment:
 def deployed(
     request: pytest.FixtureRequest, cloud: LocalCloud, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:
-    """Deploy the stacks of one architecture, yield its name, and delete them but for the shared ones, which stay for the next."""
+    """Deploy the stacks of one architecture, yield its name, and delete the stacks afterwards, except the shared ones, which stay for the
+    next one.
+    """
     architecture: str = request.param
     with standing(cloud, experiment(architecture), tmp_path_factory.mktemp("assembly")):
         yield architecture
@@ -61,7 +63,7 @@ def run(cloud: LocalCloud, architecture: str, out: Path) -> RunFolder:
 
 
 def calls(records: list[Mapping[str, Any]]) -> Counter[tuple[Any, ...]]:
-    """Return how often each (step, worker, epoch, round, minibatch) succeeded; a poll counts once, however often it was repeated."""
+    """Return how often each (step, worker, epoch, round, minibatch) succeeded; repeated polls count once."""
     found = Counter(
         (r["step"], r["worker"], r["epoch"], r["round"], r["minibatch"]) for r in records if r["outcome"] == "ok"
     )
@@ -69,7 +71,7 @@ def calls(records: list[Mapping[str, Any]]) -> Counter[tuple[Any, ...]]:
 
 
 def order(records: list[Mapping[str, Any]], worker: int) -> list[tuple[int, str]]:
-    """Return a worker's (round, step) by time, where parallel minibatches and repeated polls count as one."""
+    """Return a worker's (round, step) by time; consecutive equal ones, such as parallel minibatches and repeated polls, count as one."""
     mine = sorted((r for r in records if r["worker"] == worker and r["epoch"]), key=lambda r: float(r["started_at"]))
     listed = [(r["round"], r["step"]) for r in mine]
     return [each for n, each in enumerate(listed) if n == 0 or each != listed[n - 1]]
@@ -106,20 +108,21 @@ def test_the_budget_ends_a_run_that_nobody_follows(
 
 @contextmanager
 def killing(cloud: LocalCloud, seed: int, *, kills: int) -> Iterator[list[str]]:
-    """Environments die by SIGKILL while the block runs: the first as it is given its invocation, others at random moments.
-
-    So one is killed however short the run is, and at most `kills` are.
+    """Kill at most `kills` function environments while the block runs: the first one when it gets its invocation, others at random moments.
+    Yields the list of the killed functions' names, which grows.
     """
     rng, over, killed, first = random.Random(seed), threading.Event(), list[str](), threading.Lock()
     undisturbed = Environment.run
 
     def run(environment: Environment, *arguments: Any, **named: Any) -> InvocationOutcome:
+        """Kill the environment if it is the first one, then run the invocation in it."""
         if first.acquire(blocking=False):
             killed.append(environment.function.name)
             environment.kill()
         return undisturbed(environment, *arguments, **named)
 
     def loop() -> None:
+        """Kill random environments, at random intervals, until the block or the number of kills ends."""
         while len(killed) < kills and not over.wait(rng.uniform(0.05, 0.6)):
             name = kill_random(cloud.lambdas, rng)
             if name:

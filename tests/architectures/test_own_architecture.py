@@ -78,11 +78,12 @@ FILES = {f"my_package/{name}.py" for name in ("__init__", "mine", "names", "arit
 
 @pytest.fixture
 def config(tmp_path: Path) -> Iterator[Callable[..., Path]]:
-    """Yield a function that writes an experiment and the modules of `my_package`, and returns the experiment's path. Its `changed`: texts
-    of modules that differ, by name.
+    """Yield a function that writes an experiment and the modules of `my_package`, and returns the experiment's path. `changed`: texts of
+    modules that differ, by name.
     """
 
     def write(architecture: str = "my_package.mine", **changed: str) -> Path:
+        """Write the modules and the experiment, and forget the modules that were loaded from another folder."""
         texts = {"__init__": "", "names": 'NAME = "mine"\n', "mine": MINE, "arithmetic": ARITHMETIC, **changed}
         (tmp_path / "study" / "my_package").mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():

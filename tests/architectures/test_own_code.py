@@ -89,11 +89,13 @@ def write(folder: Path, *, architecture: str = "all_reduce", **changed: str) -> 
 
 @pytest.fixture(autouse=True)
 def _forgotten() -> Iterator[None]:
+    """Reset the folders of user code after each test."""
     yield
     user_code.set_folders()
 
 
 def crossover(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run the installed `crossover` command in the folder, without PYTHONPATH, and return the ended process."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     command = [str(Path(sys.executable).parent / "crossover"), *arguments]
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)

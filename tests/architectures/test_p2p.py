@@ -26,6 +26,7 @@ from tests.architectures.trained import assert_equal_to_reference, trained
 
 
 def p2p(experiment: Experiment, **settings: Any) -> Experiment:
+    """Return the experiment with these fields of its p2p section."""
     return replace(experiment, p2p=replace(experiment.p2p, **settings))
 
 
@@ -41,7 +42,7 @@ def test_functions_that_average_give_the_same_bits(part_bytes: int, monkeypatch:
 
 
 class Received(bytearray):
-    """A body read from a store, whose end of life shows."""
+    """A body read from an object store, to which weak references are possible, so that a test sees when it is freed."""
 
 
 @pytest.mark.slow
@@ -56,6 +57,7 @@ def test_many_batches_take_two_vectors_of_memory(average_in: str, monkeypatch: p
     get = store.get
 
     def remember(self: Any, key: str) -> Any:
+        """Return the object. A gradient that a program reads is returned as a `Received`, and counted among those alive."""
         nonlocal most, read
         found = get(self, key)
         if not key.startswith(job.prepared.keys.peer_work) or "/model" in key:
@@ -69,6 +71,7 @@ def test_many_batches_take_two_vectors_of_memory(average_in: str, monkeypatch: p
         return found
 
     def in_function() -> bool:
+        """Return whether the call comes from the code of a Lambda function."""
         frame = sys._getframe()
         while frame is not None:
             if frame.f_globals.get("__name__") == "functions.p2p_serverless":
@@ -96,6 +99,7 @@ def test_with_compression_the_replicas_stay_equal(compression: dict[str, Any], m
     agree = agreement.create_decision
 
     def remember(ctx: Any, epoch: int, **named: Any) -> None:
+        """Record the replica's model, then make the decision."""
         models.append(bytes(ctx.learner.model))
         agree(ctx, epoch, **named)
 
@@ -116,6 +120,7 @@ def test_with_compression_the_replicas_stay_equal(compression: dict[str, Any], m
 
 
 def faulty(architecture: str) -> Experiment:
+    """Return the small experiment that the tests with faults use."""
     return p2p(small(architecture, batch_size=10, every="epoch" if architecture == "p2p_serverless" else 1))
 
 
@@ -123,6 +128,7 @@ def faulty(architecture: str) -> Experiment:
 
 
 def failures(job: Job) -> dict[str, str]:
+    """Return the cause of each failure that the programs recorded, by the last part of its key."""
     store, keys = job.clients.object_store, job.prepared.keys
     return {key.removeprefix(keys.failures): json.loads(store.get(key))["cause"] for key in store.list(keys.failures)}
 
@@ -164,6 +170,7 @@ def test_the_others_say_who_gave_up(monkeypatch: pytest.MonkeyPatch) -> None:
     broken = False
 
     def hook(moment: str, operation: str) -> None:
+        """Raise MemoryError at the first message to a mailbox."""
         nonlocal broken
         if operation == "replace" and not broken:
             broken = True
@@ -198,6 +205,7 @@ def test_a_function_killed_between_two_parts_stores_the_others_when_it_is_tried_
     put_new = store.put_new
 
     def put_new_or_die(self: Any, key: str, data: Any) -> bool:
+        """Create the object. Raises Unavailable the first time that the key has the chosen ending."""
         if key.endswith(kind) and not killed:
             killed.append(key)
             raise Unavailable("the function is gone")
@@ -230,6 +238,7 @@ def test_a_peer_that_wakes_up_when_all_is_over_leaves_nothing(place: str, monkey
     first, over = threading.Lock(), threading.Event()
 
     def fall_asleep(replica: Replica, *arguments: Any, **named: Any) -> None:
+        """Take the optimizer step; the first peer to do so then waits until the run is finished."""
         step(replica, *arguments, **named)
         if first.acquire(blocking=False):
             member = fleet.threads[threading.current_thread()]
@@ -238,12 +247,14 @@ def test_a_peer_that_wakes_up_when_all_is_over_leaves_nothing(place: str, monkey
             assert over.wait(timeout=60)
 
     def heart(moment: str, operation: str) -> None:
+        """Hold up the heartbeat of the peer that sleeps."""
         if threading.current_thread().name in asleep:
             over.wait(timeout=60)
 
     put_new = type(store).put_new
 
     def put_new_and_tell(self: Any, key: str, data: Any) -> bool:
+        """Create the object, and wake the peer if it is the marker of the finished run."""
         created = put_new(self, key, data)
         if key == keys.finished_marker:
             over.set()
@@ -264,6 +275,7 @@ def test_troubles_with_a_checkpoint_between_them_are_forgotten(monkeypatch: pyte
     arrivals = 0
 
     def hook(moment: str, operation: str) -> None:
+        """Raise Unavailable at every second arrival at a barrier."""
         nonlocal arrivals
         if moment == "before" and operation == "arrive":
             arrivals += 1
@@ -283,6 +295,7 @@ def test_troubles_without_a_checkpoint_between_them_end_a_program(monkeypatch: p
     tries, send = 0, Gathering.send
 
     def never_round_1(gathering: Gathering, own: Any, round: int, *, exchange: int = 0) -> None:
+        """Send the contribution; for rank 0 in round 1 raise Unavailable instead, and count the tries."""
         nonlocal tries
         if gathering._member.rank == 0 and round == 1:
             tries += 1
@@ -309,6 +322,7 @@ def test_what_lies_in_the_bucket_does_not_grow_with_the_rounds(
     most = dict.fromkeys((keys.bodies, keys.peer_work, keys.checkpoints), 0)
 
     def look(moment: str, operation: str) -> None:
+        """Record the largest number of objects below each prefix."""
         for prefix in most:
             most[prefix] = max(most[prefix], len(store.list(prefix)))
 
@@ -323,6 +337,7 @@ def test_what_lies_in_the_bucket_does_not_grow_with_the_rounds(
 
 
 def digits(config: str, tmp_path: Path, **overrides: Any) -> float:
+    """Return the final validation metric of a configuration's run in this process. `overrides`: settings, with "__" for each dot."""
     from crossover.running import run_inline
     from crossover.validation import load
 
@@ -351,13 +366,18 @@ def test_digits_reach_95_percent(config: str, overrides: dict[str, str], tmp_pat
 
 
 class Laggard:
-    """Rank 0 sends round r only once rank 1 has sent round 10 r, or its last: too late for its gradients to count."""
+    """A patch of sending by which rank 0 sends round r only after rank 1 has sent round 10 r, or its last one. So its gradients come too
+    late to count.
+    """
 
     def __init__(self, *, rounds: int) -> None:
         self.last, self.sent, self.changed = rounds - 1, -1, threading.Condition()
 
     def wrap(self, send: Any) -> Any:
+        """Return a replacement for `send`, the function that sends to mailboxes."""
+
         def wait_and_send(mailboxes: Any, own: Any, round: int, *, exchange: int = 0) -> None:
+            """Send the contribution, as rank 0 only once rank 1 is far enough."""
             rank = mailboxes._member.rank
             with self.changed:
                 if rank == 0:
@@ -385,6 +405,7 @@ def test_asynchronous_digits_reach_95_percent_without_a_laggard(
 @pytest.mark.deep
 def test_four_bits_cost_at_most_one_point(tmp_path: Path) -> None:
     def mean(**overrides: Any) -> float:
+        """Return the mean of the final metric over three seeds."""
         return (
             sum(digits("p2p-instance", tmp_path, seed=seed, training__epochs=20, **overrides) for seed in (1, 2, 3)) / 3
         )

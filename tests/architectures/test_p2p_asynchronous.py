@@ -24,11 +24,13 @@ from tests.architectures.harness import FailAt, Job, Killed, small
 
 
 def asynchronous(*, workers: int = 3, epochs: int = 3, **p2p: Any) -> Experiment:
+    """Return an experiment of asynchronous peers that exchange after each minibatch. `p2p`: further fields of its p2p section."""
     experiment = small("p2p_instance", workers=workers, epochs=epochs, batch_size=10, every=1)
     return replace(experiment, p2p=replace(experiment.p2p, mode="asynchronous", **p2p))
 
 
 def records(job: Job) -> list[dict[str, Any]]:
+    """Return the records of the run's successful epochs."""
     store = job.clients.object_store
     found = [json.loads(store.get(key)) for key in store.list(job.prepared.keys.records)]
     return [record for record in found if record["outcome"] == "ok"]
@@ -44,6 +46,9 @@ def applied(job: Job) -> dict[int, list[tuple[int, int, int]]]:
 
 
 def assert_invariants(job: Job, *, limit: int, reuse: bool = False) -> None:
+    """Check that no peer applied its own gradients, gradients older than `limit` rounds, or older ones of a peer after newer ones. `reuse`:
+    whether the same one may be applied again.
+    """
     for reader, listed in applied(job).items():
         newest: dict[int, int] = {}
         for round, peer, version in listed:
@@ -105,7 +110,9 @@ def test_a_gradient_of_another_model_is_left_out_and_said(monkeypatch: pytest.Mo
     shown, send = threading.Event(), LatestMailboxes.send
 
     def send_second(mailboxes: LatestMailboxes, own: Contribution, round: int, *, exchange: int = 0) -> None:
-        """Rank 0 waits for nobody here, and would be through before there is anything to refuse."""
+        """Send the contribution; the other peer sends one that is too short, and rank 0 waits for that first, since it would otherwise end
+        before.
+        """
         if mailboxes._member.rank == 0:
             assert shown.wait(timeout=60)
         else:
@@ -145,7 +152,7 @@ def test_peers_that_are_ahead_are_not_waited_for(seen: int, waits: bool, monkeyp
     """Every gradient on show was averaged in an earlier round: those who showed them may be waiting for this peer's."""
 
     class Waited(Exception):
-        """Nothing new came at the first look."""
+        """Raised instead of a pause: nothing new had come at the first poll."""
 
     def wait(_: float, *, calm_s: float) -> None:
         raise Waited
@@ -186,6 +193,7 @@ def test_a_message_that_came_late_over_a_newer_one_is_replaced_while_one_waits()
         bus.replace(mailbox, late)
 
         def look(_: float, *, calm_s: float) -> None:
+            """Replace a pause: when the newer message is back in the mailbox, let the other peer send round 4. Fails after 10 pauses."""
             nonlocal looks
             looks += 1
             assert looks < 10, "both wait for ever"
@@ -210,6 +218,7 @@ def surviving(job: Job, rank: int, *, value: float) -> Context:
 
 
 def assert_outcome_is_the_models(job: Job) -> None:
+    """Check that the digest and the loss in the run's outcome are those of its final model."""
     store, keys = job.clients.object_store, job.prepared.keys
     outcome, model = json.loads(store.get(keys.outcome)), job.model()
     assert outcome["parameters_sha256"] == hashlib.sha256(model).hexdigest()
@@ -226,6 +235,7 @@ def test_two_survivors_that_conclude_side_by_side_say_what_is_so(pause: str, mon
     step, paused = getattr(progress, pause), list[Context]()
 
     def stop(ctx: Context, *arguments: Any) -> Any:
+        """Take the step; at the first call let the other survivor publish its result before."""
         if not paused:
             paused.append(ctx)
             ending._publish_as_result(second, 1)

@@ -27,6 +27,9 @@ ARCHITECTURES = ["p2p_instance", "p2p_serverless", "gpu"]
 
 
 def experiment(architecture: str) -> Experiment:
+    """Return an experiment of eight epochs with WORKERS workers. Its name contains the architecture, because the stacks of several
+    experiments exist at the same time.
+    """
     found = small(architecture, workers=WORKERS, epochs=8, batch_size=8)
     return replace(
         found,
@@ -40,6 +43,7 @@ def experiment(architecture: str) -> Experiment:
 def deployed(
     request: pytest.FixtureRequest, cloud: LocalCloud, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:
+    """Deploy the stacks of one architecture, yield its name, and delete the stacks afterwards, except the shared ones."""
     architecture: str = request.param
     with standing(cloud, experiment(architecture), tmp_path_factory.mktemp("assembly")):
         yield architecture
@@ -61,6 +65,7 @@ def test_programs_end_at_their_budget(
 
 
 def fleet(architecture: str) -> str:
+    """Return the name of the fleet that runs the architecture's programs."""
     return f"crossover-{experiment(architecture).name}-fleet"
 
 
@@ -81,6 +86,7 @@ def killing(cloud: LocalCloud, name: str, seed: int, *, kills: int) -> Iterator[
     rng, over, killed = random.Random(seed), threading.Event(), list[int]()
 
     def loop() -> None:
+        """Kill random programs: the first as soon as one runs, then one every 2 to 5 s."""
         while len(killed) < kills and not over.wait(rng.uniform(2.0, 5.0) if killed else 0.05):
             running = programs(cloud.fleets, name)
             if running:

@@ -32,6 +32,7 @@ EPOCHS = 3
 
 
 def experiment(architecture: str, exchange: Exchange | None = None) -> Experiment:
+    """Return a small experiment of EPOCHS epochs with checkpoints every two rounds."""
     found = small(architecture, epochs=EPOCHS)
     return replace(found, exchange=exchange or found.exchange, functions=Functions(checkpoint_every=2, timeout_s=10))
 
@@ -41,15 +42,17 @@ def quietly(progress: Progress) -> None:
 
 
 def sha(result: Any) -> str:
+    """Return the SHA-256 of the run's final model."""
     return str(result.result["final"]["parameters_sha256"])
 
 
 @contextmanager
 def failing_at(epoch: int) -> Iterator[None]:
-    """Let the evaluation that follows `epoch` fail, for every worker, while the block runs."""
+    """Let the decision after `epoch` raise RunFailed, for every worker, while the block runs."""
     agree = agreement.create_decision
 
     def failing(ctx: Context, at: int, **options: Any) -> None:
+        """Make the decision. Raises RunFailed for the chosen epoch."""
         if at == epoch:
             raise RunFailed("the disk is full")
         agree(ctx, at, **options)
@@ -75,6 +78,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def failed_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of an AllReduce run that failed after its second epoch; it is not to be changed."""
     folder = tmp_path_factory.mktemp("failed")
     fail("all_reduce", folder)
     return folder
@@ -108,6 +112,7 @@ def test_a_failed_run_is_gone_on_with_to_the_same_bits(
         gradient = gradients.compute_gradient
 
         def counted(ctx: Context, event: Any, batch: Any) -> Any:
+            """Record the epoch of the gradient, and compute it."""
             computed.append(event["epoch"])
             return gradient(ctx, event, batch)
 
@@ -223,7 +228,7 @@ def test_another_version_is_named(failed: Path, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.fixture
 def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a copy of the project's sources, which the test may change and which runs take for their own."""
+    """Return a copy of the project's sources, which the test may change. Runs take it for the project's own code."""
     for part in ("crossover", "functions", "peers"):
         shutil.copytree(
             preparing.ROOT / part, tmp_path / "sources" / part, ignore=shutil.ignore_patterns("__pycache__")

@@ -101,6 +101,7 @@ def test_several_baselines_run_one_after_another_and_resume_where_they_stood(tmp
     calls = list[tuple[str, str, bool]]()
 
     def run(each: Experiment, folder: Path, unfinished: object) -> RunFolder:
+        """Record the call instead of a run, and return an empty run folder."""
         calls.append((each.name, folder.name, unfinished is not None))
         return RunFolder.__new__(RunFolder)
 
@@ -131,6 +132,7 @@ def test_a_spot_instance_that_is_taken_away_saves_between_two_checkpoints_and_no
     update = Replica.advance
 
     def announce_interruption(replica: Replica, *given: Any, **named: Any) -> None:
+        """Record the round and update the replica; after round 3 mark the instance as about to be taken away."""
         rounds.append(replica.round)
         update(replica, *given, **named)
         if replica.round == 3:

@@ -29,6 +29,9 @@ def test_the_pages_commands_print_what_it_says(tmp_path: Path, number: int) -> N
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder with the files that the page shows, after a run of its script diabetes.py; it is the working folder and that of user
+    code.
+    """
     monkeypatch.chdir(tmp_path)
     written(PAGE, tmp_path)
     run("python diabetes.py", tmp_path)
@@ -51,5 +54,6 @@ def test_both_train_where_the_page_says(folder: Path, where: str, name: str, arc
 
 
 def reference(experiment: Experiment) -> str:
+    """Return the SHA-256 of the model that one process trains."""
     resolved = architecture_of(experiment.architecture).resolve(experiment)
     return hashlib.sha256(train_reference(resolved, load(resolved))[0]).hexdigest()

@@ -29,6 +29,9 @@ ADAPTIVE = ("frozen_first_layer", "adapters")  # by AdamW; the others by SGD wit
 
 
 def experiment_of(name: str, architecture: str, seed_: int, *, data: str = "rows", **training: Any) -> Experiment:
+    """Return an experiment with a model and a data set of zoo.py. `name`: the model; `seed_`: the experiment's seed; `training`: further
+    settings.
+    """
     settings: dict[str, Any] = {"learning_rate": 0.1, "momentum": 0.9, "weight_decay": 1e-3}
     settings |= (ADAMW if name in ADAPTIVE else {}) | training
     return Experiment(
@@ -44,23 +47,27 @@ def experiment_of(name: str, architecture: str, seed_: int, *, data: str = "rows
 
 @pytest.fixture(autouse=True)
 def beside() -> None:
+    """Let experiments find the modules of the folder with zoo.py."""
     user_code.set_folders(Path(zoo.__file__).parent)
 
 
 def norms_of(module: nn.Module) -> list[nn.BatchNorm1d]:
+    """Return the module's BatchNorm layers that are in training mode."""
     return [each for each in module.modules() if isinstance(each, nn.BatchNorm1d) and each.training]
 
 
 def pooled(statistics: list[list[Tensor]]) -> tuple[list[Tensor], list[Tensor]]:
-    """Means and variances by layer, of what each worker's minibatch had of both."""
+    """Return the mean over the workers of each layer's means, and of its variances. `statistics`: of each worker, mean and variance of each
+    layer in turn.
+    """
     means = [cast(Tensor, sum(each) / WORKERS) for each in zip(*statistics, strict=True)]
     return means[::2], means[1::2]
 
 
 @cache
 def plain(name: str, seed_: int) -> nn.Module:
-    """Train the model in a plain PyTorch loop over all workers' minibatches. BatchNorm's statistics move, in each step, by the mean of the
-    workers' minibatches.
+    """Train the model in a plain PyTorch loop over all workers' minibatches, once per process, and return it. BatchNorm's statistics move,
+    in each step, by the mean of the workers' minibatches.
     """
     build, data = zoo.TRAINED[name]
     experiment = experiment_of(name, "all-reduce", seed_, data=data)
@@ -104,7 +111,7 @@ def plain(name: str, seed_: int) -> nn.Module:
 
 
 def judged(module: nn.Module, experiment: Experiment) -> tuple[float, float]:
-    """Loss and accuracy over all answers of the validation set, in one pass."""
+    """Return loss and accuracy over all answers of the validation set, in one pass."""
     dataset = load(experiment)
     with torch.inference_mode():
         module.eval()
@@ -115,6 +122,7 @@ def judged(module: nn.Module, experiment: Experiment) -> tuple[float, float]:
 
 
 def state_of(module: nn.Module) -> dict[str, Tensor]:
+    """Return the module's state_dict without BatchNorm's counters of minibatches."""
     return {name: value for name, value in module.state_dict().items() if not name.endswith("num_batches_tracked")}
 
 

@@ -15,8 +15,8 @@ from tests.architectures.harness import Hook, Job, Killed, silent
 
 @dataclass(frozen=True)
 class Trained:
-    """A run that was trained to its end. `model`: bytes of the trained model; `calls`: data plane operations of the run of its tree, or of
-    the program that made the most.
+    """A run that was trained to its end. `model`: bytes of the trained model; `calls`: names of the data plane's operations in the run of
+    its tree, or by the program that made the most; `all_calls`: number of operations of the whole run.
     """
 
     model: bytes
@@ -29,8 +29,8 @@ _RUNS: dict[str, Trained] = {}
 
 
 def trained(experiment: Experiment) -> Trained:
-    """Return the finished run of an experiment, trained once per process, after a check that nothing is left of it but
-    what a result needs.
+    """Return the finished run of an experiment, trained once per process. Raises AssertionError if the run left anything behind but its
+    results.
     """
     name = repr(experiment)
     if name not in _RUNS:
@@ -42,8 +42,9 @@ def trained(experiment: Experiment) -> Trained:
 
 
 def run(job: Job, hooks: Callable[[int], Hook] = lambda number: silent) -> bytes:
-    """Run the job as a tree, or as programs in threads of their own, and return the bytes of the trained model. `hooks(number)`: hook that
-    is told of a program's calls.
+    """Run the job as a tree, or as programs in threads of their own, and return the bytes of the trained model. `hooks(number)`: returns
+    the hook for the calls of program `number`. Raises AssertionError if tensors are left, or a program ended with an error other than
+    Killed.
     """
     if architecture_of(job.experiment).run is not None:
         job.clients.hook = hooks(0)

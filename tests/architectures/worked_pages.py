@@ -26,7 +26,9 @@ def written(page: str, folder: Path) -> list[str]:
 
 
 def words(line: str) -> str:
-    """Return a line of output without what depends on the machine: figures, their width, line breaks, the training loss."""
+    """Return a line of output with its numbers replaced by 0, its spaces normalized and the training loss removed, so that it does not
+    depend on the machine.
+    """
     return " ".join(re.sub(r"\d[\d.,]*", "0", re.sub("  loss [0-9.]+", "", line)).split())
 
 
@@ -40,7 +42,7 @@ def run(command: str, folder: Path) -> str:
 
 
 def check(console: str, folder: Path) -> None:
-    """Run the commands of a console block in `folder`, and check that each line that the block shows is printed."""
+    """Run the commands of a console block in `folder`, and check that each line that the block shows is printed, in this order."""
     printed: list[str] = []
     for line in console.splitlines():
         if line.startswith("$ "):

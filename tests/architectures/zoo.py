@@ -93,6 +93,7 @@ class Flat(nn.Sequential):
     """Layers that are applied to inputs flattened to (N, 32)."""
 
     def forward(self, inputs: Tensor) -> Tensor:
+        """Apply the layers to the flattened inputs."""
         found: Tensor = super().forward(inputs.flatten(1))
         return found
 
@@ -114,43 +115,53 @@ class Attention(nn.Module):
         self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(PLACES))
 
     def forward(self, inputs: Tensor) -> Tensor:
+        """Return the attention's output, in the shape of the inputs."""
         found: Tensor = self.heads(inputs, inputs, inputs, attn_mask=self.mask, need_weights=False)[0]
         return found
 
 
 def attention(classes: int, shape: Shape) -> nn.Module:
+    """Build a model with masked self-attention."""
     return Model(Attention())
 
 
 def transformer(classes: int, shape: Shape) -> nn.Module:
+    """Build a model with one encoder layer of a transformer, with dropout."""
     return Model(nn.TransformerEncoderLayer(WIDTH, 2, 16, dropout=0.2, batch_first=True))
 
 
 def gru(classes: int, shape: Shape) -> nn.Module:
+    """Build a model with a GRU."""
     return Model(nn.GRU(WIDTH, 8, batch_first=True))
 
 
 def lstm(classes: int, shape: Shape) -> nn.Module:
+    """Build a model with an LSTM of two layers, with dropout between them."""
     return Model(nn.LSTM(WIDTH, 8, num_layers=2, dropout=0.2, batch_first=True))
 
 
 def convolution(classes: int, shape: Shape) -> nn.Module:
+    """Build a model with a convolution and pooling."""
     return Model(nn.Sequential(nn.Conv1d(PLACES, 6, 3, padding=1), nn.ReLU(), nn.MaxPool1d(1)))
 
 
 def group_norm(classes: int, shape: Shape) -> nn.Module:
+    """Build a model with a convolution and group normalization."""
     return Model(nn.Sequential(nn.Conv1d(PLACES, 6, 1), nn.GroupNorm(2, 6), nn.GELU()))
 
 
 def layer_norm(classes: int, shape: Shape) -> nn.Module:
+    """Build a model with layer normalization."""
     return Model(nn.Sequential(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WIDTH), nn.SiLU()))
 
 
 def instance_norm(classes: int, shape: Shape) -> nn.Module:
+    """Build a model with instance normalization that keeps no statistics."""
     return Model(nn.Sequential(nn.InstanceNorm1d(PLACES, affine=True), nn.Linear(WIDTH, WIDTH), nn.Tanh()))
 
 
 def dropout(classes: int, shape: Shape) -> nn.Module:
+    """Build a model with dropout and a PReLU."""
     return flat(nn.Linear(32, 16), nn.Dropout(0.5), nn.PReLU())
 
 
@@ -206,6 +217,7 @@ def pruned(classes: int, shape: Shape) -> nn.Module:
 
 
 def weight_norm(classes: int, shape: Shape) -> nn.Module:
+    """Build a model with a layer whose weight is normalized by a parametrization."""
     return flat(parametrizations.weight_norm(nn.Linear(32, 16)), nn.ReLU())
 
 
@@ -298,17 +310,19 @@ def body_in_evaluation(classes: int, shape: Shape) -> nn.Module:
 
 
 def batch_norm(classes: int, shape: Shape) -> nn.Module:
+    """Build a model with batch normalization of the usual momentum."""
     return Model(nn.Sequential(nn.Flatten(), nn.Linear(32, 16), nn.BatchNorm1d(16), nn.ReLU()), 16)
 
 
 def frozen_batch_norm_in_training(classes: int, shape: Shape) -> nn.Module:
-    """Return a model whose BatchNorm is frozen by requires_grad alone: its statistics train, as in torch."""
+    """Build a model whose BatchNorm is frozen by requires_grad alone: its statistics train, as in torch."""
     model = batch_norm(classes, shape)
     model.get_submodule("body").requires_grad_(False)
     return model
 
 
 def frozen_first_layer(classes: int, shape: Shape) -> nn.Module:
+    """Build a model whose first layer is frozen."""
     return flat(nn.Linear(32, 16).requires_grad_(False), nn.ReLU(), nn.Linear(16, 16), nn.ReLU())
 
 
@@ -326,11 +340,12 @@ class Adapted(nn.Module):
 
 
 def adapters(classes: int, shape: Shape) -> nn.Module:
+    """Build a model with a low-rank adapter."""
     return flat(Adapted())
 
 
 def perceptron(classes: int, shape: Shape) -> nn.Module:
-    """Return a perceptron for images of any size."""
+    """Build a perceptron for images of any size."""
     return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), 16), nn.Tanh(), nn.Linear(16, classes))
 
 
@@ -352,6 +367,7 @@ class Language(nn.Module):
         self.head.weight = self.words.weight
 
     def forward(self, tokens: Tensor) -> Tensor:
+        """Return the logits, (N, words, places)."""
         logits: Tensor = self.head(self.body(self.words(tokens))[0])
         return logits.transpose(1, -1)
 
@@ -362,6 +378,7 @@ def tied(classes: int, shape: Shape) -> nn.Module:
 
 
 def embedding_with_padding(classes: int, shape: Shape) -> nn.Module:
+    """Build a model of tokens whose embedding has a padding index, which gets no gradient."""
     return nn.Sequential(nn.Embedding(WORDS, WIDTH, padding_idx=0), nn.Conv1d(PLACES, PLACES, 1), Last())
 
 
@@ -379,10 +396,12 @@ class Last(nn.Linear):
 
 
 def instance_norm_with_statistics(classes: int, shape: Shape) -> nn.Module:
+    """Build a model with instance normalization that keeps running statistics."""
     return Model(nn.Sequential(nn.InstanceNorm1d(PLACES, track_running_stats=True), nn.Linear(WIDTH, WIDTH)))
 
 
 def spectral_norm(classes: int, shape: Shape) -> nn.Module:
+    """Build a model with spectral normalization, which changes its buffers in each pass."""
     return flat(parametrizations.spectral_norm(nn.Linear(32, 16)))
 
 
@@ -394,6 +413,7 @@ class Codebook(nn.Module):
         self.register_buffer("codes", torch.randn(5, 32))
 
     def forward(self, inputs: Tensor) -> Tensor:
+        """Return the code nearest to each input; in training, move the first chosen code."""
         chosen = torch.cdist(inputs, self.codes).argmin(1)
         if self.training:
             self.codes[chosen[0]] = 0.9 * self.codes[chosen[0]] + 0.1 * inputs[0].detach()
@@ -401,10 +421,12 @@ class Codebook(nn.Module):
 
 
 def codebook(classes: int, shape: Shape) -> nn.Module:
+    """Build a model with a `Codebook`."""
     return flat(nn.Linear(32, 32), Codebook(), nn.Linear(32, 16))
 
 
 def observer(classes: int, shape: Shape) -> nn.Module:
+    """Build a model with an observer of quantization, which records the smallest and largest values."""
     return flat(nn.Linear(32, 16), MinMaxObserver())
 
 
@@ -416,11 +438,13 @@ class Counting(nn.Module):
         self.steps = 0
 
     def forward(self, inputs: Tensor) -> Tensor:
+        """Count the call, and return the inputs times a factor that grows up to the tenth call."""
         self.steps += 1
         return inputs * min(1.0, self.steps / 10)
 
 
 def step_counter(classes: int, shape: Shape) -> nn.Module:
+    """Build a model with a `Counting` layer."""
     return flat(nn.Linear(32, 16), Counting())
 
 
@@ -432,6 +456,7 @@ class Remembering(nn.Module):
         self.past: list[Tensor] = []
 
     def forward(self, inputs: Tensor) -> Tensor:
+        """Return the inputs plus the mean of the previous minibatch; in training, keep this one's outputs."""
         found = inputs + sum(each.mean(0) for each in self.past)
         if self.training:
             self.past = [found.detach()]
@@ -439,6 +464,7 @@ class Remembering(nn.Module):
 
 
 def remembering(classes: int, shape: Shape) -> nn.Module:
+    """Build a model with a `Remembering` layer."""
     return flat(nn.Linear(32, 16), Remembering())
 
 
@@ -450,12 +476,14 @@ class Scaled(nn.Module):
         self.scale: Tensor | None = None
 
     def forward(self, inputs: Tensor) -> Tensor:
+        """Return the inputs divided by the scale, which the first call sets."""
         if self.scale is None:
             self.scale = inputs.detach().std()
         return inputs / self.scale
 
 
 def scale_of_the_first_minibatch(classes: int, shape: Shape) -> nn.Module:
+    """Build a model with a `Scaled` layer."""
     return flat(nn.Linear(32, 16), Scaled())
 
 
@@ -477,6 +505,7 @@ class Centred(nn.Module):
         self.centre, self.begun = nn.Parameter(torch.zeros(16)), False
 
     def forward(self, inputs: Tensor) -> Tensor:
+        """Return the inputs minus the centre, which the first call sets."""
         if not self.begun:
             self.centre.data.copy_(inputs.mean(0))
             self.begun = True
@@ -484,10 +513,12 @@ class Centred(nn.Module):
 
 
 def centre_of_the_first_minibatch(classes: int, shape: Shape) -> nn.Module:
+    """Build a model with a `Centred` layer."""
     return flat(nn.Linear(32, 16), Centred())
 
 
 def embedding_with_a_largest_norm(classes: int, shape: Shape) -> nn.Module:
+    """Build a model with a `Clipped` embedding, which torch rescales in each pass."""
     return flat(Clipped())
 
 
@@ -499,6 +530,7 @@ class Kept(nn.Module):
         self.waves: Tensor | None = None
 
     def forward(self, inputs: Tensor) -> Tensor:
+        """Return the inputs times the constant, and keep the inputs."""
         if self.waves is None:
             self.waves = torch.arange(16.0).cos()
         self.seen = inputs.detach()
@@ -506,6 +538,7 @@ class Kept(nn.Module):
 
 
 def waves_when_first_called(classes: int, shape: Shape) -> nn.Module:
+    """Build a model with a `Kept` layer."""
     return flat(nn.Linear(32, 16), Kept())
 
 
@@ -517,6 +550,7 @@ def gradient_hook(classes: int, shape: Shape) -> nn.Module:
 
 
 def post_accumulate_hook(classes: int, shape: Shape) -> nn.Module:
+    """Build a model with a hook that is called after a gradient was accumulated."""
     layer = nn.Linear(32, 16)
     layer.weight.register_post_accumulate_grad_hook(lambda parameter: None)
     return flat(layer)
@@ -543,6 +577,7 @@ def cumulative_momentum(classes: int, shape: Shape) -> nn.Module:
 
 
 def all_frozen(classes: int, shape: Shape) -> nn.Module:
+    """Build a model in which nothing is trained."""
     return flat(nn.Linear(32, 16)).requires_grad_(False)
 
 
@@ -561,11 +596,13 @@ class Twice(nn.Module):
         self.norm = nn.BatchNorm1d(16)
 
     def forward(self, inputs: Tensor) -> Tensor:
+        """Apply the normalization twice, with a tanh between."""
         found: Tensor = self.norm(self.norm(inputs).tanh())
         return found
 
 
 def norm_used_twice(classes: int, shape: Shape) -> nn.Module:
+    """Build a model that applies one normalization twice."""
     return flat(nn.Linear(32, 16), Twice())
 
 
@@ -573,11 +610,13 @@ class Depth(Twice):
     """A layer with stochastic depth (Huang et al. 2016): its normalization is left out of some passes."""
 
     def forward(self, inputs: Tensor) -> Tensor:
+        """Return the inputs themselves in training with a minibatch of 8, else their normalization."""
         found: Tensor = inputs if self.training and len(inputs) == 8 else self.norm(inputs)
         return found
 
 
 def norm_left_out(classes: int, shape: Shape) -> nn.Module:
+    """Build a model with stochastic depth around its normalization."""
     return flat(nn.Linear(32, 16), Depth())
 
 
@@ -590,6 +629,7 @@ class Idle(nn.Linear):
 
 
 def idle_parameter(classes: int, shape: Shape) -> nn.Module:
+    """Build a model with a parameter that does not affect its output."""
     return flat(Idle())
 
 
@@ -641,11 +681,13 @@ class Sided(Language):
     """A language model that returns its logits with the places first, and beside them values that belong to no sample."""
 
     def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor, float]:  # type: ignore[override]
+        """Return (logits with the places first, a mean that belongs to no sample, 0)."""
         logits = super().forward(tokens)
         return logits.permute(2, 0, 1), logits.square().mean(), 0.0
 
 
 def sided(classes: int, shape: Shape) -> nn.Module:
+    """Build a model that returns several outputs."""
     return Sided()
 
 
