@@ -14,7 +14,7 @@ from crossover.experiment import Experiment
 from crossover.learning.batches import Batch
 from crossover.learning.samples import Dataset
 from crossover.learning.staging import Minibatches, plan_staging
-from crossover.training.checkpoints import Checkpoint, optimizer_of
+from crossover.training.checkpoints import Checkpoint, copy_optimizer
 from crossover.training.progress import calendar_of
 from tests.chaos.world.learner import ExactLearner
 
@@ -75,7 +75,7 @@ class AsynchronousSteps:
             buffers=self._learner.buffers,
             sync_every=self._days.sync_every,
         )
-        optimizer = optimizer_of(self._states[peer][before]) if before else ()
+        optimizer = copy_optimizer(self._states[peer][before]) if before else ()
         return step(model, mean, optimizer, update)[0]
 
     def _model(self, peer: int, round: int) -> Tensor | None:
