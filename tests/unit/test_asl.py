@@ -18,6 +18,7 @@ HISTORY_LIMIT = 25_000  # events of one execution
 
 
 def experiment(workers: int = 4, architecture: str = "spirt") -> Experiment:
+    """Return an experiment with so many workers."""
     return Experiment(name="x", architecture=architecture, workers=workers)
 
 

@@ -18,6 +18,7 @@ LONG = "a_step_whose_name_is_longer_than_step_functions_allows_the_name_of_any_o
 
 
 def step(name: str) -> Step:
+    """Return a step that does nothing."""
     return Step(name, "functions.x", lambda ctx, event: None)
 
 

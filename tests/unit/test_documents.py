@@ -70,6 +70,7 @@ def test_each_page_says_whom_it_is_for_and_is_in_the_index() -> None:
 
 def test_the_navigation_of_the_site_names_every_page_once() -> None:
     def list_entries(entry: Any) -> Iterator[str]:
+        """Yield the pages of an entry of the navigation and of all below it."""
         if isinstance(entry, str):
             yield entry
         else:

@@ -33,6 +33,7 @@ def process() -> Iterator[Old]:
 
 @pytest.fixture
 def clients(process: Old) -> MemoryClients:
+    """Return the clients of a run with one worker in the process that started two seconds ago."""
     return MemoryClients(workers=1)
 
 

@@ -26,6 +26,7 @@ class Store:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
+    """Return a root with all folders of sources, and one module in crossover."""
     for name in mutants.SOURCES:
         (tmp_path / name).mkdir()
     (tmp_path / "crossover" / "store.py").write_text(SOURCE)

@@ -9,6 +9,7 @@ from tests.witnesses import environments
 
 @pytest.fixture
 def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the folder of witnesses' environments, which does not exist; none is demanded."""
     monkeypatch.setattr(environments, "FOLDER", tmp_path / "build" / "witnesses")
     monkeypatch.delenv(environments.DEMANDED, raising=False)
     return tmp_path / "build" / "witnesses"

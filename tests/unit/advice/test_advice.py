@@ -39,11 +39,13 @@ def _few() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def found() -> Advice:
+    """Return advice for a small all-reduce experiment on CIFAR-10 with Lambda and EC2 to choose from."""
     question, sizes, _ = subject.build_question(load(CONFIG / "all-reduce-cifar10.yaml", SMALL))
     return advise(question, Constraints(on_hand=("lambda", "ec2")), sizes, processes=1, repetitions=5)
 
 
 def written(found: Advice, out: Path, *, config: Path) -> list[Path]:
+    """Write the files of the advice into `out` and return their paths. `config`: the experiment's YAML file."""
     due = page.plan_files(found, out, config=config)
     answer = {
         **page.as_json(found),
@@ -57,6 +59,7 @@ def written(found: Advice, out: Path, *, config: Path) -> list[Path]:
 
 
 def finalist(architecture: str, seconds: float, usd: float) -> Finalist:
+    """Return a finalist of two workers with three outcomes: 90, 100 and 110 % of the seconds and dollars."""
     candidate = Candidate(architecture, 2, 60, 1, memory_mb=1_769)
     outcomes = tuple(
         Outcome(seconds=seconds * f, epoch_s=1.0, usd=usd * f, paper_method_usd=0.0, moved_bytes=0.0)
@@ -98,6 +101,7 @@ def test_a_longer_deadline_never_costs_more() -> None:
 
 
 def named(constraints: Constraints) -> dict[str, tuple[str, ...]]:
+    """Return the names of the card that each picked architecture gets from the finalists under the constraints."""
     return {card.finalist.candidate.architecture: card.names for card in pick_cards([*FRONT, *TIED], constraints, {})}
 
 
@@ -201,6 +205,7 @@ def test_files_of_earlier_advice_go_and_files_of_ones_own_stay(found: Advice, tm
 
 
 def called(found: Advice, name: str, **training: str) -> Advice:
+    """Return the advice as if its experiment had this name and these training settings."""
     base = found.question.base
     base = replace(base, name=name, training=replace(base.training, **training))
     return replace(found, question=replace(found.question, base=base))

@@ -25,6 +25,7 @@ data: {dataset: digits, validation: 0.2}
 
 @pytest.fixture
 def own(tmp_path: Path) -> Path:
+    """Return the path of a written experiment, mine.yaml, beside the module of its model."""
     (tmp_path / "mine.py").write_text(NETWORK)
     (tmp_path / "mine.yaml").write_text(OWN)
     return tmp_path / "mine.yaml"

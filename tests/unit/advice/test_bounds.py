@@ -20,6 +20,7 @@ OF_EACH = 2  # cells of each architecture and kind of updates that are simulated
 
 
 def asked(name: str, *changes: str) -> tuple[Question, Sizes]:
+    """Return the question that config/`name`.yaml poses, and its model's sizes. `changes`: overrides as in `--set`."""
     question, sizes, _ = subject.build_question(load(CONFIG / f"{name}.yaml", changes))
     return question, sizes
 

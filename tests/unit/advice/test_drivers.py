@@ -62,6 +62,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], 
 
     @cache
     def of(name: str) -> Advice:
+        """Return advice, computed once, for a file that trains the tasks' model of tables or of tokens."""
         training, data = {"table": (TABLE, "rows"), "tokens": (TOKENS, "sequences")}[name]
         file = folder / f"{name}.yaml"
         file.write_text(
@@ -105,10 +106,12 @@ def test_the_line_says_what_the_figures_say(found: Callable[[str], Advice], name
 
 
 def _function(found: Advice) -> Candidate:
+    """Return the best candidate on Lambda: the winner if it is one, else the first alternative that is."""
     return next(each.candidate for each in (found.winner, *found.alternatives) if each.kind == "lambda")
 
 
 def _share(drives: Drivers, part: str) -> float:
+    """Return the part's share of all seconds."""
     return drives.seconds[part] / sum(drives.seconds.values())
 
 

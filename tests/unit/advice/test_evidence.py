@@ -20,6 +20,9 @@ BASE = load(CONFIG / "all-reduce-s3.yaml")
 
 
 def kept(folder: Path, experiment: Experiment, curve: list[float], **changes: Any) -> Path:
+    """Write the folder of a finished run whose validation metric follows `curve`, and return it. `changes`: fields of result.json to
+    replace.
+    """
     folder.mkdir(parents=True)
     run = spirt().result()
     epochs = [run["epochs"][0] | {"epoch": n, "val_metric": value} for n, value in enumerate(curve, start=1)]

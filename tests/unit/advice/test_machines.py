@@ -74,6 +74,7 @@ def test_a_model_that_fits_nowhere_is_told_its_memory_and_what_would_do(gib: int
 
 
 def finalist(candidate: Candidate, *interruptions: int) -> Finalist:
+    """Return a finalist with one outcome of a minute and a dollar for each number of interruptions."""
     outcomes = [
         Outcome(seconds=60.0, epoch_s=1.0, usd=1.0, paper_method_usd=0.0, moved_bytes=0.0, interruptions=each)
         for each in interruptions

@@ -45,12 +45,14 @@ def rows(experiment):
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the working directory for the test, with a model's module net.py in it."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "net.py").write_text(NETWORK)
     return tmp_path
 
 
 def asked(rows: str, *, model: str = "net.py:network") -> Experiment:
+    """Write `rows` into table.csv and return the experiment that is made of the model and this table, with three epochs."""
     Path("table.csv").write_text(rows)
     return load(own_model.write_experiment(model, "table.csv", 3))
 
@@ -213,12 +215,14 @@ def test_a_model_alone_is_advised(folder: Path, capsys: pytest.CaptureFixture[st
 
 @pytest.fixture(scope="module")
 def found() -> Advice:
+    """Return advice for config/all-reduce-s3.yaml among few candidates on Lambda."""
     question, sizes, _ = subject.build_question(load(CONFIG / "all-reduce-s3.yaml", ["training.epochs=4"]))
     with few_candidates():
         return advise(question, Constraints(on_hand=("lambda",)), sizes, processes=1, repetitions=5)
 
 
 def measured(seconds: float) -> Probe:
+    """Return a measurement in which a minibatch of 50 samples takes `seconds`."""
     return Probe(ratio=1.0, spread=0.1, pairs=3, batch_size=50, seconds=seconds, peak_mb=100.0)
 
 

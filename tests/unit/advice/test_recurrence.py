@@ -23,12 +23,14 @@ HOURLY = recurrence.HourlyCost(standing_usd=0.5, running_usd=0.75, endpoint_usd=
 
 @pytest.fixture(scope="module", autouse=True)
 def _few() -> Iterator[None]:
+    """Limit the candidates for all tests of the module."""
     with few_candidates():
         yield
 
 
 @pytest.fixture(scope="module")
 def found() -> Advice:
+    """Return advice for a small all-reduce experiment on CIFAR-10."""
     question, sizes, _ = subject.build_question(
         load(CONFIG / "all-reduce-cifar10.yaml", ("training.epochs=2", "workers=2", "data.limit=8192"))
     )

@@ -93,6 +93,7 @@ def test_what_is_measured_on_processors_leaves_a_gpus_speed_as_unsure_as_it_was(
     probed = subject.build_question(load(CONFIG / "all-reduce-s3.yaml"), measured=measured)[0]
 
     def factor(question: Question) -> float:
+        """Return how much longer a GPU's gradient takes at the slow end of the drawn calibrations than at the middle."""
         drawn, cloud = apply_draw(question.calibration, Draw(1, 0.0, 1.645)), question.calibration
         slow, middle = (
             each.gpu_gradient_s(question.workload, 60, instance_type="g4dn.xlarge") for each in (drawn, cloud)

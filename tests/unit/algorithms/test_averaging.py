@@ -15,6 +15,7 @@ FLOATS = st.floats(-1e6, 1e6, width=32)
 
 @st.composite
 def weighted_vectors(draw: st.DrawFn) -> tuple[list[np.ndarray], list[int]]:
+    """Draw one to nine vectors of one size, 0 included, and their weights, which are all equal in some draws."""
     count, size = draw(st.integers(1, 9)), draw(st.integers(0, 40))
     vectors = [draw(arrays.arrays(np.float32, size, elements=FLOATS)) for _ in range(count)]
     weights = draw(

@@ -27,6 +27,7 @@ EXCHANGES = [
 
 
 def of(exchange: Exchange, worker: int = 0) -> Encoder:
+    """Return the encoder of a worker under these settings of the exchange."""
     experiment = Experiment(name="x", architecture="all-reduce", exchange=exchange)
     found = build_encoder(experiment, worker=worker, shapes=SHAPES, parameters=PARAMETERS)
     assert found is not None
@@ -34,10 +35,13 @@ def of(exchange: Exchange, worker: int = 0) -> Encoder:
 
 
 def gradient(worker: int, round: int) -> Tensor:
+    """Return the gradient of a worker in a round, the same at each call."""
     return torch.randn(PARAMETERS + STATISTICS, generator=make_generator("gradient", worker, round))
 
 
 def trained(workers: list[Encoder], rounds: range) -> list[Tensor]:
+    """Return each round's mean of what the workers exchanged of their gradients."""
+
     def combine(values: list[Tensor]) -> Tensor:
         return mean(values, [1.0] * len(values))
 

@@ -15,20 +15,24 @@ COUNT = sum(int(torch.Size(size).numel()) for size in SIZES)
 
 
 def random(seed: int, count: int = COUNT) -> torch.Tensor:
+    """Return normally distributed numbers, the same for the same seed."""
     return torch.randn(count, generator=torch.Generator().manual_seed(seed))
 
 
 def parameters(flat: torch.Tensor) -> list[torch.nn.Parameter]:
+    """Return parameters of the shapes in SIZES with the values of a flat vector, copied."""
     pieces = torch.split(flat, [int(torch.Size(size).numel()) for size in SIZES])
     return [torch.nn.Parameter(piece.clone().view(size)) for piece, size in zip(pieces, SIZES, strict=True)]
 
 
 def set_gradients(shaped: list[torch.nn.Parameter], flat: torch.Tensor) -> None:
+    """Set each parameter's gradient to its part of a flat vector, copied."""
     for parameter, piece in zip(shaped, torch.split(flat, [p.numel() for p in shaped]), strict=True):
         parameter.grad = piece.clone().view(parameter.shape)
 
 
 def flat(shaped: list[torch.nn.Parameter]) -> torch.Tensor:
+    """Return the parameters' values in one flat vector."""
     return torch.cat([parameter.detach().reshape(-1) for parameter in shaped])
 
 

@@ -25,6 +25,7 @@ WORKERS, STEPS, VANILLA = (
 
 
 def gradient(worker: int, step: int) -> Tensor:
+    """Return the gradient of a worker in a step in float64, the same at each call."""
     return torch.randn(ELEMENTS, dtype=torch.float64, generator=make_generator("gradient", worker, step))
 
 

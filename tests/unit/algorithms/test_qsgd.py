@@ -15,10 +15,12 @@ NORMS: tuple[Norm, ...] = ("l2", "max")
 
 
 def compress(gradient: torch.Tensor, *, bits: int, bucket: int, norm: Norm, generator: torch.Generator) -> torch.Tensor:
+    """Return the gradient quantized and packed into bytes."""
     return pack(quantize(gradient, bits=bits, bucket=bucket, norm=norm, generator=generator))
 
 
 def generator(seed: int = 1) -> torch.Generator:
+    """Return a generator of random numbers with this seed."""
     return torch.Generator().manual_seed(seed)
 
 

@@ -18,11 +18,13 @@ FINITE = st.floats(-(2.0**60), 2.0**60, width=32).map(
 
 @st.composite
 def stacks(draw: st.DrawFn, *, smallest: int = 1) -> np.ndarray:
+    """Draw the vectors of `smallest` to twelve workers as the rows of a matrix, finite values only."""
     shape = draw(st.integers(smallest, 12)), draw(st.integers(1, 30))
     return draw(arrays.arrays(np.float32, shape, elements=FINITE))
 
 
 def rows(stack: np.ndarray) -> list[torch.Tensor]:
+    """Return the matrix's rows as tensors of their own."""
     return [torch.from_numpy(row.copy()) for row in stack]
 
 

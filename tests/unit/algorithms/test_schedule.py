@@ -18,6 +18,7 @@ from crossover.experiment import ImageSize, Metric, Training
 
 
 def optimizer(rate: float = 1.0) -> torch.optim.SGD:
+    """Return SGD for one parameter with this learning rate."""
     return torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=rate)
 
 

@@ -16,6 +16,7 @@ pairs = st.lists(st.tuples(numbers, numbers), min_size=1, max_size=40)
 
 
 def vectors(values: list[tuple[float, float]]) -> tuple[Tensor, Tensor]:
+    """Return the first elements of all pairs as one vector, and the second ones as another: residual and shared."""
     residual, shared = zip(*values, strict=True)
     return torch.tensor(residual), torch.tensor(shared)
 
@@ -93,6 +94,7 @@ def test_lengths_and_negative_settings_are_refused() -> None:
 
 
 def _loss_gradient(model: Tensor, data: Tensor, targets: Tensor) -> Tensor:
+    """Return the gradient of a linear model's mean squared error."""
     return 2 * data.T @ (data @ model - targets) / len(targets)
 
 

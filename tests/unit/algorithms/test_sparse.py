@@ -33,6 +33,7 @@ def test_what_is_encoded_is_added(data: st.DataObject, elements: int, tail: int)
 
 
 def sample() -> Tensor:
+    """Return the encoding of a vector of 100 elements, of which three are set and the last is the tail."""
     return encode(torch.tensor([1, 5, 9]), torch.tensor([1.0, 2.0, 3.0]), elements=100, tail=torch.tensor([4.0]))
 
 
@@ -44,6 +45,7 @@ def test_the_bytes_of_the_sparse_form_are_as_documented() -> None:
 
 
 def changed(at: int, value: int) -> Tensor:
+    """Return the encoded sample with the element at `at` replaced."""
     update = sample()
     update[at] = value
     return update

@@ -63,6 +63,7 @@ def test_a_folder_in_which_another_run_is_at_work_is_refused(
     statuses = list[int]()
 
     def meanwhile(*arguments: object, **named: object) -> None:
+        """Run the command once more as another process would during this run, note its exit status, and fail with DataError."""
         monkeypatch.setattr(running, "run_inline", lambda *arguments, **named: pytest.fail("trains beside it"))
         assert not (tmp_path / "out").exists(), "a run that is killed now would leave it"
         statuses.append(status(*command))

@@ -167,6 +167,7 @@ def cdk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def bootstrapped() -> None:
+    """Make the account look bootstrapped for the CDK."""
     boto3.client("ssm").put_parameter(Name="/cdk-bootstrap/hnb659fds/version", Value="30", Type="String")
 
 

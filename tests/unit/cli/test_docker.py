@@ -16,6 +16,7 @@ CONFIG = Path(__file__).parents[3] / "config"
 
 @pytest.fixture
 def image() -> Experiment:
+    """Return SPIRT with its functions packaged as container images."""
     experiment = validation.load(CONFIG / "spirt.yaml")
     return replace(experiment, functions=replace(experiment.functions, packaging="image"))
 
@@ -30,6 +31,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def says(program: Path, *, info: str = "exit 0", inspect: str = "exit 1") -> None:
+    """Write a program in the place of Docker. `info`, `inspect`: shell commands for `docker info` and `docker buildx`."""
     program.write_text(f'#!/bin/sh\ncase "$1" in info) {info} ;; buildx) {inspect} ;; esac\n')
     program.chmod(0o755)
 

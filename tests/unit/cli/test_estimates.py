@@ -82,6 +82,9 @@ def test_what_aws_would_not_run_is_said(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def result(experiment: Experiment, *, epochs: int = 3, **more: Any) -> dict[str, Any]:
+    """Return the result of a finished local run with three cost lines. `epochs`: number of epochs, three at most; `more`: fields to
+    replace.
+    """
     lines = [
         {"item": "Lambda duration, arm64", "quantity": 12.0, "usd": 1.0},
         {"item": "Step Functions transitions", "quantity": 1_200, "usd": 1.0},
@@ -100,6 +103,7 @@ def result(experiment: Experiment, *, epochs: int = 3, **more: Any) -> dict[str,
 
 
 def written(folder: Path, plain: dict[str, Any]) -> Path:
+    """Write the result of a run `spirt` below the folder and return the folder."""
     (folder / "spirt").mkdir()
     (folder / "spirt" / "result.json").write_text(json.dumps(plain))
     return folder

@@ -13,6 +13,9 @@ SAID = "WaitCondition received failed message: 'E: no package redis-server\nx-re
 
 
 def event(name: str, status: str, reason: str = "", *, minute: float, kind: str = "AWS::S3::Bucket") -> dict[str, Any]:
+    """Return a CloudFormation event of a resource, or of the stack itself if the name is "stack". `minute`: minutes after NOW; `kind`:
+    the resource's type.
+    """
     own = name == "stack"
     return {
         "StackId": "id",
@@ -40,6 +43,8 @@ EVENTS = [
 
 
 class Session:
+    """A boto3 session that is also its CloudFormation client and paginator. `pages`: the pages of events of each stack that exists."""
+
     def __init__(self, pages: dict[str, list[list[dict[str, Any]]]]) -> None:
         self.pages = pages
 
@@ -50,6 +55,7 @@ class Session:
         return self
 
     def paginate(self, StackName: str) -> Any:
+        """Return the pages of the stack's events. Raises ClientError if there is no such stack."""
         if StackName not in self.pages:
             message = {"Error": {"Code": "ValidationError", "Message": f"Stack [{StackName}] does not exist"}}
             raise ClientError(message, "DescribeStackEvents")  # type: ignore[arg-type]

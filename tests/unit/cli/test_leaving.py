@@ -12,6 +12,9 @@ from tests.clocks import Passing
 
 
 def waited(monkeypatch: pytest.MonkeyPatch, held: Callable[[float], list[str]]) -> list[str]:
+    """Wait for the network interfaces of functions and return the messages. `held`: ids of the interfaces that are there after the given
+    seconds.
+    """
     clock, told = Passing(), list[str]()
     monkeypatch.setattr(removal, "time", clock)
     monkeypatch.setattr(removal, "_list_interface_ids", lambda session, group: held(clock.now_s))

@@ -25,6 +25,7 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
+    """Return the path of a minimal experiment, mine.yaml."""
     path = tmp_path / "mine.yaml"
     path.write_text("name: mine\narchitecture: spirt\n")
     return path

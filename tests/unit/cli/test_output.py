@@ -31,6 +31,7 @@ COMMANDS = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder that this module's commands share."""
     return tmp_path_factory.mktemp("answers")
 
 
@@ -74,6 +75,7 @@ def test_json_is_alone_and_of_the_schema(name: str, folder: Path, capsys: pytest
 
 
 def schema(name: str, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Return the JSON schema that `crossover schema NAME` prints."""
     return json.loads(told(capsys, "schema", name)[0])
 
 

@@ -96,6 +96,8 @@ class Session:
         self.listed, self.spot, self.asked = listed, spot, list[dict[str, Any]]()
 
     def client(self, service: str, region_name: str) -> Any:
+        """Return a client with both services' operations; each request for products is noted in `asked`."""
+
         def products(*, ServiceCode: str, Filters: list[dict[str, str]]) -> Any:
             asked = {each["Field"]: each["Value"] for each in Filters}
             self.asked.append({"service": ServiceCode, **asked})
@@ -111,6 +113,7 @@ class Session:
         )
 
     def _matching(self, service: str, asked: Mapping[str, str]) -> list[str]:
+        """Return the products that match a request: those listed for the service, else made-up ones for Amazon MQ and EC2, else none."""
         if service == "AmazonMQ" and service not in self.listed:
             return [product(f"USE1-{asked['instanceType']}-RabbitMQ", ("0", "0.1110000000"))]
         if service == "AmazonEC2" and service not in self.listed:

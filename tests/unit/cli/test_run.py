@@ -34,6 +34,7 @@ def test_what_is_unknown_is_left_out() -> None:
 
 
 def shown(*, terminal: bool) -> str:
+    """Return what the display of progress writes for one finished epoch. `terminal`: write to a terminal rather than to a file."""
     text = io.StringIO()
     console = Console(file=text, force_terminal=terminal, width=120, soft_wrap=True, highlight=False)
     with show_progress(MINE, where="local", out=Path("results/mine"), console=console) as on_progress:

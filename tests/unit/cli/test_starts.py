@@ -73,6 +73,7 @@ class _Heard(io.StringIO):
         self.words, self.told = words, threading.Event()
 
     def write(self, text: str, /) -> int:
+        """Append the text and set `told` if all that was written now holds the words."""
         written = super().write(text)
         if self.words in self.getvalue():
             self.told.set()

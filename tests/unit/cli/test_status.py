@@ -27,6 +27,7 @@ MACHINE = "AWS::StepFunctions::StateMachine"
 
 @pytest.fixture(autouse=True)
 def account() -> Iterator[None]:
+    """Answer for AWS in memory; executions of state machines are not carried out."""
     with mock_aws(
         config={"stepfunctions": {"execute_state_machine": False}}
     ):  # whatever another test of this process left
@@ -41,16 +42,19 @@ def machine(name: str) -> str:
 
 
 def publish(machine: str) -> None:
+    """Publish the parameters of a deployed experiment whose run machine is `machine`."""
     for name, value in (("bucket", "storage"), ("run_machine", machine), ("shape", "{}")):
         path = f"/crossover/{MINE.project}/{MINE.name}/{name}"
         boto3.client("ssm").put_parameter(Name=path, Value=value, Type="String")
 
 
 def lines(owner: Owner, *, now: float) -> list[str]:
+    """Return the lines of the deployed run's description at a moment (seconds since 1970)."""
     return list(deployment.describe_run(boto3.Session(), MINE, owner, now=datetime.fromtimestamp(now, UTC)))
 
 
 def owner(*machines: str) -> Owner:
+    """Return the deployed experiment as the owner of these state machines."""
     return Owner(project=MINE.project, experiment=MINE.name, held={MACHINE: frozenset(machines)})
 
 

@@ -14,6 +14,7 @@ def test_no_more_compute_at_a_time_than_there_are_slots() -> None:
     computing, most, lock = 0, 0, threading.Lock()
 
     def compute() -> None:
+        """Hold a slot until a second thread holds one too, and note the most that hold one at the same time."""
         nonlocal computing, most
         begun.wait(WAIT_S)
         with clients.hold_slot():
@@ -43,6 +44,7 @@ def test_who_waits_for_a_slot_of_a_stopped_run_computes_no_more() -> None:
     ends: list[BaseException] = []
 
     def compute() -> None:
+        """Wait for a slot and note the exception that ends the wait."""
         waiting.set()
         try:
             with clients.hold_slot():

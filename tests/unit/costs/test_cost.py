@@ -19,6 +19,7 @@ PRICES = prices.load()
 
 
 def record(**changes: Any) -> dict[str, Any]:
+    """Return the record of a successful invocation. `changes`: fields to replace or add."""
     plain = {
         "step": "compute_gradient",
         "worker": 0,
@@ -40,6 +41,7 @@ def record(**changes: Any) -> dict[str, Any]:
 
 
 def of_run(experiment: Experiment, records: list[dict[str, Any]], **rest: Any) -> bill.Cost:
+    """Return the bill of a run that started at second 100 with these records. `rest`: further fields of BilledRun."""
     return bill.BilledRun(experiment=experiment, records=records, started_at=100.0, **rest).cost()
 
 
@@ -180,6 +182,7 @@ def test_table_2_gpu_from_time() -> None:
 
 
 def peers(instance_type: str, *, seconds: float) -> tuple[Infrastructure, list[dict[str, Any]]]:
+    """Return a fleet of four peers and their programs' records, each with 3 s of fetching and `seconds` of computing."""
     fleet = Fleet(purpose="peer", instance_type=instance_type, count=4)
     stages = [{"stage": "fetch", "wall_s": 3.0, "cpu_s": 1.0}, {"stage": "compute", "wall_s": seconds, "cpu_s": 1.0}]
     programs = [

@@ -20,10 +20,12 @@ ARCHITECTURES = ["all_reduce", "scatter_reduce", "mlless", "spirt", "p2p_serverl
 
 
 def experiment(architecture: str) -> Experiment:
+    """Return an experiment with two workers."""
     return Experiment(name="x", architecture=architecture, workers=2)
 
 
 def run(architecture: str, records: list[dict[str, Any]], **changes: Any) -> bill.BilledRun:
+    """Return a billed run of the records, which lasts until the last of them ends. `changes`: arguments of BilledRun to replace."""
     setting = experiment(architecture)
     duration_s = max([0.0, *(end(each) - STARTED_AT for each in records)])
     arguments = {"infrastructure": bill.infrastructure_of(setting), "prices": PRICES, "duration_s": duration_s}
@@ -31,6 +33,7 @@ def run(architecture: str, records: list[dict[str, Any]], **changes: Any) -> bil
 
 
 def objects(requests: int, sent: int) -> dict[str, Any]:
+    """Return the traffic of an object store: half of the requests read, half write `sent` bytes together."""
     operations = {"get": requests // 2, "put": requests - requests // 2}
     return {"object_store": {"bytes_in": 0, "bytes_out": sent, "requests": requests, "operations": operations}}
 

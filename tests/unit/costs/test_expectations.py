@@ -9,9 +9,12 @@ from tests.architectures.harness import small
 
 
 def walked(machines: dict[str, Any], name: str, *, turns: dict[str, int], items: dict[str, int]) -> int:
-    """States entered by one execution of a machine and all executions it starts, walked state by state."""
+    """Count the states that one execution of a machine and all executions that it starts enter. `turns`: times that each Choice is asked
+    before it leaves its loop; `items`: number of items of each Map.
+    """
 
     def block(definition: Any) -> int:
+        """Count the states entered in one definition or iteration, inner ones included."""
         states, state_name, left, count = definition["States"], definition["StartAt"], dict(turns), 0
         while True:
             state = states[state_name]

@@ -8,6 +8,9 @@ from crossover.reports.usage import Report, add_reports, billed_ms, find_unrecor
 
 
 def event(request_id: str, *, init_ms: float | None = None, logged_at: float = 1_000.0) -> dict[str, Any]:
+    """Return the log event of Lambda's report on one request. `init_ms`: initialisation of a cold start, None for a warm one;
+    `logged_at`: seconds.
+    """
     metrics: dict[str, Any] = {
         "durationMs": 100.4,
         "billedDurationMs": 1_601,
@@ -35,6 +38,9 @@ class Session:
         return [{"logGroups": [{"logGroupName": name}]} for name in names if name.startswith(logGroupNamePrefix)]
 
     def _filter_log_events(self, **arguments: Any) -> Any:
+        """Return the next page of reports, the last one again and again; for the group `collect`, lines that are no reports. Each request
+        is noted in `asked`.
+        """
         self.asked.append(arguments)
         if "collect" in arguments["logGroupName"]:
             return [
@@ -44,6 +50,7 @@ class Session:
 
 
 def record(request_id: str, **more: Any) -> dict[str, Any]:
+    """Return the function's own record of one request. `more`: fields to replace or add."""
     return {"request_id": request_id, "started_at": 1_000.0, "wall_s": 0.1, "cold": False, "init_s": 0.0, **more}
 
 

@@ -9,10 +9,13 @@ OBJECTS = {"a": b"1" * 10, "b": b"2" * 10, "c": b"3" * 10}
 
 
 class Counting:
+    """An object store that holds OBJECTS and lists each key that was read in `read`."""
+
     def __init__(self) -> None:
         self.read: list[str] = []
 
     def get(self, key: str) -> bytes:
+        """Return the object and note its key. Raises Missing if there is none."""
         self.read.append(key)
         if key not in OBJECTS:
             raise Missing(key)

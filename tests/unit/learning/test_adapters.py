@@ -22,6 +22,7 @@ MANIFEST = {"classes": zoo.CLASSES, "input_shape": [zoo.PLACES, zoo.WIDTH]}
 
 
 def experiment_of(**training: object) -> Experiment:
+    """Return an experiment that trains adapters of the zoo's transformer; the zoo becomes the folder of user code."""
     user_code.set_folders(Path(zoo.__file__).parent)
     asked = Training(**{"model": "zoo:transformer", "adapters": TARGETS, **training})  # type: ignore[arg-type]
     data = Data(dataset="zoo:rows", validation=0.25, preprocess="none")
@@ -29,6 +30,7 @@ def experiment_of(**training: object) -> Experiment:
 
 
 def tried(experiment: Experiment) -> None:
+    """Load the experiment's data and try out its model on the first samples."""
     dataset = load_data(experiment)
     learner_for(experiment, dataset).try_out(take_first_samples(dataset))
 
@@ -73,6 +75,7 @@ def test_a_fused_transformer_does_not_pass_adapters_by() -> None:
 
 
 def saved(experiment: Experiment, vector: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Return the tensors of the model file that is saved for the trained vector, by name."""
     held = Vector(VectorKind.MODEL, buffers.view(vector))
     found: dict[str, torch.Tensor] = load(encode_model(experiment, MANIFEST, held))
     return found

@@ -14,6 +14,7 @@ from crossover.learning.batches import INPUTS, LABELS, Batch, decode_batch, enco
 
 
 def batch(samples: int = 3, *, dtype: torch.dtype = torch.uint8, shape: tuple[int, int, int] = (3, 5, 4)) -> Batch:
+    """Return a minibatch of random images with labels and large sample numbers, the same at each call."""
     random = torch.Generator().manual_seed(1)
     images = torch.randint(0, 256, (samples, *shape), generator=random).to(dtype)
     return Batch(images, torch.randint(0, 10, (samples,), generator=random), torch.arange(samples) + 2**40)
@@ -135,6 +136,10 @@ def test_no_changed_byte_of_a_header_makes_other_tensors(
 def general(
     samples: int, inputs: tuple[int, ...], labels: tuple[int, ...], kind: torch.dtype, label_kind: torch.dtype
 ) -> Batch:
+    """Return a minibatch of counted numbers. `inputs`, `labels`: shapes of one sample's input and label; `kind`, `label_kind`: their
+    types.
+    """
+
     def numbers(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         return (torch.arange(samples * math.prod(shape)) % 100).view(samples, *shape).to(dtype)
 

@@ -13,7 +13,9 @@ from crossover.learning.layers import Chain, ConvNorm
 
 
 def units(*, last: bool = True) -> Sequence[ConvNorm]:
-    """Every kind that MobileNet and ResNet have: dense, depthwise with and without stride, pointwise."""
+    """Return one unit of each kind that MobileNet and ResNet have: dense, depthwise with and without stride, pointwise. `last`: the last
+    one has an activation.
+    """
     return [
         ConvNorm(3, 8, 3),
         ConvNorm(8, 8, 3, groups=8),
@@ -25,6 +27,7 @@ def units(*, last: bool = True) -> Sequence[ConvNorm]:
 
 
 def both(*, last: bool = True) -> tuple[Chain, nn.Sequential]:
+    """Return a fused chain and the same modules in a plain nn.Sequential, copied. `last`: the last unit has an activation."""
     torch.manual_seed(1)
     found = Chain(*units(last=last))
     for unit in found:  # values that zero and one would hide
@@ -34,15 +37,18 @@ def both(*, last: bool = True) -> tuple[Chain, nn.Sequential]:
 
 
 def images(format: torch.memory_format = torch.channels_last, *, batch: int = 6, seed: int = 2) -> Tensor:
+    """Return random images in the memory format, the same for the same seed."""
     random = torch.Generator().manual_seed(seed)
     return torch.randn(batch, 3, 4, 4, generator=random).contiguous(memory_format=format)
 
 
 def relative(found: Tensor, wanted: Tensor) -> float:
+    """Return the largest difference as a share of the largest wanted magnitude."""
     return float((found - wanted).abs().max() / wanted.abs().max())
 
 
 def step(module: nn.Module, values: Tensor, *, low: bool = False) -> Tensor:
+    """Take one forward and one backward pass and return the output; the gradients are in the module. `low`: in bfloat16."""
     with torch.autocast("cpu", torch.bfloat16, enabled=low):
         out: Tensor = module(values)
     weights = torch.linspace(-1, 1, out.numel()).view(out.shape)

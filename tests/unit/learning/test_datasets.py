@@ -28,10 +28,12 @@ DATA = Path(os.environ.get("CROSSOVER_DATA") or Path(__file__).parents[4] / "sha
 
 
 def experiment(**data: Any) -> Experiment:
+    """Return an experiment with these settings of its data."""
     return Experiment(name="test", architecture="spirt", data=Data(**data))
 
 
 def real(name: str) -> str:
+    """Return the folder of the real data sets. Skips the test if the one that is named is absent."""
     if not (DATA / name).exists():
         pytest.skip(f"{DATA / name} is not there; CROSSOVER_DATA names the folder that has the data sets")
     return str(DATA)
@@ -102,11 +104,13 @@ def test_real_mnist() -> None:
 
 
 def idx(shape: tuple[int, ...], data: bytes) -> bytes:
+    """Return a gzipped IDX file of bytes, MNIST's format, with this shape."""
     return gzip.compress(bytes([0, 0, 8, len(shape)]) + struct.pack(f">{len(shape)}I", *shape) + data)
 
 
 @pytest.fixture
 def tiny_mnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder of MNIST's four files with two samples each; their checksums are expected and nothing is downloaded."""
     folder = tmp_path / "mnist"
     folder.mkdir()
     for name in datasets.FILES:
@@ -164,6 +168,7 @@ def test_real_cifar10() -> None:
 
 
 def text(value: bytes) -> bytes:
+    """Return the pickle of a byte string of at most 255 bytes."""
     return b"U" + bytes([len(value)]) + value
 
 
@@ -198,6 +203,8 @@ def test_a_member_is_decoded_without_numpy_objects() -> None:
 
 
 class Evil:
+    """An object whose unpickling creates the file `target`."""
+
     def __init__(self, target: Path) -> None:
         self.target = target
 
@@ -243,6 +250,7 @@ def test_labels_outside_the_classes_are_refused() -> None:
 
 @pytest.fixture
 def tiny_cifar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
+    """Return the pickled members of a tiny CIFAR-10 by name; their checksums are expected and nothing is downloaded."""
     members = {name: member(PIXELS, [number, 9]) for number, name in enumerate(datasets.MEMBERS)}
     for name, body in members.items():
         monkeypatch.setitem(datasets.MEMBERS, name, hashlib.md5(body).hexdigest())
@@ -251,6 +259,7 @@ def tiny_cifar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, byt
 
 
 def pack(members: dict[str, bytes], into: Path) -> Path:
+    """Write the members into CIFAR-10's archive in the folder `into` and return its path."""
     into.mkdir(parents=True, exist_ok=True)
     with tarfile.open(into / datasets.ARCHIVE, "w:gz") as archive:
         for name, body in members.items():
@@ -306,6 +315,8 @@ def test_no_archive_at_all_says_what_to_do(tmp_path: Path, tiny_cifar: dict[str,
 
 
 class _Quiet(SimpleHTTPRequestHandler):
+    """A file server that logs nothing."""
+
     def log_message(self, format: str, *args: Any) -> None:
         pass
 

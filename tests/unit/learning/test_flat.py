@@ -18,6 +18,7 @@ class Warming(nn.Module):
         self.norm, self.seen = nn.BatchNorm1d(2), 0
 
     def train(self, mode: bool = True) -> "Warming":
+        """Switch to training mode as usual, but keep the layer in evaluation mode from the third time on."""
         self.seen += mode
         super().train(mode)
         self.norm.train(mode and self.seen < 3)
@@ -51,6 +52,7 @@ def test_a_layer_that_a_minibatch_leaves_out_is_named() -> None:
 
 
 def frozen(seed: int) -> FlatModel:
+    """Return a flat model with a frozen layer, frozen normalisation and a buffer, initialised by the seed."""
     torch.manual_seed(seed)
     module = nn.Sequential(
         nn.Linear(2, 3).requires_grad_(False), nn.BatchNorm1d(3).requires_grad_(False), nn.Linear(3, 2)
@@ -60,6 +62,7 @@ def frozen(seed: int) -> FlatModel:
 
 
 def constants_of(flat: FlatModel) -> bytes:
+    """Return the encoded constants of the model with the digest of its frozen part."""
     return batches.encode_tensors(flat.constants(), {"frozen": batches.compute_digest(flat.frozen())})
 
 

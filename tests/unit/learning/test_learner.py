@@ -30,6 +30,7 @@ WHERE = {"epoch": 1, "round": 3, "worker": 2, "minibatch": 1}
 
 
 def experiment(model: str = "small_cnn", *, augment: Any = "none", seed: int = 1, **training: Any) -> Experiment:
+    """Return an experiment that trains the model. `training`: further settings of the training."""
     return Experiment(
         name="test",
         architecture="spirt",
@@ -42,6 +43,7 @@ def experiment(model: str = "small_cnn", *, augment: Any = "none", seed: int = 1
 def learner(
     model: str = "small_cnn", *, shape: tuple[int, int, int] = (3, 32, 32), initial: bool = True, **settings: Any
 ) -> Learner:
+    """Return a learner for ten classes. `initial`: give it its initial model; `settings`: as `experiment` takes them."""
     affine = {name: values[: shape[0]] for name, values in AFFINE.items()}
     own = Learner(experiment(model, **settings), classes=10, input_shape=shape, affine=affine)
     if initial:
@@ -50,6 +52,7 @@ def learner(
 
 
 def batch(samples: int = 6, shape: tuple[int, int, int] = (3, 32, 32), seed: int = 1) -> Batch:
+    """Return a minibatch of random images and labels, the same for the same seed."""
     random = torch.Generator().manual_seed(seed)
     images = torch.randint(0, 256, (samples, *shape), dtype=torch.uint8, generator=random)
     return Batch(images, torch.randint(0, 10, (samples,), generator=random), torch.arange(samples))
@@ -200,6 +203,7 @@ def test_side_by_side_in_threads_each_has_its_own() -> None:
     found: dict[int, list[bytes]] = {1: [], 2: []}
 
     def work(seed: int) -> None:
+        """Compute three gradients of one minibatch and note their bytes under the seed."""
         own = learner("mobilenet_v3_small")
         for _ in range(3):
             own.compute_gradient(batch(seed=seed), **WHERE)
@@ -292,6 +296,7 @@ class Tied(nn.Module):
     """One weight used twice, one weight frozen."""
 
     def __init__(self) -> None:
+        """Make four layers: the second shares the first one's weight, the third is frozen."""
         super().__init__()
         self.first = nn.Linear(8, 8, bias=False)
         self.second = nn.Linear(8, 8, bias=False)

@@ -54,11 +54,13 @@ def network(classes, input_shape):
 
 
 def build_learner(training: Training) -> None:
+    """Build the learner of a model with two classes and four inputs."""
     own = Experiment(name="large", architecture="single", training=training)
     Learner(own, classes=2, input_shape=(4,), affine={"scale": [1.0], "shift": [0.0]})
 
 
 def measure(training: Training) -> None:
+    """Measure a model with two classes and four inputs."""
     fitness.measure_model(training, classes=2, sample=torch.zeros(4))
 
 

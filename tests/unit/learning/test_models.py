@@ -114,6 +114,7 @@ def test_the_bf16_depthwise_gradient_is_the_plain_one_more_precisely(stride: int
     images = images.contiguous(memory_format=torch.channels_last)
 
     def gradients(form: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return output, gradient of the images and gradient of the weight: by the own layer, by PyTorch in bfloat16, or in float32."""
         leaf, weight = images.clone().requires_grad_(), own.weight
         own.zero_grad()
         with torch.autocast("cpu", torch.bfloat16, enabled=form != "float32"):

@@ -11,11 +11,13 @@ from crossover.learning.samples import Preparation, augment_images, compute_cons
 
 
 def images(samples: int = 50, channels: int = 3, size: int = 16) -> torch.Tensor:
+    """Return random images of bytes, the same for the same number of samples."""
     random = torch.Generator().manual_seed(samples)
     return torch.randint(0, 256, (samples, channels, size, size), dtype=torch.uint8, generator=random)
 
 
 def prepared(raw: torch.Tensor, preprocess: str) -> torch.Tensor:
+    """Return the images preprocessed with the constants computed from them."""
     scale, shift = compute_constants(raw, preprocess)
     return Preparation({"scale": scale, "shift": shift}, memory_format="contiguous")(raw)
 

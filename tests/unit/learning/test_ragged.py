@@ -18,6 +18,7 @@ from tests.architectures import zoo
 
 
 def experiment_of(model: str = "pooled", data: str = "ragged", **training: object) -> Experiment:
+    """Return an experiment with a model and data of the zoo, which becomes the folder of user code."""
     user_code.set_folders(Path(zoo.__file__).parent)
     asked = Training(model=f"zoo:{model}", batch_size=8, **training)  # type: ignore[arg-type]
     return Experiment(
@@ -79,6 +80,7 @@ def test_a_gradient_is_that_of_torch_on_one_sequence_after_another() -> None:
 
 
 def zoo_metric() -> object:
+    """Return the zoo's metric."""
     from crossover.experiment import Metric
 
     return Metric(name="zoo:right", higher_is_better=True)

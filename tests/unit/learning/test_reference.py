@@ -20,6 +20,7 @@ from crossover.learning.staging import Minibatches, plan_staging
 
 
 def experiment(*, workers: int = 4, seed: int = 1, limit: int | None = None, **fields: Any) -> Experiment:
+    """Return a SPIRT experiment. `fields`: its aggregation, faults and `every`; all others are settings of the training."""
     parts = {name: fields.pop(name) for name in ("aggregation", "faults") if name in fields}
     exchange = Exchange(every=fields.pop("every", None))
     training = {"batch_size": 60, "learning_rate": 0.4, "epochs": 12} | fields
@@ -145,6 +146,7 @@ def test_early_stopping_and_target_end_it() -> None:
 )
 def test_robust_rules_learn_under_attack_and_the_mean_does_not(attack: Any, aggregation: Aggregation) -> None:
     def accuracy(aggregation: Aggregation) -> float:
+        """Return the accuracy after training under attack, 0 if the loss diverged."""
         own = experiment(
             workers=5, epochs=6, aggregation=aggregation, faults=Faults(attack=attack, workers=(1,), scale=100.0)
         )

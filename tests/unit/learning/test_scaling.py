@@ -63,6 +63,7 @@ MSE = Training(
 
 @pytest.fixture(autouse=True)
 def nowhere_else() -> Iterator[None]:
+    """Forget the folders of user code after each test."""
     yield
     user_code.set_folders()
 
@@ -70,6 +71,7 @@ def nowhere_else() -> Iterator[None]:
 def experiment(
     folder: Path, *, factor: float = 77.0, offset: float = 150.0, last: str = "", cast: str = "", **data: Any
 ) -> Experiment:
+    """Write a task of rows into a new subfolder, make that the folder of user code, and return an experiment that trains on it."""
     folder = folder / f"{len(list(folder.iterdir()))}"
     folder.mkdir()
     (folder / "task.py").write_text(TASK.format(factor=factor, offset=offset, last=last, cast=cast))
@@ -80,6 +82,7 @@ def experiment(
 
 
 def errors(asked: Experiment) -> list[float]:
+    """Train the experiment and return its validation error after each epoch."""
     return [epoch.val_metric for epoch in train_reference(asked, load(asked))[2]]
 
 

@@ -21,6 +21,7 @@ from crossover.stores import keys
 
 
 def experiment(*, workers: int = 4, batch_size: int = 60, drop_last: bool = False, **fields: object) -> Experiment:
+    """Return a SPIRT experiment. `fields`: further fields of it."""
     return Experiment(
         name="test",
         architecture="spirt",
@@ -96,6 +97,7 @@ def test_as_many_workers_are_suggested_as_an_experiment_may_have() -> None:
 
 @pytest.fixture(scope="module")
 def digits() -> Dataset:
+    """Return the default data set, loaded."""
     return load(experiment())
 
 

@@ -61,6 +61,7 @@ def loaded(
 
 
 def normal(rows: int, columns: int = 1, *, seed: int = 0) -> Tensor:
+    """Return normally distributed float64 numbers, the same for the same seed."""
     return torch.randn(rows, columns, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 

@@ -36,18 +36,22 @@ def cells(rows: int = ROWS, *, label: str = "classes") -> list[list[str]]:
 
 
 def text(rows: list[list[str]], *, by: str = ",", end: str = "\n") -> str:
+    """Return the rows as text. `by`: separator of cells; `end`: end of each row."""
     return end.join(by.join(row) for row in rows) + end
 
 
 def with_index(name: str, rows: list[list[str]], *, first: int = 0) -> list[list[str]]:
+    """Return the table with its header and, in front, a column `name` that counts from `first`."""
     return [[name, *NAMES], *([str(first + n), *row] for n, row in enumerate(rows))]
 
 
 def quoted(rows: list[list[str]]) -> str:
+    """Return the rows as CSV with each cell in quotes."""
     return text([[f'"{cell}"' for cell in row] for row in rows])
 
 
 def said(samples: Samples) -> str:
+    """Return what is printed of the samples and how they are understood."""
     loss = "cross_entropy" if samples.classes else "mse"
     experiment = Experiment(name="x", architecture="single", data=Data(dataset="x:rows"), training=Training(loss=loss))
     scale = scaling.compute_label_scale(samples.labels, experiment, classes=samples.classes)

@@ -39,6 +39,9 @@ def live(monkeypatch: pytest.MonkeyPatch) -> Callable[[Context], CrossoverError]
     monkeypatch.setattr(waits, "_FIRST_LOOK_S", 0.0)
 
     def live(ctx: Context) -> CrossoverError:
+        """Invoke the supervisor up to twelve times, each with the event that the one before returned, and return the error that ends it.
+        Fails if none does.
+        """
         event = first_event("r", workers=2)
         for _ in range(12):
             with ctx.child() as own:
@@ -54,6 +57,7 @@ def live(monkeypatch: pytest.MonkeyPatch) -> Callable[[Context], CrossoverError]
 
 @pytest.fixture
 def ctx() -> Context:
+    """Return the context of a run with two workers whose first checkpoint is stored; its clock advances by a second at each reading."""
     resources = Resources(MemoryClients(workers=2, shared_tensors=True))
     resources.facts["r"] = RunConfiguration(EXPERIMENT, "d", {"minibatches": 1}, 1, 0, 0.0)
     ctx = Context(resources, run="r", clock=Stepping(1.0))
@@ -63,6 +67,7 @@ def ctx() -> Context:
 
 
 def report(ctx: Context, step: int, worker: int) -> None:
+    """Store a worker's report on a step, as the worker does."""
     ctx.tensors[0].create(ctx.keys.report(step, worker), words.encode(StepReport(loss=1.0, samples=1)))
 
 
@@ -103,6 +108,7 @@ def test_the_wait_for_reports_is_counted_apart_from_the_one_for_the_decision(
     exists = type(ctx.objects).get
 
     def get(store: object, key: str) -> bytes:
+        """Read an object; two lives after the start, store the decision before it is read and note the time."""
         if key == ctx.keys.decision(1) and not decided and ctx.clock() > 1000 + 2 * LIFE_S:  # type: ignore[operator]
             decided.append(ctx.clock())
             ctx.objects.put(

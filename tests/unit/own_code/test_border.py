@@ -91,7 +91,7 @@ OWN = Experiment(
 
 
 def process() -> tuple[object, ...]:
-    """What own code may change of it."""
+    """Return the state of this process that user code may change."""
     torch_has = torch.get_default_dtype(), torch.empty(0).device, torch.is_grad_enabled(), torch.get_num_threads()
     return (
         os.getcwd(), id(sys.stdout), list(warnings.filters), warnings.showwarning, torch.compile, *torch_has
@@ -100,6 +100,9 @@ def process() -> tuple[object, ...]:
 
 @contextmanager
 def clean(where: str, capsys: pytest.CaptureFixture[str]) -> Iterator[None]:
+    """Check that user code in the block has left this process as it was: nothing on standard output, its prints on standard error.
+    `where`: the name that it prints.
+    """
     before = process()
     yield
     assert process() == before
@@ -138,6 +141,7 @@ def test_several_threads_are_within_at_once(folders: Folders, capsys: pytest.Cap
     before, inside, go_on = process(), threading.Event(), threading.Event()
 
     def theirs() -> None:
+        """Run user code in isolation until the test lets it go on, and print a word."""
         with user_code.isolate():
             user_code.load("dirty:soil", field="training.model")("a thread")
             inside.set()
@@ -215,6 +219,7 @@ atexit.register(everywhere)
 
 
 def crossover(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the command line in the folder and return the result, whatever its exit status."""
     command = [sys.executable, "-m", "crossover.cli", *arguments]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 

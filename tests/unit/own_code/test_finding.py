@@ -13,6 +13,7 @@ from tests.unit.own_code.folders import Folders
 
 
 def message(name: str, field: str = "training.model") -> str:
+    """Return the message with which loading the user code `name` fails."""
     with pytest.raises(ConfigError) as failed:
         user_code.load(name, field=field)
     return str(failed.value)
@@ -124,6 +125,7 @@ def test_printing_is_fine_and_so_are_others_imports(folders: Folders, capsys: py
 
 
 def far_away(factory: Callable[[], object]) -> None:
+    """Raise ValueError: the error of a place that is not the user's code."""
     raise ValueError("far away")
 
 
@@ -160,6 +162,7 @@ def test_failures_of_our_own_models_pass(folders: Folders) -> None:
 
 
 def experiment(**fields: str) -> Experiment:
+    """Return an experiment with these settings of its training."""
     return Experiment(name="x", architecture="all_reduce", training=Training(**fields))  # type: ignore[arg-type]
 
 

@@ -47,6 +47,7 @@ OURS = replace(OWN, loss="cross_entropy", metric=Metric())
 def prepared(
     folders: Folders, training: Training, *, data: Data | None = None, faults: Faults | None = None, **parts: str
 ) -> PreparedRun:
+    """Write a task with `parts` of its text replaced, and prepare a run of an experiment that trains it."""
     folders.experiment(task=TASK.format(**{**GOOD, **parts}))
     experiment = Experiment(
         name="own",
@@ -61,6 +62,7 @@ def prepared(
 
 
 def refused(folders: Folders, training: Training, **parts: str) -> str:
+    """Return the message, one line, with which preparing the experiment is refused."""
     with pytest.raises(UserError) as failed:
         prepared(folders, training, **parts)
     said = str(failed.value)
@@ -69,6 +71,7 @@ def refused(folders: Folders, training: Training, **parts: str) -> str:
 
 
 def told(field: str, name: str, line: int) -> str:
+    """Return the beginning of a message about a line of the user's task."""
     return f"{field}: 'task:{name}': your code, experiment/task.py, line {line}"
 
 
@@ -320,6 +323,7 @@ def test_torchs_own_dropout_is_drawn_anew_for_each_minibatch_and_the_same_everyw
     batch = take_first_samples(dataset)
 
     def gradient(minibatch: int) -> bytes:
+        """Return the bytes of a minibatch's gradient by a new learner, after another use of PyTorch's random numbers."""
         learner = Learner(found.experiment, classes=3, input_shape=(2,), affine=manifest["affine"])
         learner.initial_model()
         torch.rand(7)

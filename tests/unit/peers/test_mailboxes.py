@@ -25,6 +25,7 @@ def job(request: pytest.FixtureRequest) -> Job:
 
 @pytest.fixture
 def ctx(job: Job) -> Iterator[Context]:
+    """Yield the context of a peer in the prepared run."""
     with Context(Resources(job.clients), run=job.prepared.run) as found:
         yield found
 

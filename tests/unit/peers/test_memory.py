@@ -17,6 +17,7 @@ EXPERIMENT = Experiment(name="vgg", architecture="p2p_instance", training=Traini
 
 
 def check(free_mb: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check the memory of a peer on a t2.medium as if it had `free_mb` available, None if that is not known."""
     monkeypatch.setattr(peer, "available_mb", lambda: free_mb)
     facts = SimpleNamespace(parameters=PARAMETERS, buffers=0)
     ctx: Any = SimpleNamespace(

@@ -12,12 +12,14 @@ from tests.architectures.harness import Job, small
 
 @pytest.fixture
 def ctx() -> Iterator[Context]:
+    """Yield the context of a program in a prepared GPU run."""
     job = Job(small("gpu"))
     with Context(Resources(job.clients), run=job.prepared.run) as found:
         yield found
 
 
 def saved(ctx: Context) -> list[str]:
+    """Return the keys of worker 0's checkpoints."""
     return ctx.objects.list(ctx.keys.checkpoints_of(0))
 
 

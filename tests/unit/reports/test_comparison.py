@@ -23,6 +23,8 @@ Save = Callable[..., RunFolder]
 
 @pytest.fixture
 def save(tmp_path: Path) -> Save:
+    """Return a function that writes an example's run folder under a name; keywords replace fields of its result, `records` its records."""
+
     def saved(name: str, example: Example, **changes: Any) -> RunFolder:
         records = changes.get("records", example.records)
         return folder.write(tmp_path / name, result=example.result(**changes), records=records)
@@ -141,10 +143,12 @@ def test_a_margin_that_repeats_do_not_show_is_no_victory(save: Save) -> None:
 
 
 def changed_name(example: Example) -> Example:
+    """Return the example with its experiment renamed."""
     return replace(example, experiment=replace(example.experiment, name="another"))
 
 
 def slowed(run: RunFolder, factor: float) -> RunFolder:
+    """Return the run with the elapsed seconds of each epoch multiplied by the factor."""
     return changed(run, epochs=[epoch | {"elapsed_s": epoch["elapsed_s"] * factor} for epoch in run.result["epochs"]])
 
 
@@ -162,6 +166,7 @@ def test_goals_are_named_by_hand_or_the_target_of_all(save: Save) -> None:
 
 
 def changed(run: RunFolder, **changes: Any) -> RunFolder:
+    """Return the run with fields of its result replaced."""
     return RunFolder(path=run.path, result={**run.result, **changes}, records=run.records)
 
 
@@ -359,6 +364,7 @@ def test_a_metric_of_which_lower_is_better_is_read_the_other_way_round(save: Sav
     """The same runs, judged by their error: the same places win at the same moments, in the metric's own words."""
 
     def by_error(run: RunFolder, *, higher_is_better: bool = False) -> RunFolder:
+        """Return the run with an error as its metric: 20 times what its accuracy lacks to 1."""
         experiment = run.result["experiment"]
         metric = {"name": "houses:mean_error", "higher_is_better": higher_is_better}
         epochs = [epoch | {"val_metric": 20 * (1 - epoch["val_metric"])} for epoch in run.result["epochs"]]
@@ -402,6 +408,7 @@ def judged_upwards(run: RunFolder, said: bool | None) -> RunFolder:
 
 
 def rendered(table: Any) -> str:
+    """Return what a console of 200 columns prints of the table."""
     console = Console(width=200, file=io.StringIO())
     console.print(table)
     assert isinstance(console.file, io.StringIO)

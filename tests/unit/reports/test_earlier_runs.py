@@ -22,6 +22,7 @@ def run_in(folder: Path, run: str) -> dict[str, bytes]:
 
 
 def files(folder: Path) -> dict[str, bytes]:
+    """Return the content of each file below the folder, by relative path."""
     return {str(each.relative_to(folder)): each.read_bytes() for each in folder.rglob("*") if each.is_file()}
 
 
@@ -54,6 +55,7 @@ def test_cut_off_at_any_move_the_next_one_goes_on(at: int, tmp_path: Path, monke
     before, rename, moves = run_in(tmp_path, FIRST), Path.rename, [0]
 
     def cut_off(path: Path, target: Path) -> Path:
+        """Move a path, or raise KeyboardInterrupt in the place of move number `at`."""
         if moves[0] == at:
             raise KeyboardInterrupt
         moves[0] += 1

@@ -19,6 +19,7 @@ VOID = {"meta", "br", "hr", "img", "input", "link"}
 
 @pytest.fixture
 def report(tmp_path: Path) -> str:
+    """Return the HTML of an example's run page."""
     folder.write(tmp_path / "spirt", result=EXAMPLE.result(), records=EXAMPLE.records)
     return report_pages.write_report(tmp_path / "spirt").read_text()
 
@@ -27,6 +28,7 @@ class Outline(HTMLParser):
     """Open elements, so that a tag that is never closed is found; visible words."""
 
     def __init__(self) -> None:
+        """Start without elements, words, tags and links."""
         super().__init__()
         self.open: list[str] = []
         self.words: list[str] = []
@@ -34,6 +36,7 @@ class Outline(HTMLParser):
         self.links: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Note the tag and its links, and open the element unless it is a void one."""
         self.tags.add(tag)
         self.links += [value or "" for name, value in attrs if name in ("href", "src", "xlink:href")]
         if tag not in VOID:
@@ -56,6 +59,7 @@ class Outline(HTMLParser):
 
 
 def outline(text: str) -> Outline:
+    """Return the outline of a page; fail if an element stays open."""
     found = Outline()
     found.feed(text)
     assert found.open == []

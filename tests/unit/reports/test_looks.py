@@ -28,6 +28,7 @@ def test_the_distance_is_the_published_one(one: tuple[float, ...], other: tuple[
 
 
 def indistinct(one: SeriesLook, other: SeriesLook) -> list[str]:
+    """Return the kinds of colour vision to which the two series look alike: one marker, and colours nearer than LEAST in one theme."""
     return [
         sight
         for sight in SIGHTS

@@ -21,6 +21,7 @@ EXAMPLE = spirt(epochs=3)
 
 
 def lines(**changes: object) -> str:
+    """Return the SVG of a plot of two curves. `changes`: further arguments of the plot."""
     curves = {"a": [(1.0, 0.1), (2.0, 0.2)], "b": [(0.0, 0.3), (90.0, 0.5)]}
     return plots.lines(curves, x="seconds", y="accuracy", name="p1", **changes)  # type: ignore[arg-type]
 

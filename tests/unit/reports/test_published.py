@@ -49,6 +49,7 @@ def last_digit(path: tuple[str, str, str], figure: str) -> float:
 
 
 def _printed() -> dict[tuple[str, str, str], dict[str, Any]]:
+    """Return each row of the published tables as its YAML has it, numbers as strings, by paper, table and row."""
     plain = yaml.load(published.PUBLISHED.read_text(encoding="utf-8"), Loader=yaml.BaseLoader)  # noqa: S506  strings only
     return {(t["paper"], t["table"], row["row"]): row for t in plain["tables"] for row in t["rows"]}
 

@@ -46,6 +46,7 @@ def test_repeats_of_one_seed_are_one_pair_and_three_seeds_are_the_least() -> Non
     quiet = {"elapsed_s": 1.0, "paper_method_usd": 1.0, "full_usd": 1.0, "cpu_share": 0.9}
 
     def verdict(seeds: tuple[int, ...]) -> str:
+        """Return the verdict on pairs of runs with these seeds, in which setting b takes a second longer."""
         return recorded.verdict(
             [
                 recorded.as_run(quiet | {"seed": seed}, setting, times=times + n / 100, number=n)

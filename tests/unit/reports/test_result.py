@@ -15,6 +15,7 @@ EXAMPLE = spirt()
 
 
 def without(predicate: Any) -> list[dict[str, Any]]:
+    """Return the example's records but those for which the predicate is true."""
     return [record for record in EXAMPLE.records if not predicate(record)]
 
 

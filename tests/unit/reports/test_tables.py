@@ -15,6 +15,7 @@ from tests.unit.reports.example_run import spirt
 
 
 def printed(what: RenderableType, *, width: int = 160) -> str:
+    """Return what a console prints of the object, without colours and with plain spaces."""
     file = io.StringIO()
     Console(file=file, width=width, color_system=None).print(what)
     return file.getvalue().replace(display.GAP, " ")

@@ -12,6 +12,7 @@ from crossover.reports.display import GAP
 
 
 def drawn(what: Any, width: int) -> list[str]:
+    """Return the lines that a console of this width prints, uncropped and without colours."""
     file = io.StringIO()
     Console(file=file, width=width, color_system=None).print(what, crop=False)
     return file.getvalue().splitlines()

@@ -15,6 +15,7 @@ EXAMPLE = spirt(epochs=3)
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunFolder:
+    """Return the written folder of an example's run."""
     return folder.write(tmp_path / "spirt", result=EXAMPLE.result(), records=EXAMPLE.records)
 
 

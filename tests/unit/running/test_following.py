@@ -42,6 +42,7 @@ class Ending:
 
 @pytest.fixture
 def prepared() -> PreparedRun:
+    """Return a prepared SPIRT run with one record."""
     objects = MemoryClients(workers=2, shared_tensors=False).objects(Traffic())
     found = prepare(small("spirt"), objects=objects, data=[objects])
     found.records["record"] = dict(spirt().records[0])
@@ -59,10 +60,14 @@ def test_an_execution_that_began_and_ended_while_its_answer_was_lost_is_followed
 
 
 def billed(prepared: PreparedRun) -> None:
+    """Complete the run's record by its billed milliseconds."""
     prepared.records["record"]["billed_ms"] = 7_000
 
 
 def ended(prepared: PreparedRun, out: Path, error: BaseException, complete: Any) -> folder.RunFolder:
+    """Finish a run that ended with the error, which is raised again, and return the folder that was written. `complete`: completes the
+    records.
+    """
     with pytest.raises(type(error)):
         finish(prepared, Ending(error), out, lambda progress: None, where="aws", complete=complete)
     return folder.read(out)
@@ -81,6 +86,7 @@ def test_what_was_killed_is_told_and_billed(
     prepared: PreparedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     def reported(request_id: str, function: str) -> Report:
+        """Return Lambda's report on a request of one of the experiment's functions."""
         stack = f"{prepared.experiment.project}-{prepared.experiment.name}"
         return Report(
             request_id=request_id,
@@ -114,11 +120,13 @@ def test_ctrl_c_does_not_wait_for_reports(prepared: PreparedRun, tmp_path: Path)
 
 
 def refused(code: str, operation: str = "DescribeExecution", status: int = 400) -> ClientError:
+    """Return the error with which AWS refuses an operation."""
     answer: Any = {"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": status}}
     return ClientError(answer, operation)
 
 
 def unread() -> Refused:
+    """Return the error of a bucket that refused a read, with AWS's error as its cause."""
     error = Refused("s3://bucket/key: expired")
     error.__cause__ = refused("400", "HeadObject")
     return error

@@ -19,6 +19,7 @@ KEYS, WORKERS = Keys("run"), range(2)
 
 @pytest.fixture
 def objects() -> MemoryObjectStore:
+    """Return a store of objects with the run's experiment document in it."""
     found = MemoryObjectStore(Traffic())
     found.put(KEYS.experiment, seal({"run": KEYS.run, "created_at": 1.0}))
     return found
@@ -43,6 +44,7 @@ def kept(folder: Path) -> dict[int, set[int]]:
 
 
 def common(folder: Path) -> set[int]:
+    """Return the rounds that are kept of every worker."""
     found = kept(folder)
     return set.intersection(*(found[worker] for worker in WORKERS))
 
@@ -67,6 +69,7 @@ def test_what_is_kept_stays_until_what_is_newer_is_whole(
     before, replace, moved = kept(tmp_path), os.replace, list[Any]()
 
     def cut_off(source: Any, target: Any) -> None:
+        """Move a file into place, or raise KeyboardInterrupt once more than `at` checkpoints were moved."""
         if Path(target).is_relative_to(tmp_path / "unfinished" / KEYS.checkpoints):
             moved.append(target)
             if len(moved) > at:
@@ -96,6 +99,7 @@ def test_a_database_s_older_state_stays_until_the_newer_one_is_whole(
         return set(older)
 
     def cut_off(source: Any, target: Any) -> None:
+        """Move a file into place, or raise KeyboardInterrupt once more than `at` saved states were moved."""
         if Path(target).is_relative_to(tmp_path / "unfinished" / KEYS.saved_states):
             moved.append(target)
             if len(moved) > at:

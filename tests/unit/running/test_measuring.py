@@ -60,6 +60,7 @@ class Client:
     tries: int
 
     def _asked(self, operation: str) -> None:
+        """Use up the refusals that the client's own tries meet. Raises ClientError if all of its tries are refused."""
         refused = min(self.of.busy, self.tries)
         self.of.busy -= refused
         if refused == self.tries:
@@ -70,6 +71,7 @@ class Client:
         return {**self.of.now, "LastUpdateStatus": "Successful"}
 
     def update_function_configuration(self, FunctionName: str, MemorySize: int, Timeout: int) -> None:
+        """Change memory and timeout and note the memory size. Raises ClientError if the account allows no such size."""
         self._asked("UpdateFunctionConfiguration")
         if MemorySize > self.of.largest:
             told = {"Code": "InvalidParameterValueException", "Message": f"less than or equal to {self.of.largest}"}
@@ -98,6 +100,7 @@ def reported(*requests: str) -> dict[str, Report]:
 
 
 def calls(session: Lambda, budget_usd: float = 1.0) -> StepInvoker:
+    """Return the invoker of a deployed experiment's steps with a budget."""
     return StepInvoker("crossover-small", session, BudgetTracker(budget_usd, prices.load()))
 
 
@@ -130,6 +133,7 @@ def test_functions_are_left_as_they_were(end: type[BaseException]) -> None:
     client, seen = Lambda(), list[dict[str, Any]]()
 
     def interrupted() -> None:
+        """Resize a function, note its settings, and end with an exception while the account refuses three requests."""
         with calls(client).resize("train", memory_mb=3_008, timeout_s=60):
             seen.append(client.now)
             client.busy = 3  # which the functions' own invocations cause

@@ -17,6 +17,7 @@ SINCE = datetime(2026, 11, 1, tzinfo=UTC)
 
 @pytest.fixture
 def clock() -> Iterator[Passing]:
+    """Yield the process's clock, which passes only when something sleeps."""
     with runtime.use(passing := Passing()):
         yield passing
 
@@ -26,6 +27,7 @@ def session(*states: str) -> Any:
     coming = iter(states)
 
     def describe_stacks(*, StackName: str) -> dict[str, Any]:
+        """Return the stack in its next state. Raises ClientError if it does not exist then."""
         state = next(coming)
         if not state:
             missing = {"Error": {"Code": "ValidationError", "Message": f"Stack with id {StackName} does not exist"}}

@@ -21,6 +21,7 @@ Rounds = Mapping[int, list[int]]  # by rank
 
 
 def experiment(name: str) -> Experiment:
+    """Return the small experiment that a case's name describes: GPU or peer-to-peer, and how it exchanges."""
     found = small("gpu" if "gpu" in name else "p2p_instance")
     match name:
         case "gpu, distributed":
@@ -42,6 +43,7 @@ def saved(rounds: Rounds, damaged: list[tuple[int, int]]) -> MemoryObjectStore:
 
 
 def left(objects: MemoryObjectStore) -> Rounds:
+    """Return the rounds of the checkpoints that the store still has, by rank."""
     found = (key.removeprefix(KEYS.own_checkpoints).split("/") for key in objects.list(KEYS.own_checkpoints))
     by_rank: dict[int, list[int]] = {}
     for rank, name in found:

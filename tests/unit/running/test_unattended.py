@@ -52,6 +52,8 @@ class Session:
         self.facts, self.names, self.desired = facts, executions, desired
 
     class exceptions:
+        """The client's exceptions, found as in boto3."""
+
         class NoSuchKey(Exception):
             pass
 

@@ -53,6 +53,7 @@ class Session:
         return ["aws"]
 
     def client(self, service: str, region_name: str | None = None, **named: Any) -> Any:
+        """Return a client whose every call fails; that of STS answers in regions that know the credentials."""
         region = region_name or self.region_name
         if service == "sts" and region in self._accepting:
             return SimpleNamespace(get_caller_identity=lambda: IDENTITY, meta=SimpleNamespace(region_name=region))
@@ -60,10 +61,14 @@ class Session:
 
 
 class _Client:
+    """A boto3 client of which every operation and every page raises the failure."""
+
     def __init__(self, failure: Failure, region: str) -> None:
         self._failure, self.meta = failure, SimpleNamespace(region_name=region)
 
     def __getattr__(self, operation: str) -> Any:
+        """Return an operation that raises the failure whatever its arguments."""
+
         def fail(*arguments: Any, **named: Any) -> Any:
             raise self._failure(operation)
 
@@ -74,6 +79,7 @@ class _Client:
 
 
 def refusal(code: str) -> Failure:
+    """Return a failure that raises ClientError with this code."""
     return lambda operation: ClientError({"Error": {"Code": code, "Message": "<html>"}}, operation)
 
 
@@ -93,6 +99,7 @@ def names(experiment: Experiment) -> list[str]:
 
 
 def check_all_are_told(failure: Failure) -> None:
+    """Check that each of an experiment's examinations reports something although every answer is this failure."""
     for experiment in (SPIRT, GPU):
         told = {each.name for each in preflight.examine(Session(failure), experiment, AccountFile())}
         assert {*names(experiment)} <= told

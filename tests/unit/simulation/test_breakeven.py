@@ -35,6 +35,7 @@ from tests.commands import status
 
 @pytest.fixture(scope="module")
 def found() -> Breakeven:
+    """Return the break-even of a SPIRT and an all-reduce experiment on AWS."""
     experiment = small("spirt", workers=4, epochs=1, every="epoch")
     return breakeven(
         [experiment, replace(experiment, name="other", architecture="all_reduce")], AWS, prices.load(), repetitions=3
@@ -62,6 +63,7 @@ def test_one_worker_alone_updates_by_as_many_minibatches_as_any_number_of_worker
     own = Workload.from_experiment(function)
 
     def on(entrants: list[Experiment], workers: int) -> tuple[object, int]:
+        """Return `exchange.every` and the workers of the experiment on functions at this point of the axis `workers`."""
         axes = swept._list_axis_points(entrants, own)
         changed, _ = next(change for axis, value, change in axes if (axis, value) == ("workers", workers))(
             function, own
@@ -229,6 +231,7 @@ def test_the_page_needs_nothing_else_and_the_files_say_the_same(found: Breakeven
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
+    """Return the path of a small SPIRT experiment."""
     path = tmp_path / "some.yaml"
     plain = {
         "name": "some",

@@ -11,10 +11,12 @@ Waits = Callable[[simpy.Environment, float], SimProcess]
 
 
 def wait_by_events(env: simpy.Environment, seconds: float) -> SimProcess:
+    """Let the seconds pass by a timeout event."""
     yield env.timeout(seconds)
 
 
 def wait_by_skips(env: simpy.Environment, seconds: float) -> SimProcess:
+    """Let the seconds pass by moving the clock, by an event if something else happens before."""
     assert isinstance(env, Clock)
     if not env.skip(seconds):
         yield env.timeout(seconds)
@@ -25,6 +27,7 @@ def times_of_workers(env: simpy.Environment, wait: Waits, *, workers: int) -> li
     told, gate = list[tuple[int, float]](), Gate(env, workers)
 
     def work(rank: int) -> SimProcess:
+        """Wait, meet the other workers at the gate, wait again, and note the time of each step."""
         for seconds in (0.1 * (rank + 1), 0.7):
             yield from wait(env, seconds)
             told.append((rank, env.now))
@@ -48,6 +51,7 @@ def test_a_process_alone_waits_without_events() -> None:
     clock = Clock()
 
     def work() -> SimProcess:
+        """Skip while nothing else is due, and check that a timeout due at that moment forbids it."""
         assert clock.skip(1.5) and clock.skip(2.5)
         yield clock.timeout(0.0)
         clock.timeout(3.0)

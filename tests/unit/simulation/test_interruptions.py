@@ -23,6 +23,7 @@ RUNS = 2_000
 
 
 def task(*, spot: bool, epochs: int = 200) -> RepeatedRun:
+    """Return a repeated run on two g4dn.xlarge, spot or on demand."""
     gpu = Gpu(instances=2, gpus_per_instance=1, instance_type="g4dn.xlarge", spot=spot)
     training = Training(model="mobilenet", epochs=epochs)
     base = Experiment(name="one", architecture="gpu", workers=2, gpu=gpu, training=training)

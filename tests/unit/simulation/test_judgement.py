@@ -64,6 +64,7 @@ def test_fits_do_not_change_when_rows_held_out_do(monkeypatch: pytest.MonkeyPatc
 
 
 def _inflated(row: printed.Row) -> printed.Row:
+    """Return the row with all its figures in seconds multiplied by 100."""
     from dataclasses import replace
 
     seconds = {name for name in row.figures if name.endswith("_s")}

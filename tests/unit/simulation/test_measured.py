@@ -15,6 +15,7 @@ from tests.architectures.harness import small
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of an inline SPIRT run of three epochs."""
     out = tmp_path_factory.mktemp("measured")
     run_inline(small("spirt", epochs=3), out, lambda progress: None)
     return out
@@ -35,7 +36,12 @@ def written(folder: Path, out: Path, change: object = None, **result: object) ->
 
 
 def with_compute(seconds_per_sample: float, *, figure: str) -> object:
+    """Return a function that sets the record's `figure` of each stage `compute` to this time for each sample, and marks the record as
+    warm; it changes the stages in place.
+    """
+
     def change(record: dict[str, object]) -> dict[str, object]:
+        """Return the changed record."""
         stages = record["stages"]
         assert isinstance(stages, list)
         for stage in stages:
@@ -65,6 +71,7 @@ def test_computing_comes_from_processor_seconds_of_a_local_run(folder: Path, tmp
 
 def test_a_run_on_aws_gives_init_and_the_clocks_seconds_at_one_vcpu(folder: Path, tmp_path: Path) -> None:
     def change(record: dict[str, object]) -> dict[str, object]:
+        """Return the record with the memory of its step; round 0 starts cold."""
         record = with_compute(0.5, figure="wall_s")(record)  # type: ignore[operator]
         torch = record["step"] in ("compute_gradients", "detect_convergence", "initialise", "collect")
         return (
@@ -83,6 +90,7 @@ def test_stragglers_are_fitted_to_equal_computations(folder: Path, tmp_path: Pat
     factors = [0.5, 1.0, 2.0]
 
     def change(record: dict[str, object]) -> dict[str, object]:
+        """Return the record with its computation slowed by one of the factors; records of other steps stay as they are."""
         if record["step"] != "compute_gradients":
             return record
         factor = factors[(int(str(record["worker"])) + int(str(record["round"]))) % 3]

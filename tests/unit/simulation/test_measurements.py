@@ -22,12 +22,14 @@ Change = Callable[[dict[str, Any]], object]
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
+    """Return a copy of the folder of measurements, to be changed."""
     for name in (AGGREGATION, SKYRISE, SERVICES):
         shutil.copytree(FOLDER / name, tmp_path / name)
     return tmp_path
 
 
 def rewritten(folder: Path, name: str, change: Change) -> None:
+    """Change the JSON of one of the aggregation's measurements in place."""
     path = folder / AGGREGATION / name
     plain = json.loads(path.read_text("utf-8"))
     change(plain)
@@ -35,6 +37,7 @@ def rewritten(folder: Path, name: str, change: Change) -> None:
 
 
 def without(row: dict[str, Any], name: str, *, other: str) -> None:
+    """Rename the row's figure `name` to `other`."""
     row[other] = row.pop(name)
 
 

@@ -17,6 +17,7 @@ CONFIG = Path(__file__).parents[3] / "config"
 
 
 def experiment(name: str, *overrides: str) -> Experiment:
+    """Return the experiment of config/`name`.yaml with overrides."""
     return validation.load(CONFIG / f"{name}.yaml", [*overrides])
 
 
@@ -80,6 +81,7 @@ def test_two_threads_are_as_measured_and_more_are_a_range() -> None:
 
 def test_beyond_two_threads_a_projection_is_less_sure() -> None:
     def spread(threads: int) -> float:
+        """Return the width of the projected band of seconds, as a share of the middle."""
         asked = experiment("single-cifar10", f"training.threads={threads}", "training.epochs=1")
         low, middle, high = project(asked, replace(AWS, session_sigma=0.0, host_sigma=0.0), repetitions=20).band(
             "seconds"

@@ -36,6 +36,7 @@ sizes = st.builds(
 
 
 def experiment(architecture: str, *, workers: int = 3, epochs: int = 2, seed: int = 1, **parts: Any) -> Experiment:
+    """Return an experiment of the architecture on CIFAR-10. `parts`: further fields of it."""
     return Experiment(
         name="some",
         architecture=architecture,
@@ -198,6 +199,7 @@ def test_dollars_at_an_epoch_are_those_of_a_run_that_ended_there(architecture: s
     listed = prices.load()
 
     def run(epochs: int) -> tuple[cost.BilledRun, dict[int, float]]:
+        """Return the billed simulation of so many epochs, and the second at which each epoch ended."""
         setting = experiment(architecture)
         setting = replace(setting, training=replace(setting.training, epochs=epochs, target=None))
         found = simulate(setting, keep_records=True, price_list=listed)

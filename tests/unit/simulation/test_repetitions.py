@@ -30,11 +30,13 @@ EVEN = replace(AWS.without_stragglers(), session_sigma=0.3)
 
 
 def task(architecture: str, calibration: Calibration = AWS) -> RepeatedRun:
+    """Return a repeated run of an architecture's small experiment."""
     experiment = small(architecture)
     return RepeatedRun(experiment, calibration, Workload.from_experiment(experiment), prices.load())
 
 
 def came_to(seconds: float, *found: str) -> Outcome:
+    """Return an outcome that cost a dollar for each second, with these problems."""
     return Outcome(
         seconds=seconds, epoch_s=1.0, usd=seconds, paper_method_usd=0.0, moved_bytes=0.0, problems=tuple(found)
     )

@@ -138,6 +138,7 @@ def test_what_others_measured_stays_as_well_projected() -> None:
 
 
 def walked(experiment: Experiment, calibration: object = STILL, *, minibatches: int = 5) -> Simulated:
+    """Return the simulation, with its records, of equal minibatches of eight samples."""
     work = Workload.from_experiment(experiment).with_equal_minibatches(minibatches=minibatches, batch_size=8)
     return simulate(experiment, calibration, workload=work, keep_records=True)  # type: ignore[arg-type]
 

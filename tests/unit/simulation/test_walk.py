@@ -63,6 +63,7 @@ def test_states_are_those_of_the_machines(
 
 
 def tiny(experiment: Experiment, *, minibatches: int = 3) -> Workload:
+    """Return the workload of the experiment with equal minibatches of eight samples."""
     return Workload.from_experiment(experiment).with_equal_minibatches(minibatches=minibatches, batch_size=8)
 
 
@@ -119,6 +120,7 @@ def test_a_step_that_nobody_described_is_named() -> None:
 
 
 def ending_otherwise(node: Any) -> Any:
+    """Return the sequence with its last step renamed to `tidy`."""
     from crossover.workflow import Sequence as InOrder
 
     return InOrder(*node.nodes[:-1], replace(node.nodes[-1], name="tidy"))

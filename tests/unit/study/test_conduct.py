@@ -35,6 +35,7 @@ class Machine:
         """Nothing was started."""
 
     def run(self, experiment: Experiment, out: Path, watch: OnProgress) -> RunFolder:
+        """Write the trial's folder with the next attempt's outcome, moving an earlier one aside. Raises RunFailed if it is a failure."""
         failure = self.attempts.pop(0)
         folder.move_aside(out)
         result = EXAMPLE.result(failure=failure or None)

@@ -30,24 +30,28 @@ BASE: dict[str, Any] = {
 
 
 def study(folder: Path, *, base: dict[str, Any] | None = None, **fields: Any) -> Study:
+    """Write a study, small.yaml, and return it as read. `base`: settings of all trials to replace; `fields`: the study's other fields."""
     path = folder / "small.yaml"
     path.write_text(yaml.safe_dump({"base": BASE | {"name": "any"} | (base or {}), **fields}))
     return read(path)
 
 
 def first(folder: Path, **base: Any) -> StudyTrial:
+    """Return the first trial of a study with these settings."""
     of = study(folder, base=base)
     return make_grid_trials(of, TrialFactory(of, travels=False))[0]
 
 
 @pytest.fixture
 def session(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Yield a session of an AWS account in memory."""
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
     with moto.mock_aws():
         yield boto3.Session(region_name="us-east-1")
 
 
 def stack(session: Any, name: str) -> str:
+    """Create the stack `project-experiment` with its tags and return its id."""
     body = json.dumps({"Resources": {"Topic": {"Type": "AWS::SNS::Topic"}}})
     project, _, rest = name.partition("-")
     tags = [{"Key": key, "Value": value} for key, value in made.tags(project, rest).items()]
@@ -55,6 +59,7 @@ def stack(session: Any, name: str) -> str:
 
 
 def told(out: Path, trial: StudyTrial, **known: Any) -> None:
+    """Write the study's file of stacks with what is known of one trial's stack. `known`: fields to replace."""
     out.mkdir()
     each = {"ran_s": {}, "shared": [], "until": None, "id": "", "experiment": trial.experiment.to_plain()} | known
     (out / STACKS).write_text(json.dumps({trial.stack: each}))
@@ -105,6 +110,7 @@ def test_what_stands_while_a_trial_runs_counts_against_the_budget(session: Any, 
 
 
 def drawn_rate(of: Study) -> float:
+    """Return the learning rate of the first settings that the study's search draws."""
     return float(OptunaSearch(of).draw_settings(1)[0]["training.learning_rate"])
 
 

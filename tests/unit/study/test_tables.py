@@ -18,11 +18,13 @@ RATES = {"training.learning_rate": [1.0, 2]}
 
 
 def study(*pair: Any, **changes: Any) -> Study:
+    """Return a study of three seeds on a grid of learning rates. `pair`: the two rates to compare."""
     pairs = {"rate": [{"training.learning_rate": value} for value in pair]} if pair else {}
     return parse_study({"base": {}, "grid": RATES, "pairs": pairs, "seeds": 3, **changes}, Path("small.yaml"))
 
 
 def row(rate: float, seed: int, value: float, *, trial: str = "") -> TrialRow:
+    """Return the row of a finished trial in which every measure has this value."""
     return TrialRow(
         trial=trial or f"{rate} {seed}",
         varied={"training.learning_rate": rate},
@@ -42,6 +44,7 @@ def row(rate: float, seed: int, value: float, *, trial: str = "") -> TrialRow:
 
 
 def found(study: Study, rows: list[TrialRow]) -> dict[tuple[str, str], float | None]:
+    """Return the value of each cell of the study's report, by row and column; None if the cell has none."""
     return {(cell.row, cell.column): cell.value for cell in report.make_cells(study, rows)}
 
 

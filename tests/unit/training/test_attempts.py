@@ -62,6 +62,7 @@ def test_who_finds_nothing_to_go_on_with_clears_away_for_a_slower_one_too() -> N
     race = Race()
 
     def faster() -> None:
+        """Conclude the run in the other attempt, and check that a first step is then refused as stale and the run marked as finished."""
         race.concludes()
         with pytest.raises(StaleAttempt, match="was concluded before"), race.first_step():
             pytest.fail("it has something to go on with")

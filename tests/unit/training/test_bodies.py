@@ -17,11 +17,12 @@ WAYS = [{}, {"compression": "qsgd"}, {"compression": "fp16"}, {"compression": "t
 
 
 class Peer:
-    """One that sends and reads."""
+    """One peer that encodes contributions as messages and reads those of others."""
 
     def __init__(
         self, *, parameters: int = 1000, aggregation: Aggregation | None = None, round: int = 0, **exchange: Any
     ) -> None:
+        """Make worker 1's codec and messages. `exchange`: settings of the exchange."""
         aggregation = aggregation or Aggregation()
         experiment = Experiment(
             name="x", architecture="p2p_instance", exchange=Exchange(**exchange), aggregation=aggregation
@@ -40,6 +41,7 @@ class Peer:
 
 
 def random(elements: int, seed: int = 1) -> torch.Tensor:
+    """Return normally distributed numbers, the same for the same seed."""
     return torch.randn(elements, generator=torch.Generator().manual_seed(seed))
 
 

@@ -20,15 +20,18 @@ from crossover.workflow.context import Context, Resources
 
 
 def vector(*values: int) -> Vector:
+    """Return a model's vector whose bytes are the values, four times over."""
     return Vector(VectorKind.MODEL, memoryview(bytes(values) * 4))
 
 
 @pytest.fixture
 def ctx() -> Context:
+    """Return the context of a run with two workers."""
     return Context(Resources(MemoryClients(workers=2)), run="r")
 
 
 def saved(ctx: Context, worker: int = 0) -> list[str]:
+    """Return the names of a worker's checkpoints."""
     prefix = ctx.keys.checkpoints_of(worker)
     return [key.removeprefix(prefix) for key in ctx.child().objects.list(prefix)]
 

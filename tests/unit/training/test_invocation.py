@@ -28,6 +28,7 @@ PATIENCE_S = 60.0  # half of that for a worker: the supervisor waits for the dec
 
 @pytest.fixture
 def ctx(monkeypatch: pytest.MonkeyPatch) -> Context:
+    """Return the context of a run with three workers, whose waits look again without a pause; its clock stands still."""
     monkeypatch.setattr(waits, "_FIRST_LOOK_S", 0.0)
     resources = Resources(MemoryClients(workers=3, shared_tensors=True))
     resources.facts["r"] = RunConfiguration(EXPERIMENT, "d", {"minibatches": 1}, 1, 0, 0.0)
@@ -40,6 +41,7 @@ def elsewhere(ctx: Context, rank: int) -> bool:
 
 
 def clock(ctx: Context) -> Stepping:
+    """Return the context's clock, which the test may set."""
     assert isinstance(ctx.clock, Stepping)
     return ctx.clock
 

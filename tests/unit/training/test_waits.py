@@ -25,6 +25,9 @@ FACTS = RunConfiguration(EXPERIMENT, "d", {"minibatches": 4}, 1, 0, 0.0)
 def waits(
     *, step_s: float = 0.0, deadline: float = float("inf"), overtaken: bool = False, facts: RunConfiguration = FACTS
 ) -> Waits:
+    """Return the waits of worker 1. `step_s`: seconds by which the clock advances at each reading; `overtaken`: whether all workers have
+    finished the round.
+    """
     resources = Resources(MemoryClients(workers=3))
     resources.facts["r"] = facts
     ctx = Context(resources, run="r", deadline=deadline, clock=Stepping(step_s))
@@ -32,6 +35,7 @@ def waits(
 
 
 def never() -> Any:
+    """Raise Missing: the object never comes."""
     raise Missing("k")
 
 
@@ -127,11 +131,14 @@ def test_what_was_settled_while_evidence_was_gathered_is_not_over_for_everybody(
 
 @pytest.fixture
 def passing() -> Iterator[Passing]:
+    """Yield the process's clock, which passes only when something sleeps."""
     with use(found := Passing()):
         yield found
 
 
 def there_at(passing: Passing, seconds: float) -> Callable[[], str]:
+    """Return a look that finds the object from this second on, and raises Missing before."""
+
     def look() -> str:
         if passing.now_s < seconds:
             raise Missing("k")

@@ -26,6 +26,7 @@ WITHOUT_STEPS = Architecture("program", tensor_hosts="none")
 
 
 def experiment(plain: dict[str, Any]) -> Experiment:
+    """Build an experiment from fields as a YAML file has them, with name and architecture given."""
     return fields.build_experiment({"name": "x", "architecture": "spirt", **plain})
 
 

@@ -16,6 +16,7 @@ LEAST = {"name": "spirt", "architecture": "spirt"}
 
 
 def problems(**changes: Any) -> list[str]:
+    """Return the lines of the error with which a minimal experiment with these changes is refused."""
     with pytest.raises(ConfigError) as caught:
         fields.build_experiment({**LEAST, **changes})
     return str(caught.value).splitlines()
@@ -118,6 +119,7 @@ def test_what_is_resolved_is_read_back(
 
 def test_every_annotation_has_words() -> None:
     def leaves(cls: Any) -> list[Any]:
+        """Return the types of all fields of the class and of the dataclasses in it."""
         hints = fields._hints(cls)
         return [
             h for hint in hints.values() for h in (leaves(hint) if hasattr(hint, "__dataclass_fields__") else [hint])

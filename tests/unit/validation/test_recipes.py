@@ -17,6 +17,7 @@ PAPERS = sorted(path.stem for path in CONFIG.glob("*-cifar10.yaml") if not path.
 
 
 def written(tmp_path: Path, text: str) -> Path:
+    """Write an all-reduce experiment with this text, and return its path."""
     path = tmp_path / "mine.yaml"
     path.write_text(f"name: mine\narchitecture: all_reduce\n{text}")
     return path

@@ -33,6 +33,7 @@ def test_a_count_is_cut_but_not_to_nothing(count: int, share: float, least: int)
 
 
 def every(scale: Scale) -> list[Measurement]:
+    """Return the measurements of all parts at this scale."""
     return list_measurements(choose_parts(["all"]), scale)
 
 

@@ -19,6 +19,7 @@ WANTED = list_measurements(choose_parts(["all"]), SMALL)
 
 
 def filled(*, without: tuple[str, ...] = ()) -> Book:
+    """Return the book filled with made-up outcomes. `without`: keys of measurements that are missing."""
     outcome = made_up.outcome(WANTED, SMALL, without=without)
     return papers.fill_book(choose_parts(["all"]), outcome, SMALL, command="crossover replicate all --scale 0.02")
 
@@ -27,10 +28,12 @@ BOOK = filled()
 
 
 def cells(name: str, of: Book = BOOK) -> list[TableCell]:
+    """Return the cells of the section with this name."""
     return list(next(section.cells for section in of.sections if section.name == name))
 
 
 def one(name: str, row: str, figure: str, of: Book = BOOK) -> TableCell:
+    """Return the only cell of the section with this row and figure."""
     (found,) = [cell for cell in cells(name, of) if (cell.row, cell.figure) == (row, figure)]
     return found
 
@@ -166,6 +169,7 @@ def test_a_page_without_any_run(tmp_path: Path) -> None:
 
 
 def section(*ours: float) -> Section:
+    """Return a section of three published times, 10, 20 and 40 s, and our own beside them."""
     rows = [
         TableCell(row=f"{n}", figure="time", unit="s", published=printed, ours=make_measured(value))
         for n, (printed, value) in enumerate(zip((10.0, 20.0, 40.0), ours, strict=True))

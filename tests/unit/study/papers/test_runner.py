@@ -39,6 +39,7 @@ class Pretended:
     def release(self, experiment: Experiment) -> None: ...
 
     def run(self, experiment: Experiment, out: Path, watch: OnProgress) -> RunFolder:
+        """Note the run and write a made-up folder for its measurement. Raises RunFailed if its name is in `fails`."""
         self.made.append(out.name)
         if out.name in self.fails:
             raise RunFailed("worker 2:\n out of memory")
@@ -56,6 +57,7 @@ def whole(record: Mapping[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Pretended:
+    """Put a pretended machine without a GPU in the place of this one, and return it; kept runs are in the test's folder."""
     pretended = Pretended()
     monkeypatch.setattr(paper_runs, "LocalTrials", lambda: pretended)
     monkeypatch.setattr(paper_runs, "_explain_unreadable", lambda dataset, data: "")
@@ -65,6 +67,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Pretended:
 
 
 def runner(tmp_path: Path, told: list[str] | None = None, **changes: Any) -> Runner:
+    """Return a runner at small scale. `told`: list to which its messages are appended; `changes`: fields to replace."""
     lines = [] if told is None else told
     return replace(Runner(out=tmp_path / "out", scale=SMALL, data=None, tell=lines.append), **changes)
 

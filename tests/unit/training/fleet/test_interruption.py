@@ -32,6 +32,8 @@ class Metadata(ThreadingHTTPServer):
 
 
 class Answer(BaseHTTPRequestHandler):
+    """The handler of one request to the instance metadata service: it gives a token, and with the token the spot notice."""
+
     server: Metadata
 
     def do_PUT(self) -> None:
@@ -39,6 +41,7 @@ class Answer(BaseHTTPRequestHandler):
         self._say(200 if asked else 400, b"secret")
 
     def do_GET(self) -> None:
+        """Answer with the notice, 404 if there is none, or 401 without the token; count the request."""
         self.server.looks += 1
         found = self.server.notice if self.path == "/latest/meta-data/spot/instance-action" else b""
         if self.headers["X-aws-ec2-metadata-token"] != "secret":
@@ -47,6 +50,7 @@ class Answer(BaseHTTPRequestHandler):
             self._say(200 if found else 404, found)
 
     def _say(self, status: int, body: bytes) -> None:
+        """Send the status and the body."""
         self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -58,6 +62,7 @@ class Answer(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def metadata() -> Iterator[Metadata]:
+    """Yield an instance metadata service that answers in a thread."""
     with Metadata() as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield server
@@ -65,6 +70,7 @@ def metadata() -> Iterator[Metadata]:
 
 
 def member(metadata: str) -> Membership:
+    """Return the membership of rank 0. `metadata`: address of the metadata service on a spot instance, "" on any other."""
     settings = ServingSettings.from_environment(
         {"CROSSOVER_FLEET": "f"} | ({"CROSSOVER_METADATA": metadata} if metadata else {})
     )

@@ -28,16 +28,19 @@ KEYS = Keys("run")
 
 @pytest.fixture
 def store() -> MemoryObjectStore:
+    """Return an empty store of objects."""
     return MemoryObjectStore(Traffic())
 
 
 def settings(*, lease_s: float = 60.0, absence_s: float = 60.0, idle_s: float = 5.0) -> ServingSettings:
+    """Return settings of a fleet's program that looks every hundredth of a second."""
     return ServingSettings(fleet="f", lease_s=lease_s, absence_s=absence_s, idle_s=idle_s, look_s=0.01)
 
 
 def claim(
     store: MemoryObjectStore, *, members: int = 2, hearts: Heartbeats | None = None, **times: float
 ) -> Membership | None:
+    """Claim a rank of the run and return the membership, or None if none is free. `times`: as `settings` takes them."""
     hearts = hearts or Heartbeats(store, KEYS)
     return Membership.claim(hearts, run="run", members=members, settings=settings(**times))
 
@@ -54,6 +57,7 @@ def test_each_rank_is_claimed_once_however_many_programs_want_one(store: MemoryO
 
 
 def next_beat(store: MemoryObjectStore, after: int) -> int:
+    """Return rank 0's next heartbeat number above `after`. Fails the test after a minute."""
     end_s = time.monotonic() + 60
     while time.monotonic() < end_s:
         if store.exists(KEYS.heartbeat(0)) and (beat := json.loads(store.get(KEYS.heartbeat(0)))["beat"]) > after:
@@ -159,6 +163,7 @@ def test_a_resumed_run_takes_every_rank_from_its_program_at_once(store: MemoryOb
 
 
 def fail(store: MemoryObjectStore, rank: int, error: str, cause: str) -> None:
+    """Store a failure of the rank, as its program does."""
     store.put(KEYS.failure(rank), json.dumps({"error": error, "cause": cause}).encode())
 
 

@@ -33,6 +33,7 @@ class Forgetful(MemoryObjectStore):
         return winner
 
     def put(self, key: str, data: Any) -> None:
+        """Store the object; raise Unavailable once if `refusing` is "put"."""
         if self.refusing == "put":
             self.refusing = ""
             raise Unavailable("no answer")
@@ -46,6 +47,7 @@ class Forgetful(MemoryObjectStore):
 
 @pytest.fixture
 def store() -> Forgetful:
+    """Return a store of objects in which a run of one member is announced to the fleet."""
     found = Forgetful(Traffic())
     announce(found, fleet="f", run="run", members=1)
     return found
@@ -63,6 +65,7 @@ class Killed(BaseException):
 
 
 def run(store: Forgetful, body: Callable[[Membership], None], settings: ServingSettings = SETTINGS) -> None:
+    """Serve the fleet with `body` in the place of the program's work."""
     resources: Any = SimpleNamespace(clients=SimpleNamespace(objects=lambda traffic: store))
 
     def with_context(ctx: Context, membership: Membership) -> None:
@@ -113,6 +116,7 @@ def test_a_rank_that_could_not_be_given_back_is_taken_up_again(store: Forgetful)
     attempts: list[int] = []
 
     def body(membership: Membership) -> None:
+        """Note the attempt. The first one fails, and its last write is refused, too."""
         attempts.append(membership.attempt)
         if len(attempts) == 1:
             store.refusing = "put"  # of its last word
@@ -129,6 +133,7 @@ def test_only_troubles_without_progress_between_them_end_a_program(progresses: b
     tries = 0
 
     def body(membership: Membership) -> None:
+        """Fail twice as often as ends a program, each time as if it had made progress, or as if it had not; then end."""
         nonlocal tries
         tries += 1
         if tries <= 2 * (1 + PROGRAM.again):
@@ -159,6 +164,7 @@ def test_nothing_of_a_failed_attempt_is_held_during_the_pause(
     sleeps.append(lambda: held.append(made[-1]()))
 
     def body(membership: Membership) -> None:
+        """Hold a connection, keep a weak reference to it, and fail the first time."""
         connection = Connection()
         made.append(weakref.ref(connection))
         if len(made) == 1:
