@@ -24,8 +24,9 @@ PREFIX = "crossover-boot-"
 
 
 class BootedHost:
-    """A host that runs its user data at its first boot. `user_data`: as an instance gets it; `variables`: of its environment; `files`:
-    further files of its image, by path; `objects`: contents of its buckets.
+    """A host under its own systemd that runs its user data at its first boot; `close` ends it. `folder`: folder for the files of its image;
+    `user_data`: as an instance gets it; `variables`: of the user data's environment; `files`: further files of its image, by path;
+    `objects`: contents of its buckets, by "bucket/key". `aws`: the stand-in for AWS.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class BootedHost:
         target.write_bytes(content)
 
     def _drain(self) -> None:
-        """Copy the console's output until the host ends."""
+        """Copy the host's output to the console's file until the host ends."""
         assert self._process.stdout is not None
         with self._process.stdout as shown:
             for line in shown:
@@ -89,19 +90,21 @@ class BootedHost:
         return int(Path(f"/proc/{number}/task/{number}/children").read_text().split()[0])
 
     def said(self) -> str:
-        """Return the end of the console's output."""
+        """Return the last 6,000 characters of the console's output."""
         self.console.flush()
         return Path(self.console.name).read_text(errors="replace")[-6_000:]
 
     def run(self, *command: str, fails: bool = False) -> str:
-        """Return what a command in the host prints."""
+        """Run a command in the host, and return what it prints on standard output. `fails`: whether the command must fail. Raises
+        AssertionError if it does the opposite, TimeoutExpired after 60 s.
+        """
         enter = ["nsenter", "-t", str(self.init), "--mount", "--pid", "--net", "--uts", "--ipc", "--cgroup"]
         done = subprocess.run([*enter, *command], capture_output=True, text=True, check=False, timeout=60)
         assert bool(done.returncode) is fails, done.stdout + done.stderr
         return done.stdout
 
     def wait_for(self, what: Callable[[], bool], *, at_most_s: float) -> None:
-        """Wait until `what`. Fail if it takes longer, or if the host has ended."""
+        """Wait until `what` returns True. Raises AssertionError after `at_most_s` seconds, or if the host has ended."""
         limit = time.monotonic() + at_most_s
         while not what():
             assert self._process.poll() is None, f"the host has ended: {self.said()}"
@@ -109,7 +112,7 @@ class BootedHost:
             time.sleep(0.1)
 
     def wait_for_the_end(self, *, at_most_s: float) -> None:
-        """Wait until the host has powered itself off."""
+        """Wait until the host has powered itself off. Raises TimeoutExpired after `at_most_s` seconds."""
         self._process.wait(timeout=at_most_s)
 
     def close(self) -> None:
@@ -132,7 +135,7 @@ def _unit(variables: Mapping[str, str]) -> str:
 
 
 def _control_group() -> Path:
-    """Make a control group of version 2. Those that killed tests have left are removed."""
+    """Create a control group of version 2, and return its path. Empty ones that killed tests have left are removed."""
     mounts = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
     root = next((Path(each[1]) for each in mounts if each[2] == "cgroup2"), None)
     assert root, "no control groups of version 2 are mounted here, and systemd takes no other"
@@ -145,7 +148,7 @@ def _control_group() -> Path:
 
 
 def _remove(group: Path) -> None:
-    """Remove a control group whose processes have been killed, and those below it."""
+    """Wait until a control group has no more processes, and remove it and those below it."""
     while "populated 1" in (group / "cgroup.events").read_text():
         time.sleep(0.02)
     for folder, _, _ in os.walk(group, topdown=False):
@@ -157,7 +160,9 @@ def _listening_in(process: int) -> socket.socket:
     made = list[socket.socket]()
 
     def listen() -> None:  # in a thread of its own, as a thread has one network
-        """Open a socket in the network namespace of a process; needs a thread of its own."""
+        """Enter the network namespace of the process, and open the socket. Runs in a thread of its own, because it changes the thread's
+        namespace for good.
+        """
         with open(f"/proc/{process}/ns/net") as network:
             if ctypes.CDLL(None, use_errno=True).setns(network.fileno(), CLONE_NEWNET):
                 raise OSError(ctypes.get_errno(), "setns")

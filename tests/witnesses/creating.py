@@ -44,7 +44,9 @@ def synthesized(folder: Path) -> dict[str, Json]:
 
 
 def create_all(server: LocalStack, templates: dict[str, Json]) -> dict[str, Json]:
-    """Create all stacks, first the network, then the broker, then the experiments concurrently, and return their descriptions by name."""
+    """Create all stacks, first the network, then the broker, then the experiments concurrently. Return their descriptions by name once each
+    creation has ended.
+    """
     prepare(server)
     found: dict[str, Json] = {}
     for names in (SHARED[:1], SHARED[1:], [name for name in templates if name not in SHARED]):
@@ -61,14 +63,14 @@ def prepare(server: LocalStack) -> None:
 
 
 def create(server: LocalStack, templates: dict[str, Json]) -> dict[str, Json]:
-    """Create these stacks side by side; their descriptions, with the reason of what failed as StackStatusReason."""
+    """Create these stacks concurrently, and return their descriptions by name. A failed one has the reason as StackStatusReason."""
     for name, template in templates.items():
         _begin(server, name, template)
     return {name: _created(server, name) for name in templates}
 
 
 def _begin(server: LocalStack, name: str, template: Json) -> None:
-    """Start the creation of a stack from its template."""
+    """Upload a stack's template and placeholders for its assets, and start its creation."""
     text = json.dumps(template)
     for newer, known in NEWER.items():
         text = text.replace(newer, known)
@@ -103,7 +105,9 @@ def _parameters(template: Json) -> Iterator[tuple[str, str]]:
 
 
 def _created(server: LocalStack, name: str) -> Json:
-    """Wait until the creation of a stack has ended, and return the stack."""
+    """Wait until the creation of a stack has ended, well or not, and return the stack's description. Raises AssertionError after
+    PATIENCE_S.
+    """
     client, until = server.client("cloudformation"), time.monotonic() + PATIENCE_S
     while True:
         found: Json = client.describe_stacks(StackName=name)["Stacks"][0]

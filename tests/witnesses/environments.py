@@ -39,7 +39,7 @@ def environment(name: str) -> Path:
 
 
 def asked_of_node(name: str, question: Any) -> Any:
-    """Return the JSON answer of tests/witnesses/<name>/judge.js to a question, sent as JSON."""
+    """Return the JSON answer of tests/witnesses/NAME/judge.js to a question, sent as JSON. Skips the test if the judge is not installed."""
     packages = environment(name) / "node_modules"
     done = subprocess.run(
         [node_path(), HERE / name / "judge.js"],
@@ -54,12 +54,14 @@ def asked_of_node(name: str, question: Any) -> Any:
 
 
 def python(name: str) -> Path:
-    """Return the path of Python in the judge's virtual environment."""
+    """Return the path of Python in the judge's virtual environment. Skips the test if the judge is not installed."""
     return environment(name) / "venv" / "bin" / "python"
 
 
 def install(name: str) -> None:
-    """Make the environment, unless it stands already; half of one is begun anew."""
+    """Create the environment of a judge, unless it exists; an incomplete or outdated one is deleted first. Exits the process if the
+    installation fails.
+    """
     if _stamp(name).exists():
         return
     recipe, folder = HERE / name, FOLDER / name
@@ -92,7 +94,7 @@ def _beside_node(program: str) -> str:
 
 
 def _environ() -> dict[str, str]:
-    """Return the environment variables with the virtual environment's programs first on the PATH."""
+    """Return this process's environment variables, with the running Python's programs first on the PATH."""
     return {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
 
 

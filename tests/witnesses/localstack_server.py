@@ -41,7 +41,9 @@ def _client(service: str, url: str) -> Any:
 
 @contextlib.contextmanager
 def localstack(folder: Path, *, mocks: dict[str, Any] | None = None, **environment: str) -> Iterator[LocalStack]:
-    """Yield a running LocalStack, which ends with the block. `mocks`: content of its SFN_MOCK_CONFIG file."""
+    """Yield a running LocalStack, which ends with the block. `folder`: where it keeps its data and its log; `mocks`: content of its
+    SFN_MOCK_CONFIG file; `environment`: further variables. Raises AssertionError if it does not start.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     own = {
         "LOCALSTACK_VOLUME_DIR": folder / "volume",

@@ -45,7 +45,9 @@ def shortened(state: Any) -> Any:
 
 @dataclass
 class Run:
-    """One run of state machines, which starts with the machine `root`. `case`: name of the test case of mocked services."""
+    """One run of state machines, which starts with the machine `root`. `case`: name of the test case of mocked services; `execution`: ARN
+    of its execution; `status`, `error`, `cause`: how it ended, "" before.
+    """
 
     id: str
     root: str
@@ -60,7 +62,9 @@ class Run:
 
 @dataclass
 class Stage:
-    """The state machines of one architecture on LocalStack, and the runs that are played there."""
+    """The state machines of one architecture, created on LocalStack, and the runs that are played there. `gates`: events for which a step
+    waits before it answers, by run, step and worker.
+    """
 
     server: LocalStack
     name: str
@@ -81,8 +85,8 @@ class Stage:
         return f"{self.name}-{name}"
 
     def _definition(self, machine: str, **changes: Any) -> str:
-        """Return a machine's definition as text, with `changes` of its fields. Placeholders become ARNs; functions are created when they
-        are first met.
+        """Return a machine's definition as text, with short waits and with `changes` of its fields. Placeholders become ARNs. Creates the
+        functions that occur for the first time.
         """
         text = json.dumps({**shortened(self.machines[machine]), **changes})
         for target in set(re.findall(r"\$\{call_(\w+)\}", text)):
@@ -109,14 +113,14 @@ class Stage:
         return text
 
     def change(self, machine: str, **changes: Any) -> None:
-        """Deploy `machine` with other fields; without any, as it was."""
+        """Deploy `machine` with other values of these fields; without any, as it was originally."""
         definition = self._definition(machine, **changes)
         self.states.update_state_machine(
             stateMachineArn=arn("stateMachine", self._full(machine)), definition=definition
         )
 
     def enlisted(self, run: Run) -> Run:
-        """Add a run whose steps are answered from now on, and return it."""
+        """Add a run, so that its steps are answered from now on, and return it."""
         self.runs[run.id] = run
         return run
 
@@ -129,14 +133,14 @@ class Stage:
         run.execution = started["executionArn"]
 
     def start_child(self, name: str, event: Event) -> str:
-        """Start a child as an earlier parent would have, under the name that the definitions give it; its ARN."""
+        """Start a child as an earlier parent would have, under the name that the definitions give it, and return the execution's ARN."""
         started = self.states.start_execution(
             stateMachineArn=arn("stateMachine", self._full(name)), name=child_name(name, event), input=json.dumps(event)
         )
         return str(started["executionArn"])
 
     def child(self, name: str, event: Event) -> str:
-        """Return the ARN of a child's execution."""
+        """Return the ARN of a child's execution, whether or not it exists."""
         return arn("execution", f"{self._full(name)}:{child_name(name, event)}")
 
     def status(self, execution: str) -> str:
@@ -156,7 +160,7 @@ class Stage:
     # --- the steps' answers ---------------------------------------------------------------------------------------------
 
     def play(self, until: Callable[[], bool]) -> None:
-        """Wait until it is so. Fails where it never comes."""
+        """Poll until `until` returns True. Raises AssertionError after PATIENCE_S."""
         limit = time.monotonic() + PATIENCE_S
         while not until():
             running = [run.id for run in self.runs.values() if not run.status]
@@ -164,7 +168,9 @@ class Stage:
             time.sleep(0.2)
 
     def called(self, function: str, event: Event) -> Event:
-        """Return a function's scripted answer. Raises Failure. If the step is held back, waits until it is released."""
+        """Return the scripted answer of a function's step to an event; a step with a gate waits for it first. Raises Failure if the script
+        lets the step fail.
+        """
         step = function.removeprefix(f"{self.name}-")
         place = (event["run"], step, event["worker"])
         if (gate := self.gates.get(place)) is not None:
@@ -173,7 +179,7 @@ class Stage:
         return self.runs[event["run"]].script.answer(step, event)
 
     def finish(self, run: Run) -> None:
-        """Wait for its end, and note what it was."""
+        """Wait until the run's execution has ended, and store its status, error and cause in `run`."""
         self.play(lambda: self.status(run.execution) in ENDED)
         found = self.states.describe_execution(executionArn=run.execution)
         run.status, run.error, run.cause = found["status"], found.get("error", ""), found.get("cause", "")
@@ -181,7 +187,7 @@ class Stage:
     # --- what was walked ------------------------------------------------------------------------------------------------
 
     def walk(self, run: Run) -> tuple[Walk, set[tuple[str, str]]]:
-        """Return the run's walk, and every (machine, state) that it entered."""
+        """Return the run's walk, and every (machine, state) that it entered; executions of its children are included."""
         meanings = states(self.machines, run.root)
         found: Walk = defaultdict(list)
         entered = set[tuple[str, str]]()
@@ -209,13 +215,15 @@ def child_name(name: str, event: Event) -> str:
 
 @contextmanager
 def answering(stages: Mapping[str, Stage]) -> Iterator[str]:
-    """Yield the address of an HTTP server that answers functions, each by the stage whose name begins its own."""
+    """Yield the address of an HTTP server that answers invocations of functions, each by the stage whose name its own begins with. All
+    gates are opened at the end.
+    """
 
     class Handler(BaseHTTPRequestHandler):
         """An HTTP handler that answers invocations of functions as the scripts of the runs say."""
 
         def do_POST(self) -> None:
-            """Answer one invocation, with an error if the script says so."""
+            """Answer one invocation of the function that the path names, with an error if the script says so."""
             function = self.path.removeprefix("/")
             event = json.loads(self.rfile.read(int(self.headers["content-length"])))
             try:

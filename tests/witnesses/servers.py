@@ -49,7 +49,9 @@ _FEATURES = "rabbitmq_4.0.0,khepri_db"
 
 
 def program(name: str) -> Path:
-    """Return the path of a server of PACKAGES, downloaded once. Raises MissingTool if Debian's archive is not available."""
+    """Return the path of a server of PACKAGES, downloaded and unpacked at the first call. Raises MissingTool if Debian's archive is not
+    available.
+    """
     folder = BUILD / name
     server = folder / f"{name.partition('_')[0]}-server"
     folder.mkdir(parents=True, exist_ok=True)
@@ -77,12 +79,14 @@ def sanitized() -> None:
 
 
 def _redis(root: Path, server: Path) -> None:
-    """Write a script that starts the unpacked Redis or Valkey with its own loader."""
+    """Write a script at `server` that starts the unpacked Redis or Valkey with its own loader."""
     _script(server, debian.command(root, root / "usr" / "bin" / server.name))
 
 
 def _rabbitmq(root: Path, server: Path) -> None:
-    """Write a script that starts the unpacked RabbitMQ, with its Erlang in another folder than usual."""
+    """Write scripts that start the unpacked RabbitMQ, its control program and its Erlang, and the broker's settings. Each of Erlang's
+    compiled programs is replaced by a script that starts it with its own loader.
+    """
     erlang = root / "usr" / "lib" / "erlang"
     for binary in sorted(_programs(erlang)):
         original = binary.with_name(f"{binary.name}.debian")
@@ -101,7 +105,7 @@ def _rabbitmq(root: Path, server: Path) -> None:
 
 
 def _programs(folder: Path) -> Iterator[Path]:
-    """Yield the compiled programs below a folder: no scripts, links or libraries."""
+    """Yield the executable ELF files below a folder, no scripts, links or libraries."""
     for path in folder.rglob("*"):
         if path.suffix in (".so", ".debian") or path.is_symlink() or not path.is_file() or not os.access(path, os.X_OK):
             continue
@@ -111,7 +115,7 @@ def _programs(folder: Path) -> Iterator[Path]:
 
 
 def _script(path: Path, command: list[str], environment: Mapping[str, object] | None = None) -> None:
-    """Write a script that runs the command, under its final name only when it is complete."""
+    """Write an executable script that runs the command with the given variables; it appears under its name only when it is complete."""
     set_ = "".join(f"export {name}={shlex.quote(str(value))}\n" for name, value in (environment or {}).items())
     being_made = path.with_name(f"{path.name}.new")
     being_made.write_text(f'#!/bin/sh\n{set_}exec {shlex.join(command)} "$@"\n')

@@ -18,8 +18,8 @@ RUNS = (
 
 
 def hold(suites: Sequence[str], *, with_server: Path, chosen_by: str, **environment: str) -> None:
-    """Run the tests of `suites` with this server; fail with pytest's output unless all pass. `chosen_by`: environment variable that names
-    the server.
+    """Run the tests of `suites` with this server, and print the end of pytest's output. Raises AssertionError with that output unless all
+    pass. `chosen_by`: environment variable that names the server.
     """
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *suites]
     env = {**os.environ, **environment, chosen_by: str(with_server)}

@@ -20,7 +20,7 @@ def assemblies(experiments: Mapping[str, Experiment], folder: Path) -> Iterator[
 
 
 def different(experiments: Mapping[str, Experiment], folder: Path) -> dict[str, Path]:
-    """Write the templates of these experiments to files in `folder`, equal ones only once, and return the paths by "experiment: stack"."""
+    """Write the templates of these experiments to files in `folder`, equal ones only once, and return the paths by "EXPERIMENT: STACK"."""
     found: dict[str, tuple[str, Path]] = {}
     judged = folder / "templates"
     judged.mkdir()

@@ -7,7 +7,9 @@ NAME = "asl_validator"
 
 
 def judged(definitions: dict[str, State]) -> dict[str, list[dict[str, str]]]:
-    """Return the validator's findings, by definition. One process judges all definitions."""
+    """Return the validator's findings by the definition's name; definitions without findings are missing. One process judges all
+    definitions.
+    """
     return asked_of_node(NAME, definitions)
 
 

@@ -17,7 +17,7 @@ NAME = "cfn_lint"
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
-    """Return the places where each rule is broken, in all templates of all configurations."""
+    """Return cfn-lint's findings by rule, in all templates of all configurations."""
     environment(NAME)
     return broken(list(different(dict(configurations()), tmp_path_factory.mktemp(NAME)).values()))
 

@@ -58,7 +58,7 @@ STANDS = {
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], set[str]]:
-    """Return the places where each check fails, in all templates of all configurations."""
+    """Return the failed checks by (check, type of resource), in all templates of all configurations."""
     environment(NAME)
     folder = tmp_path_factory.mktemp(NAME)
     paths = different(dict(configurations()), folder)
@@ -66,8 +66,8 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], set
 
 
 def failures(folder: Path, templates: int) -> dict[tuple[str, str], set[str]]:
-    """Run checkov on a folder of templates, and return the failed checks by (check, type of resource). Fails unless it has read all
-    templates.
+    """Run checkov on a folder of templates, and return the places of failed checks by (check, type of resource). Raises AssertionError
+    unless it has read `templates` templates.
     """
     command = [environment(NAME) / "venv" / "bin" / NAME, "--directory", folder, "--framework", "cloudformation"]
     done = subprocess.run(

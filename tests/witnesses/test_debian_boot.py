@@ -28,9 +28,11 @@ Boot = Callable[..., BootedHost]
 
 @pytest.fixture
 def boot(tmp_path: Path) -> Iterator[Boot]:
+    """Yield a function that boots a host; all hosts are ended after the test."""
     hosts = list[BootedHost]()
 
     def booted(script: str, **named: Any) -> BootedHost:
+        """Boot a host with this user data in a new folder, and return it. `named`: further arguments of BootedHost."""
         folder = tmp_path / f"host{len(hosts)}"
         folder.mkdir()
         hosts.append(BootedHost(folder, script, **named))
@@ -61,7 +63,9 @@ def database(**own: str) -> str:
 
 
 def concluded(host: BootedHost) -> dict[str, str]:
-    """Return what CloudFormation's wait condition has heard, once."""
+    """Wait for the signal that the host sends to CloudFormation's wait condition, and return it. Checks that there is only one, that all
+    requests were signed, and that neither signal nor log contains the secret.
+    """
     host.wait_for(lambda: bool(host.aws.signals), at_most_s=BOOT_S)
     (signal,) = host.aws.signals
     assert host.aws.unsigned == [] and host.aws.secret not in json.dumps([signal, host.aws.logs])
@@ -76,6 +80,7 @@ def test_a_database_host_boots_and_serves_behind_tls_and_password_after_a_restar
     assert certificate == host.run("cat", "/etc/redis/tls/certificate.pem")
 
     def redis(*words: str, password: str = host.aws.secret) -> str:
+        """Run redis-cli in the host over TLS, and return what it prints."""
         cli = ["redis-cli", "-h", "127.0.0.1", "-p", PORT, "--tls", "--cacert", "/etc/redis/tls/certificate.pem"]
         return host.run("env", f"REDISCLI_AUTH={password}", *cli, *words)
 
@@ -145,7 +150,9 @@ def torch_wheel() -> bytes:
 
 
 def peer(boot: Boot, *, status: int, digest: str = "") -> BootedHost:
-    """Boot a peer whose program ends with `status`. `digest`: PyTorch's in the lock file, if it is not that of its wheel."""
+    """Boot a peer whose program ends with `status`, and return the host. `digest`: PyTorch's SHA-256 in the lock file, by default that of
+    its wheel.
+    """
     wheel, packed = torch_wheel(), io.BytesIO()
     requirements = (environment(NAME) / "requirements.txt").read_text()
     requirements += f"torch==2.10.0 --hash=sha256:{digest or hashlib.sha256(wheel).hexdigest()}\n"

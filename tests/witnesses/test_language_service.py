@@ -7,7 +7,9 @@ NAME = "language_service"
 
 
 def judged(definitions: dict[str, State]) -> dict[str, list[str]]:
-    """Return the language service's findings, by definition. One process judges all definitions."""
+    """Return the language service's findings by the definition's name; definitions without findings are missing. One process judges all
+    definitions.
+    """
     found: dict[str, list[str]] = asked_of_node(NAME, definitions)
     return found
 

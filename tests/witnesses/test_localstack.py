@@ -44,7 +44,7 @@ EACH = [slow(name) for name in NAMES]
 
 @pytest.fixture(scope="session")
 def performance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Performance]]:
-    """Yield a function that returns all trials of an architecture, which are played side by side when it is first called for it."""
+    """Yield a function that returns all trials of an architecture. They are played concurrently, from the first call for it on."""
     environment("localstack")
     stages: dict[str, Stage] = {}
     folder = tmp_path_factory.mktemp("localstack") / "server"
@@ -78,7 +78,9 @@ def test_a_state_machine_walks_as_the_tree_does(
 
 
 def stops_where_the_tree_does(walk: Walk, expected: Walk, failing: str) -> None:
-    """Assert that the walk equals the expected one up to the failure. What ran beside the failed step may have ended sooner or later."""
+    """Check that the walk equals the expected one up to the failure. Branches beside the failed step may have ended sooner or later.
+    `failing`: name of the step that fails.
+    """
     for place, entries in walk.items():
         assert entries == expected.get(place, [])[: len(entries)], place
     failed = [place for place, entries in walk.items() if entries[-1][0] == failing and entries == expected[place]]
@@ -91,7 +93,7 @@ def surroundings(place: Place) -> list[Place]:
 
 
 def names_its_cause(trial: Trial, error: str, cause: str) -> None:
-    """Check that an execution's error and cause name what failed."""
+    """Check that an execution's error and cause name the step that failed, or the child's earlier execution."""
     assert trial.failing is not None
     if trial.child is None:
         assert f"{trial.failing.name} failed, worker {trial.worker}, epoch 0, round 0: {trial.error}" in cause
@@ -155,7 +157,7 @@ NOT_CREATED = {
 
 @pytest.fixture(scope="module")
 def created(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Created]:
-    """Yield a server with all stacks, created in this order: the network, the broker, the experiments."""
+    """Yield all stacks, created on a LocalStack in this order: the network, the broker, the experiments."""
     environment("localstack")
     folder = tmp_path_factory.mktemp("stacks")
     templates = synthesized(folder)
@@ -201,7 +203,7 @@ def test_every_state_machine_came_out_without_placeholders(created: Created) -> 
 
 @pytest.fixture
 def account(tmp_path: Path) -> Iterator[Account]:
-    """Yield an account with foreign stacks, and assert that these exist and run afterwards as before."""
+    """Yield an account on LocalStack with foreign stacks, and check after the test that these still exist and run."""
     environment("localstack")
     with localstack(tmp_path / "server") as server:
         whole = Account(server.client, ACCOUNT)

@@ -25,8 +25,8 @@ DURING = ("SUCCEEDED", "FAILED", "ABORTED")  # or while its parent waits for it
 
 @dataclass
 class Trial:
-    """One run that is tried. `failing`: the step that fails at worker `worker`; `child`: child execution that was started under its name
-    before.
+    """One run that is tried. `failing`: the step that fails with `error` at worker `worker`; `child`: a child whose execution is started
+    under its name before the run, and ends with the status `outcome`.
     """
 
     root: str
@@ -45,16 +45,16 @@ class Trial:
 
     @property
     def place(self) -> tuple[str, str, int]:
-        """The first step of the trial's child."""
+        """The first step of the trial's child, as (run, step, worker)."""
         assert self.child is not None
         return self.id, first_step(self.child).name, self.worker
 
     def event(self) -> Event:
-        """The event with which the trial starts."""
+        """Return the event with which the trial starts."""
         return {**first_event(self.id, workers=2), "minibatches": 2}
 
     def trouble(self, step: str, event: Event, attempt: int) -> str | None:
-        """Return the error with which an attempt of a step fails in this trial; None if it succeeds."""
+        """Return the error with which an attempt (0, 1, ...) of a step fails in this trial; None if it succeeds."""
         if self.name == ONCE:
             return REPEATED[hash_of(step, event) % len(REPEATED)] if attempt == 0 else None
         here = self.failing is not None and step == self.failing.name
@@ -112,13 +112,13 @@ _ALL_TRUE: Event = {**START, "synchronised": True, "epoch_finished": True, "fini
 
 
 def throws(*errors: str) -> list[StateDefinition]:
-    """Return scripted answers that fail with these errors."""
+    """Return one scripted answer for each of these errors, which fails with it."""
     return [{"Throw": {"Error": error, "Cause": "scripted"}} for error in errors]
 
 
 def mocks(names: list[str]) -> StateDefinition:
-    """Return the SFN_MOCK_CONFIG of all architectures: answers of services by number of the attempt. A successful start cannot be mocked in
-    LocalStack, so the run continues with an existing child.
+    """Return the SFN_MOCK_CONFIG for the architectures `names`: answers of AWS's services by number of the attempt. A successful start
+    cannot be mocked in LocalStack, so the run continues with an existing child.
     """
     output = json.dumps(_ALL_TRUE)
     described = {"Status": "SUCCEEDED", "Output": output, "Name": "x", "StartDate": "2026-01-01T00:00:00Z"}
@@ -182,7 +182,9 @@ class Played:
 
 @dataclass
 class Performance:
-    """All trials of an architecture, in progress or done."""
+    """All trials of an architecture, in progress or done. `throttled`: runs with throttled services, by id; `entered`: every (machine,
+    state) that any run has entered so far.
+    """
 
     machines: Mapping[str, StateDefinition]
     futures: dict[str, "Future[Played]"] = field(default_factory=dict)  # by the trial's id
@@ -190,13 +192,13 @@ class Performance:
     entered: set[tuple[str, str]] = field(default_factory=set)
 
     def played(self, trial: Trial) -> Played:
-        """Return the result of a trial. Raises the error of playing it."""
+        """Wait for a trial's end, and return its result. Raises the error of playing it."""
         return self.futures[trial.id].result()
 
 
 def perform(server: LocalStack, name: str, stages: dict[str, Stage]) -> Performance:
-    """Play every trial of the architecture `name`, and return them. `stages`: stages on which functions are answered, by architecture,
-    which gets one more.
+    """Play every trial of the architecture `name` on LocalStack, wait until all have ended, and return them. The architecture's stage is
+    added to `stages`, from which functions are answered.
     """
     made = Performance(definitions(name))
     stage = stages[name] = Stage(server, name, made.machines)
@@ -249,8 +251,8 @@ def _enlisted(stage: Stage, trial: Trial, tree: Node) -> Run:
 
 
 def _earlier(stage: Stage, trial: Trial, tree: Node) -> str:
-    """Start the child under its name, as the parent will once more, and return its execution. Its first step waits if the child must not
-    end by itself.
+    """Start the child under its name, as the parent will once more, and return the execution's ARN. Its first step waits at a gate if the
+    child must not end by itself.
     """
     if trial.waiting or trial.outcome in ("ABORTED", "TIMED_OUT"):
         stage.gates[trial.place] = threading.Event()
@@ -272,7 +274,9 @@ def _first(trial: Trial, tree: Node) -> Event:
 
 
 def _adopting(stage: Stage, trial: Trial, run: Run, earlier: str) -> None:
-    """Let the earlier child end, then start the run; or start the run first, and see it wait."""
+    """Let the earlier child's execution end with the trial's outcome, then start the run, which finds it. If `trial.waiting`, start the run
+    first, and wait until it waits for that child.
+    """
     place = trial.place
     if trial.waiting:
         stage.start(run)

@@ -25,7 +25,7 @@ TURNS = 2  # of every loop: its end is looked at twice
 
 
 class Failure(CrossoverError):
-    """Raised in place of a scripted step's answer: the step fails."""
+    """Raised in place of a scripted step's answer: the step fails. `error`: name of the error."""
 
     def __init__(self, error: str) -> None:
         super().__init__(f"{error}: scripted")
@@ -33,7 +33,7 @@ class Failure(CrossoverError):
 
 
 class GaveWay(Failure, StaleAttempt):
-    """A failure after which even a tolerant ForEach does not continue."""
+    """A failure as a stale attempt, after which even a tolerant ForEach does not continue."""
 
 
 Trouble = Callable[[str, Event, int], str | None]  # the error with which a step's attempt (0, 1, ...) on an event ends
@@ -41,7 +41,9 @@ Trouble = Callable[[str, Event, int], str | None]  # the error with which a step
 
 @dataclass
 class Script:
-    """The answers of each step of an architecture for one run. All loops end at their second check, the innermost first."""
+    """The answers of each step of an architecture for one run. All loops end at their second check, the innermost first. `trouble`: decides
+    which attempts fail; `attempts`: number of attempts by step, worker, minibatch and visit.
+    """
 
     root: Node
     trouble: Trouble = lambda step, event, attempt: None
@@ -62,7 +64,7 @@ class Script:
             return {**event, **self._changes(step, event, self._answered[place])}
 
     def _changes(self, step: str, event: Event, times: int) -> Event:
-        """Return the fields of the event that the step changes. `times`: how often the step has answered."""
+        """Return the event's fields that the step changes. `times`: number of answers of the step so far, including this one."""
         flags = closed_by(self.root).get(step, [])
         changes: Event = {flag: times % TURNS ** (inward + 1) == 0 for inward, flag in enumerate(flags)}
         if "epoch_finished" in flags:  # this step ends rounds; the names of children say which
@@ -71,7 +73,7 @@ class Script:
 
 
 def closed_by(node: Node) -> dict[str, list[str]]:
-    """Return the flags of the loops that end by a step's answer, the innermost first, by the step's name."""
+    """Return, by the step's name, the flags of the loops that end by that step's answer, the innermost first."""
     found: dict[str, list[str]] = defaultdict(list)
 
     def last(node: Node) -> str:
@@ -106,7 +108,7 @@ def closed_by(node: Node) -> dict[str, list[str]]:
 
 
 def expected(script: Script, event: Event) -> tuple[Walk, bool]:
-    """Return the walk of `workflow.execute` on the script's tree, and whether it came to the end."""
+    """Return the walk of `workflow.execute` on the script's tree, and whether it ended without a failure."""
     recorder = _Recorder(script)
     try:
         execute(recorder.scripted(script.root, ()), cast(Context, recorder), event)
@@ -124,6 +126,7 @@ class _Recorder:
 
     @contextmanager
     def child(self) -> "Iterator[_Recorder]":
+        """Yield this context itself, so that all branches record to one walk."""
         yield self
 
     def pause(self, seconds: float) -> None:
@@ -174,17 +177,18 @@ class _Scripted(Step):
         object.__setattr__(self, "call", call)
 
     def run(self, ctx: Context, event: Event) -> Event:
+        """Return the result of the scripted call."""
         answer: Event = self.call(event)  # type: ignore[attr-defined]
         return answer
 
 
 def seen(event: Mapping[str, Any]) -> Event:
-    """Return the fields of an event that both interpreters give. Of the moment at which a wait began, only whether there is one."""
+    """Return the event's fields that both interpreters give. `since` becomes whether a wait has begun, because its time differs."""
     return {**{name: event[name] for name in START}, "since": bool(event["since"])}
 
 
 def resolved(place: Place, event: Mapping[str, Any]) -> Place:
-    """Return a place in which iterations have their numbers, which stand in the event."""
+    """Return the place with the numbers of its iterations, which are taken from the event."""
     return tuple((kind, event[kind] if which is None else which) for kind, which in place)
 
 
@@ -193,14 +197,18 @@ def resolved(place: Place, event: Mapping[str, Any]) -> Place:
 
 @dataclass(frozen=True)
 class Entered:
-    """A state by the name that walks use; the name is "" for states that only state machines have."""
+    """The meaning of a state for a walk. `name`: the step's name, "child NAME", "wait", or "" for states that only state machines have;
+    `place`: where it is in the tree.
+    """
 
     name: str
     place: Place
 
 
 def states(machines: Mapping[str, StateDefinition], machine: str, place: Place = ()) -> dict[str, dict[str, Entered]]:
-    """Return {machine: {state: what entering it means}} from the definitions alone, of `machine` and the children that it starts."""
+    """Return {machine: {state: what entering it means}}, from the definitions alone, of `machine` and of all children that it starts.
+    `place`: place of the machine in the tree.
+    """
     found: dict[str, dict[str, Entered]] = {machine: {}}
 
     def block(definition: StateDefinition, place: Place) -> None:
@@ -223,7 +231,7 @@ def states(machines: Mapping[str, StateDefinition], machine: str, place: Place =
 
 
 def _meaning(name: str, state: StateDefinition, definition: StateDefinition) -> str:
-    """Return what entering a state means to a walk: a step's name, "wait", or ""."""
+    """Return the meaning of entering a state: the name of a step, "child NAME", "wait", or "" for none."""
     if state["Type"] == "Wait" and name.startswith("wait until"):
         return "wait"
     if state["Type"] != "Task":
