@@ -11,7 +11,7 @@ from tests.redis_module.servers import Client, Server, Start, build, starting
 
 @pytest.fixture(scope="session")
 def core_module() -> Path:
-    """Return the path of the tensor module. CROSSOVER_TENSORS=asan or tsan selects a build that a sanitizer watches."""
+    """Build the tensor module, and return its path. CROSSOVER_TENSORS=asan or tsan selects a build that a sanitizer watches."""
     variant = os.environ.get("CROSSOVER_TENSORS")
     return build(variant, f"tensors-{variant}.so") if variant else build("core", "tensors.so")
 
@@ -38,6 +38,6 @@ def client(server: Server) -> Client:
 
 @pytest.fixture
 def start(core_module: Path) -> Iterator[Start]:
-    """Yield a function that starts servers for one test."""
+    """Yield a function that starts servers with the module, which end after the test."""
     with starting(core_module) as start_one:
         yield start_one

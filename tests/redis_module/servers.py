@@ -60,7 +60,9 @@ class Client(redis.Redis):
 
 
 class Server:
-    """One process of redis-server, or of `program`. Its folder and port outlive restarts and go with `close`."""
+    """One process of redis-server with the tensor module. `program`: another command than redis-server; `config`: its options by name. Its
+    folder and port stay the same over restarts, and are given up by `close`.
+    """
 
     def __init__(
         self,
@@ -104,7 +106,7 @@ class Server:
         return self._process
 
     def start(self) -> Server:
-        """Start the server, wait until it answers, and return it."""
+        """Start the server, wait until it answers, and return it. Raises AssertionError if it ends, or is not ready after READY_S."""
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(self._command, stdout=log, stderr=log, env=self._environment)
         give_up = time.monotonic() + READY_S
@@ -120,13 +122,13 @@ class Server:
                 time.sleep(0.01)
 
     def client(self, **options: Any) -> Client:
-        """Return a client with a connection of its own over the socket."""
+        """Return a new client with a connection of its own over the Unix socket. `stop` closes it."""
         made = Client(unix_socket_path=self.path, retry=NO_RETRY, **{"socket_timeout": ANSWER_S, **options})
         self._clients.append(made)
         return made
 
     def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
-        """End the server by a signal, and return its exit status."""
+        """Close all clients, end the server by a signal, and return its exit status."""
         for client in self._clients:
             client.close()
         self._clients.clear()
@@ -134,7 +136,7 @@ class Server:
         return self.process.wait(timeout=120)
 
     def close(self) -> None:
-        """End the server, and fail if it had found itself broken."""
+        """Kill the server if it runs, and delete its folder. Raises AssertionError if its log reports a crash or a sanitizer's finding."""
         if self._process is not None and self._process.poll() is None:
             self.stop(signal.SIGKILL)
         self._port_holder.close()
@@ -149,11 +151,11 @@ Start = Callable[..., Server]
 
 @contextlib.contextmanager
 def starting(default: Path) -> Iterator[Start]:
-    """Yield a function that starts servers. All end with the block."""
+    """Yield a function that starts servers. All end with the block. `default`: path of the module."""
     with contextlib.ExitStack() as ends:
 
         def start(module: Path = default, **options: Any) -> Server:
-            """Start a Redis server with the tensor module, which is stopped at the end of the test."""
+            """Start a server with the module, and return it. `options`: further arguments of Server."""
             server = Server(module, **options)
             ends.callback(server.close)
             return server.start()
@@ -162,7 +164,7 @@ def starting(default: Path) -> Iterator[Start]:
 
 
 def until(condition: Callable[[], bool], *, what: str, timeout_s: float = ANSWER_S) -> None:
-    """Wait for a condition that no event announces. Fails after `timeout_s` seconds. `what`: words for the failure."""
+    """Poll until `condition` returns True. Raises AssertionError after `timeout_s` seconds. `what`: words for the failure."""
     give_up = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < give_up, f"not after {timeout_s} s: {what}"

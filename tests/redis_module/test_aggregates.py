@@ -37,6 +37,7 @@ def inputs(draw: st.DrawFn, *, fewest: int = 1, most: int = 13) -> list[Floats]:
 
 
 def put_all(client: Client, rows: Sequence[Floats], samples: Sequence[int] | None = None) -> list[str]:
+    """Store the rows as gradients under in0, in1 and so on, and return these keys. `samples`: number of samples of each."""
     keys = [f"in{i}" for i in range(len(rows))]
     for i, (key, row) in enumerate(zip(keys, rows, strict=True)):
         put(client, key, row, "KIND", "gradient", *(["SAMPLES", samples[i]] if samples else []))

@@ -29,10 +29,12 @@ STORING: list[Any] = [
 
 
 def changes(client: Client) -> int:
+    """Return the number of changes that the server counts since its last save."""
     return int(client.info("persistence")["rdb_changes_since_last_save"])
 
 
 def inputs(client: Client, names: str = "ab", tag: str = "") -> None:
+    """Store a vector under `tag` plus each letter of `names`."""
     for name in names:
         put(client, tag + name, floats([1, 2]))
 
@@ -96,6 +98,7 @@ def test_what_stores_nothing_tells_nobody(server: Server, client: Client, comman
 
 
 def job(tag: str = "") -> tuple[object, ...]:
+    """Return a command that computes from `tag`a and stores under `tag`out."""
     return ("TENSOR.AXPY", f"{tag}a", f"{tag}a", "ALPHA", 1, "OUT", f"{tag}out")
 
 
@@ -108,6 +111,7 @@ def test_a_slot_that_moved_meanwhile_gets_nothing(start: Start) -> None:
     identity = other.execute_command("CLUSTER MYID").decode()
 
     def joined() -> bool:
+        """Return whether the server knows the other node, and their handshake is over."""
         nodes = str(client.execute_command("CLUSTER NODES"))
         return identity in nodes and "handshake" not in nodes
 

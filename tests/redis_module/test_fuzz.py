@@ -34,6 +34,7 @@ words = st.one_of(st.sampled_from(STRANGE), keys, st.binary(max_size=9), numbers
 
 
 def flag(*choices: list[Any]) -> st.SearchStrategy[list[Any]]:
+    """Return a strategy for an optional part of a command: nothing, or one of the choices."""
     return st.one_of(st.just([]), *(st.just(choice) for choice in choices))
 
 
@@ -64,6 +65,7 @@ def tensor_sets(draw: st.DrawFn) -> list[Any]:
 
 @st.composite
 def aggregates(draw: st.DrawFn) -> list[Any]:
+    """Draw a command that combines 1 to 9 vectors, often a valid one, with its options in any order."""
     name = draw(st.sampled_from(["TENSOR.MEAN", "TENSOR.MEDIAN", "TENSOR.TRIMMEDMEAN", "TENSOR.KRUM"]))
     inputs = draw(st.lists(st.sampled_from("abcd"), min_size=1, max_size=9))
     options: list[list[Any]] = [["OUT", draw(keys)], draw(flag(["NX"], ["PX", 100])), draw(flag(["KIND", "k"]))]
@@ -79,6 +81,7 @@ def aggregates(draw: st.DrawFn) -> list[Any]:
 
 @st.composite
 def updates(draw: st.DrawFn) -> list[Any]:
+    """Draw an optimizer's command, SGD or Adam, often a valid one."""
     buffers = flag(
         ["BUFFERS", draw(st.sampled_from([0, 0, 1, 3, -1])), "STATS", draw(st.sampled_from(["0", "0.1", "1", "nan"]))]
     )
@@ -167,9 +170,8 @@ beginnings = st.tuples(
 
 @pytest.fixture(scope="module")
 def sanitized() -> Iterator[Server]:
-    """The server and the module on AddressSanitizer's allocator: redis-server takes malloc from the preloaded library.
-
-    Later servers than Redis 7.2 give Lua memory by jemalloc's own calls, which no preloaded library takes over.
+    """Yield a server whose memory, with that of the module, is watched by AddressSanitizer: redis-server takes malloc from the preloaded
+    library. Skips the tests for servers later than Redis 7.2, which give Lua memory by jemalloc's own calls.
     """
     version = subprocess.run(
         [servers.require_program(servers.REDIS), "--version"], capture_output=True, text=True, check=True

@@ -142,6 +142,7 @@ def test_zeros_are_not_written(server: Server, client: Client) -> None:
     """The kernel gives pages of zeros when they are first wanted: 512 MB of them take none."""
 
     def resident_kb() -> int:
+        """Return the server's resident memory in KiB."""
         status = (f"/proc/{server.process.pid}/status",)
         with open(*status, encoding="ascii") as file:
             return int(next(line for line in file if line.startswith("VmRSS")).split()[1])

@@ -29,9 +29,8 @@ FOREVER_MS = 10_000_000
 def under_way(
     server: Server, job: tuple[object, ...], *commands: tuple[object, ...]
 ) -> Iterator[tuple[socket.socket, socket.socket]]:
-    """Has the server execute the commands in the turn in which it starts the job, so before the job can be stored.
-
-    Yields the connections of both; neither's reply is read.
+    """Start a job, and let the server execute the commands in the same turn, so before the job's result can be stored. Yields (connection
+    of the job, connection of the commands); neither's reply to these has been read.
     """
     with connected(server) as waiting, connected(server) as other:
         with stopped(server):
@@ -47,10 +46,12 @@ def under_way(
 
 
 def held(client: Client) -> bool:
+    """Return whether the server holds the result of one job back."""
     return bool(statistics(client)["jobs_held"] == 1)
 
 
 def nothing_came(connection: socket.socket) -> bool:
+    """Return whether the connection is open and has nothing to read. It is blocking afterwards."""
     connection.setblocking(False)
     try:
         return connection.recv(1, socket.MSG_PEEK) is None
@@ -67,6 +68,7 @@ def pair(start: Start) -> tuple[Server, Server]:
 
 
 def paired(start: Start) -> tuple[Server, Server]:
+    """Start a master that holds `a` and a replica, wait until they are linked, and return them."""
     master = start(config={"shutdown-timeout": "3600", "repl-timeout": "3600"})
     put(master.client(), "a", floats([1, 2]))
     replica = start(config={"replicaof": f"127.0.0.1 {master.port}", "repl-timeout": "3600"})
@@ -77,7 +79,7 @@ def paired(start: Start) -> tuple[Server, Server]:
 
 @contextlib.contextmanager
 def lagging(master: Server, replica: Server) -> Iterator[None]:
-    """Stop the replica's process while the block runs, after which the master makes one change that the replica lacks."""
+    """Stop the replica's process while the block runs, and let the master make one change that the replica lacks meanwhile."""
     replica.process.send_signal(signal.SIGSTOP)
     os.waitid(os.P_PID, replica.process.pid, os.WSTOPPED)
     try:
@@ -88,6 +90,7 @@ def lagging(master: Server, replica: Server) -> Iterator[None]:
 
 
 def same(master: Server, replica: Server) -> bool:
+    """Return whether master and replica contain the same data."""
     return digest(master.client()) == digest(replica.client())
 
 
@@ -210,9 +213,12 @@ class Pair:
     replica: Server
 
     def exchange(self) -> None:
+        """Record that the servers have exchanged their roles."""
         self.master, self.replica = self.replica, self.master
 
     def until_linked(self) -> None:
+        """Wait until the replica is online at the master."""
+
         def linked() -> bool:
             found = [server.client().info("replication") for server in (self.master, self.replica)]
             return found[1].get("master_link_status") == "up" and found[0].get("slave0", {}).get("state") == "online"
@@ -221,8 +227,8 @@ class Pair:
 
 
 def send_jobs(pair: Pair, name: str, done: Counter[str], over: threading.Event) -> None:
-    """Send one job after another to the server that is the master at the time, until `over` is set. `done`: how many were acknowledged, by
-    name.
+    """Send one job after another to the server that is the master at the time, until `over` is set. `done`: counts acknowledged jobs under
+    `name`, and errors under their first word.
     """
     while not over.is_set():
         client = pair.master.client()
@@ -235,6 +241,7 @@ def send_jobs(pair: Pair, name: str, done: Counter[str], over: threading.Event) 
 
 
 def pause(pair: Pair) -> None:
+    """Pause the master's writes while its replica lags, then end the pause."""
     client = pair.master.client()
     with lagging(pair.master, pair.replica):
         client.client_pause(FOREVER_MS, all=False)
@@ -242,12 +249,14 @@ def pause(pair: Pair) -> None:
 
 
 def failover_given_up(pair: Pair) -> None:
+    """Begin a failover while the replica lags, and abort it."""
     with lagging(pair.master, pair.replica):
         pair.master.client().execute_command("FAILOVER")
         pair.master.client().execute_command("FAILOVER", "ABORT")
 
 
 def failover(pair: Pair) -> None:
+    """Let master and replica exchange their roles by a failover, and wait until they are linked again."""
     with lagging(pair.master, pair.replica):
         pair.master.client().execute_command("FAILOVER")
     until(lambda: pair.replica.client().info("replication")["role"] == "master", what="the change of roles")
@@ -256,6 +265,7 @@ def failover(pair: Pair) -> None:
 
 
 def shutdown_given_up(pair: Pair) -> None:
+    """Begin a shutdown of the master, which waits for the lagging replica, and abort it."""
     client = pair.master.client()
     with lagging(pair.master, pair.replica), sent(pair.master, "SHUTDOWN"):  # has no reply
         until(lambda: "shutdown_in_milliseconds" in client.info("server"), what="the shutdown's begin")
@@ -263,6 +273,7 @@ def shutdown_given_up(pair: Pair) -> None:
 
 
 def shutdown(pair: Pair) -> None:
+    """Shut the master down by SIGTERM, make the replica the master, and start the other server again as its replica."""
     client, ended = pair.master.client(), pair.master.process
     with lagging(pair.master, pair.replica):
         ended.send_signal(signal.SIGTERM)

@@ -16,7 +16,7 @@ ALWAYS = {"appendonly": "yes", "appendfsync": "always"}
 
 
 def fill(client: Client) -> None:
-    """Tensors of every dtype, with labels, with a time to live, and computed ones."""
+    """Store tensors of every dtype, with labels, with a time to live, and computed ones."""
     rng = np.random.default_rng(0)
     for name, dtype in DTYPES.items():
         put(client, f"dtype:{name}", rng.integers(0, 2, size=(3, 1, 2)).astype(dtype))
@@ -36,11 +36,13 @@ def fill(client: Client) -> None:
 
 
 def contents(client: Client) -> dict[bytes, Any]:
+    """Return (reply of TENSOR.GET, time of expiry) of each key."""
     names: Any = client.keys("*")
     return {key: (client.execute_command("TENSOR.GET", key), client.pexpiretime(key)) for key in names}
 
 
 def digest(client: Client) -> bytes:
+    """Return the server's digest of all its data."""
     return client.execute_command("DEBUG", "DIGEST")  # type: ignore[no-any-return]
 
 

@@ -21,6 +21,7 @@ from tests.witnesses import servers as witnesses
 
 @pytest.fixture(scope="module")
 def valkey() -> list[str]:
+    """Return the command that runs Valkey 8. Skips the test if it cannot be downloaded."""
     try:
         return [str(witnesses.program("valkey_8"))]
     except MissingTool as error:
@@ -45,6 +46,7 @@ def arm_redis() -> list[str]:
 
 @pytest.fixture(scope="module")
 def arm_module() -> Path:
+    """Build the module for ARM, and return its path. Skips the test without a cross compiler."""
     if shutil.which("aarch64-linux-gnu-g++") is None:
         pytest.skip("aarch64-linux-gnu-g++ is not installed here (Debian's package g++-aarch64-linux-gnu)")
     return build("arm64", "tensors-arm64.so")
@@ -52,12 +54,13 @@ def arm_module() -> Path:
 
 @pytest.fixture
 def start_any(core_module: Path) -> Iterator[Start]:
+    """Yield a function that starts servers, by default with the module for this machine."""
     with starting(core_module) as start:
         yield start
 
 
 def a_round(client: Client) -> dict[str, bytes]:
-    """A little of everything, the same on every machine to the last bit."""
+    """Run one command of every kind, check mean and median, and return the results' bytes by name. They are the same on every machine."""
     rng = np.random.default_rng(0)
     rows = [rng.standard_normal(5003).astype(np.float32) for _ in range(7)]
     keys = [f"g{i}" for i in range(7)]

@@ -22,6 +22,8 @@ WIDTHS = {"FLOAT": 4, "DOUBLE": 8, "INT16": 2, "INT32": 4, "INT64": 8, "UINT16":
 
 @dataclass(frozen=True)
 class Saved:
+    """A tensor as a dump describes it, valid or not. `dtype`: its number in the dump; `kind`, `samples`: its labels; `blob`: its values."""
+
     dtype: int
     shape: tuple[int, ...]
     kind: bytes
@@ -30,19 +32,19 @@ class Saved:
 
     @property
     def whole(self) -> int:
-        """Return how many bytes dtype and shape ask for, or -1 if they make no sense."""
+        """The number of bytes that dtype and shape need; -1 if they are invalid."""
         if self.dtype not in NAMES or min(self.shape, default=0) < 0:
             return -1
         return WIDTHS.get(NAMES[self.dtype], 1) * math.prod(self.shape)
 
     def words(self) -> list[object]:
-        """As a client sets it; a number beyond a client's integers as its 64 bits say."""
+        """Return the words of AI.TENSORSET that set the tensor. A size beyond 63 bits stays as it is."""
         labels: list[object] = ["KIND", self.kind] if self.kind else []
         labels += [] if self.samples is None else ["SAMPLES", self.samples]
         return [NAMES.get(self.dtype, "NONE"), *self.shape, *labels, "BLOB", self.blob]
 
     def payload(self, like: bytes) -> bytes:
-        """As RESTORE takes it, with the type, the version and the (unchecked) sum of a payload that the server made."""
+        """Return the payload for RESTORE, with the type, version and (unchecked) checksum of `like`, a payload that the server made."""
         numbers = [self.dtype, len(self.shape), *(size % 2**64 for size in self.shape)]
         fields = b"".join(map(number, numbers)) + text(self.kind)
         fields += number(self.samples is not None) + number(self.samples or 0)
@@ -52,18 +54,22 @@ class Saved:
 
 
 def length(value: int) -> bytes:
+    """Return a length in the encoding of dumps."""
     return bytes([value]) if value < 64 else b"\x81" + value.to_bytes(8, "big")
 
 
 def number(value: int) -> bytes:
+    """Return an unsigned integer in the encoding of modules' dumps."""
     return b"\x02" + length(value)
 
 
 def text(value: bytes) -> bytes:
+    """Return a string in the encoding of modules' dumps."""
     return b"\x05" + length(len(value)) + value
 
 
 def drawn(source: random.Random) -> Saved:
+    """Return a random tensor, often with an invalid dtype, shape, label or size."""
     dtype = source.choice([*NAMES, *NAMES, 8, 8, TEXT, BAD])
     rank = source.choice([0, 1, 1, 2, 2, 3, 64, 65])
     sizes = [1] if rank > 3 else [0, 1, 1, 2, 2, 3, 3, source.choice([-5, -1, -(2**63), 2**62, 2**63 - 1])]
@@ -77,6 +83,7 @@ def drawn(source: random.Random) -> Saved:
 
 
 def taken(client: Client, *command: object) -> bool:
+    """Return whether the server executes the command without an error."""
     try:
         client.execute_command(*command)
     except redis.ResponseError:

@@ -22,6 +22,7 @@ MINUTES_OF_WORK = (
 
 
 def encode(*words: object) -> bytes:
+    """Return a command in the Redis protocol."""
     texts = [word if isinstance(word, bytes) else str(word).encode() for word in words]
     return b"*%d\r\n" % len(texts) + b"".join(b"$%d\r\n%s\r\n" % (len(text), text) for text in texts)
 
@@ -46,6 +47,7 @@ def sent(server: Server, *command: object) -> Iterator[socket.socket]:
 
 @contextlib.contextmanager
 def standing_still(server: Server) -> Iterator[None]:
+    """Stop the server's process while the block runs."""
     server.process.send_signal(signal.SIGSTOP)
     os.waitid(os.P_PID, server.process.pid, os.WSTOPPED)
     try:
@@ -56,17 +58,17 @@ def standing_still(server: Server) -> Iterator[None]:
 
 @contextlib.contextmanager
 def stopped(server: Server) -> Iterator[None]:
-    """Hold the server still while the block runs. It takes up all that is sent meanwhile in its next turn, in order."""
+    """Stop the server's process while the block runs, between two turns of its event loop. It processes all that is sent meanwhile in its
+    next turn, in order.
+    """
     server.client().ping()  # another turn: no connection is on the list of the last one any more
     with standing_still(server):
         yield
 
 
 def meanwhile(server: Server, waiting: socket.socket, job: Sequence[object], *command: object) -> None:
-    """Starts a job for `waiting`, and has the server execute the command before it can store the job's result.
-
-    Both arrive while the server is stopped, so it takes up one after the other at its next turn. The result is for a later turn, however
-    soon the job is through and whatever is held up.
+    """Start a job for the connection `waiting`, and let the server execute the command before it can store the job's result. Both arrive
+    while the server is stopped, so both are processed in its next turn; the result is stored in a later one.
     """
     with connected(server) as other:
         with stopped(server):
@@ -88,6 +90,7 @@ def long_job(client: Client, inputs: int, size: int = 1_000_000) -> list[object]
 
 
 def running(client: Client) -> bool:
+    """Return whether exactly one job is running."""
     return bool(statistics(client)["jobs_running"] == 1)
 
 
@@ -215,9 +218,10 @@ KEYS = [
 
 
 def replies(connection: socket.socket, count: int) -> list[object]:
-    """Return the next `count` replies, parsed without the conversions that redis-py has for COMMAND."""
+    """Return the next `count` replies: lists for arrays, otherwise text. Simple strings, errors and integers keep their first character."""
 
     def one(stream: BinaryIO) -> object:
+        """Read one reply and return it."""
         line = stream.readline()[:-2]
         if line[:1] == b"*":
             return [one(stream) for _ in range(int(line[1:]))]

@@ -37,12 +37,14 @@ SIZES = (4, 300, 70_000)  # the largest has a buffer that the module keeps for t
 
 
 def tensor(rng: random.Random) -> list[object]:
+    """Return a random command that stores a tensor."""
     size = rng.choice(SIZES)
     options = rng.choice([[], [], ["NX"], ["PX", rng.randint(1, 50)], ["KIND", "k", "SAMPLES", 3]])
     return ["AI.TENSORSET", rng.choice(KEYS), "FLOAT", size, *options, "BLOB", rng.randbytes(2) + bytes(4 * size - 2)]
 
 
 def job(rng: random.Random) -> list[object]:
+    """Return a random command that computes from tensors."""
     inputs = rng.choices(KEYS, k=rng.randint(3, 6))
     out, other, third = rng.sample(KEYS, 3)
     options = rng.choice([[], [], [], ["NX"], ["PX", rng.randint(1, 50)]])
@@ -62,6 +64,7 @@ def job(rng: random.Random) -> list[object]:
 
 
 def other(rng: random.Random) -> list[object]:
+    """Return a random command of another kind: reads, deletions, transactions, scripts."""
     key, second = rng.choice(KEYS), rng.choice(KEYS)
     return rng.choice(
         [
@@ -74,8 +77,8 @@ def other(rng: random.Random) -> list[object]:
 
 
 def send_jobs(servers: list[Server], rng: random.Random, over: threading.Event) -> int:
-    """Connect one client after another, until `over` is set, and return how many commands were sent. Some clients leave before their
-    replies.
+    """Connect one client after another, until `over` is set, and return how many commands were sent. Some clients close their connection
+    before they have read their replies.
     """
     count = 0
     while not over.is_set():
@@ -93,8 +96,8 @@ def send_jobs(servers: list[Server], rng: random.Random, over: threading.Event) 
 
 
 def read_to(connection: socket.socket, end: bytes) -> None:
-    """Read the connection to the end of its replies. Raises ConnectionResetError if the connection ends first, as after a
-    change of role.
+    """Read replies until one ends with `end`, or says that the command was queued. Raises ConnectionResetError if the connection ends
+    first, as after a change of role.
     """
     tail = b""
     while not tail.endswith((end, b"QUEUED\r\n")):
@@ -105,13 +108,15 @@ def read_to(connection: socket.socket, end: bytes) -> None:
 
 
 def disturb(server: Server, partner: Server, rng: random.Random) -> None:
-    """Do one random thing that an operator or another server does. It does not matter if the server refuses it at this moment."""
+    """Do one random thing that an operator or another server does. Errors are ignored, because the server may refuse it at this moment."""
     client = server.client(socket_timeout=PATIENCE_S)
 
     def say(*command: object) -> Callable[[], object]:
+        """Return a function that sends the command."""
         return lambda: client.execute_command(*command)
 
     def shutdown_given_up() -> None:
+        """Let the server begin a shutdown, which waits for its stopped replica, and abort it; only if it has a linked replica."""
         with standing_still(partner):
             client.set("later", 1)
             if client.info("replication").get("slave0", {}).get("state") == "online":
@@ -121,6 +126,7 @@ def disturb(server: Server, partner: Server, rng: random.Random) -> None:
                     patient.execute_command("SHUTDOWN", "ABORT")
 
     def reload() -> None:
+        """Let the server save its data and load it again, if it is a master."""
         # Redis's own ways to end itself are left out, they need no module. A replica's sync or another reload may begin within a reload,
         # then keys are there twice; one that ends before a BGSAVE makes the next one count as a change, which a paused server must not
         # send on.
@@ -154,9 +160,12 @@ def disturb(server: Server, partner: Server, rng: random.Random) -> None:
 
 
 def insist(server: Server, command: str) -> None:
-    """Says it as often as the server answers that it loads. That there is nothing to end is well."""
+    """Send the command again and again until the server does not answer that it is loading. Other errors are ignored: there may be nothing
+    to end.
+    """
 
     def taken() -> bool:
+        """Send the command, and return whether the server was not loading."""
         try:
             server.client().execute_command(*command.split())
         except redis.BusyLoadingError:
@@ -169,6 +178,7 @@ def insist(server: Server, command: str) -> None:
 
 
 def settle(master: Server, replica: Server) -> tuple[Client, Client]:
+    """End all that disturbs the servers, link the replica to the master, and return a client of each."""
     for server in (master, replica):
         # A server whose first AOF is still being written, as after each sync, refuses to end at a SIGTERM: it goes without one.
         unsettled = (

@@ -19,10 +19,12 @@ D = 10_007  # not a multiple of any vector length
 
 
 def random(rng: np.random.Generator, length: int = D) -> Floats:
+    """Return a random float32 vector with values of several magnitudes."""
     return (rng.standard_normal(length) * 10.0 ** rng.integers(-4, 2, size=length)).astype(np.float32)
 
 
 def equal(client: Client, key: str, tensor: Any) -> bool:
+    """Return whether the tensor under the key has the same bits as the one of PyTorch."""
     return same_bits(get(client, key), tensor.detach().numpy())
 
 
@@ -37,6 +39,7 @@ SGD_RULES = [
 
 
 def sgd_options(rule: dict[str, float]) -> list[object]:
+    """Return the options of TENSOR.SGD for PyTorch's arguments."""
     options: list[object] = ["MOMENTUM", float(rule["momentum"]).hex()]
     for name, word in (("dampening", "DAMPENING"), ("weight_decay", "WEIGHTDECAY")):
         if name in rule:

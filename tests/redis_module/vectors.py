@@ -30,18 +30,18 @@ def floats(values: object) -> Floats:
 
 
 def put(client: Client, key: str, array: npt.NDArray[Any], *options: object) -> Any:
-    """Store an array by AI.TENSORSET with a blob. `options`: words before the blob."""
+    """Store an array by AI.TENSORSET with a blob, and return the reply. `options`: words before the blob."""
     return client.execute_command(
         "AI.TENSORSET", key, NAMES[array.dtype], *array.shape, *options, "BLOB", array.tobytes()
     )
 
 
 def get(client: Client, key: str) -> npt.NDArray[Any]:
-    """Return the array that TENSOR.GET reads."""
+    """Return the array that TENSOR.GET returns for the key."""
     dtype, shape, _, _, blob = client.execute_command("TENSOR.GET", key)
     return np.frombuffer(blob, dtype=DTYPES[dtype.decode()]).reshape(shape)
 
 
 def same_bits(left: npt.NDArray[Any], right: npt.NDArray[Any]) -> bool:
-    """Return True if two arrays have the same type, shape and bits."""
+    """Return whether two arrays have the same type, shape and bits."""
     return left.dtype == right.dtype and left.shape == right.shape and left.tobytes() == right.tobytes()
