@@ -19,6 +19,7 @@ from tests.study.test_study import written
 
 @pytest.fixture(scope="module")
 def bundled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the bundle of a study that was run in this process."""
     folder = tmp_path_factory.mktemp("bundled")
     out = folder / "rates"
     assert status("study", str(written(folder)), "--on", "inline", "--out", str(out), "--bundle") == 0
@@ -26,12 +27,12 @@ def bundled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def changed(bundle: Path, folder: Path, name: str, body: bytes) -> Path:
-    """Return a copy in which `name` holds `body`, and the digests are those of its files."""
+    """Return a copy of the bundle in which `name` contains `body`, with digests that match its files."""
     return edited(bundle, folder, {name: body})
 
 
 def edited(bundle: Path, folder: Path, bodies: dict[str, bytes], *, digests: bool = True) -> Path:
-    """Return a copy with other `bodies`; `digests`: those of its files are written anew."""
+    """Return a copy of the bundle in which the members of `bodies` have other contents. `digests`: whether the digests are written anew."""
     other, named = folder / "changed.zip", dict[str, str]()
     with zipfile.ZipFile(bundle) as there, zipfile.ZipFile(other, "w", zipfile.ZIP_DEFLATED) as here:
         for each in there.namelist():
@@ -44,7 +45,7 @@ def edited(bundle: Path, folder: Path, bodies: dict[str, bytes], *, digests: boo
 
 
 def files(bundle: Path, last: str) -> dict[str, bytes]:
-    """Return the members that are called `last`, by their path."""
+    """Return the contents of the members whose path ends in `last`, by path."""
     with zipfile.ZipFile(bundle) as archive:
         return {each: archive.read(each) for each in archive.namelist() if each.endswith(last)}
 
@@ -201,6 +202,8 @@ def test_records_that_were_cut_are_told(bundled: Path, tmp_path: Path, capsys: p
 
 
 def _set(*path: Any, by: Callable[[Any], Any]) -> Callable[[Any], None]:
+    """Return a function that changes one value of a result. `path`: keys to the value; `by`: makes the new value of the old one."""
+
     def change(result: Any) -> None:
         for each in path[:-1]:
             result = result[each]
@@ -361,6 +364,7 @@ def test_code_that_is_not_the_studys_is_named(
 
 
 def _line(records: bytes, **changes: Any) -> bytes:
+    """Return the records with changed fields of the first one."""
     first, rest = records.split(b"\n", 1)
     return json.dumps(json.loads(first) | changes).encode() + b"\n" + rest
 
@@ -394,6 +398,7 @@ def test_records_that_nobody_writes_are_refused(
 
 
 def _archive(path: Path, names: list[str], how: int = zipfile.ZIP_DEFLATED, comment: bytes = b"") -> Path:
+    """Write a ZIP archive with these members, each "{}", and return its path."""
     with zipfile.ZipFile(path, "w", how) as archive:
         for name in names:
             archive.writestr(name, b"{}")

@@ -45,17 +45,19 @@ SMALL: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def cloud(account_cloud: AccountCloud) -> AccountCloud:
+    """Return the cloud on this machine that stands for an AWS account."""
     return account_cloud
 
 
 def written(folder: Path, **changes: Any) -> Path:
+    """Write the small study with these changes to `folder`, and return its path."""
     path = folder / "small.yaml"
     path.write_text(yaml.safe_dump({**SMALL, **changes}))
     return path
 
 
 def table(out: Path) -> list[dict[str, str]]:
-    """Return the rows of study.csv without what depends on a clock."""
+    """Return the rows of study.csv in `out` without the columns that depend on a clock."""
     with (out / "study.csv").open() as file:
         rows = list(csv.DictReader(file))
     return [
@@ -260,13 +262,14 @@ def test_a_trial_that_passes_its_own_budget_is_stopped_and_left_out(
 
 
 def command(folder: Path, out: Path, *options: str, on: str, at: int = 0) -> subprocess.CompletedProcess[str]:
+    """Run `crossover study` on small.yaml of the folder, killed at its `at`-th touch of `out` (0: never), and return the ended process."""
     given = ["study", str(folder / "small.yaml"), "--on", on, "--out", str(out), *options]
     code = [sys.executable, "-c", KILLED, str(at), str(out), *given]
     return subprocess.run(code, capture_output=True, text=True, check=False, env={**os.environ, "TMPDIR": str(folder)})
 
 
 def billed_once(out: Path) -> None:
-    """Assert that every invocation of every trial has exactly one record, and that no trial has a second attempt's result."""
+    """Check that every invocation of every trial has exactly one record, and that no trial has the result of a second attempt."""
     lines = [line for path in (out / "runs").glob("*/metrics.jsonl") for line in path.read_text().splitlines()]
     counted = Counter(json.loads(line)["request_id"] for line in lines)
     assert counted and set(counted.values()) == {1}
@@ -282,7 +285,7 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.fixture(scope="module", params=["inline", "search", pytest.param("local", marks=pytest.mark.deep)])
 def undisturbed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, int]:
-    """Return a folder with a study, where the study runs, and how often an undisturbed study touches its folder."""
+    """Return (folder with the undisturbed study as "whole", where the study runs, number of times that it touches its folder)."""
     folder, (on, changes) = tmp_path_factory.mktemp("study"), KINDS[request.param]
     written(folder, **changes)
     ended = command(folder, folder / "whole", on=on)
