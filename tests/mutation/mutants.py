@@ -157,7 +157,7 @@ def line_in(text: str, fault: Fault) -> int | None:
 
 
 def apply(fault: Fault, root: Path) -> None:
-    """Put the fault into the source under `root`."""
+    """Write the fault into its file under `root`. Raises AssertionError if its line does not exist any more."""
     number, path = line_of(fault, root), root / fault.file
     assert number is not None, f"{fault.file}: the line is gone"
     lines = path.read_text("utf-8").splitlines(keepends=True)
@@ -167,7 +167,9 @@ def apply(fault: Fault, root: Path) -> None:
 
 
 def cover(options: list[str]) -> None:
-    """Record which tests reach each fault's line, by running pytest once on a copy of the source with a note before each line."""
+    """Record which tests reach each fault's line, by running pytest once on a copy of the source with a note before each such line. Deletes
+    the earlier record.
+    """
     shutil.rmtree(HITS, ignore_errors=True)
     HITS.mkdir(parents=True)
     with copied() as copy:
@@ -181,7 +183,9 @@ def cover(options: list[str]) -> None:
 
 
 def noted(text: str, numbers: Mapping[int, Sequence[str]]) -> str:
-    """Return `text` with a note before the statement of each line, which writes the running test to a file below HITS/number."""
+    """Return `text` with a note before each of these lines' statements. The note writes the running test's name to a file below
+    HITS/NUMBER. `numbers`: by line, the numbers of its faults; a folder is created for each.
+    """
     tree, lines, before = ast.parse(text), text.splitlines(), defaultdict[int, list[str]](list)
     for line, these in numbers.items():
         for number in these:
@@ -231,8 +235,8 @@ def _places(tree: ast.Module, lines: Sequence[str], line: int) -> list[ast.stmt]
 
 
 def run(numbers: list[int], options: list[str]) -> None:
-    """Run the tests that reach each fault's line on a copy of the committed source with the fault. Results are added to
-    build/mutation/caught.json.
+    """Run the tests that reach each fault's line on a copy of the committed source with the fault, print each outcome, and add it to
+    build/mutation/caught.json. `numbers`: faults to run, [] for all.
     """
     known = BUILD / "caught.json"
     caught: dict[str, str] = json.loads(known.read_text()) if known.exists() else {}
@@ -248,8 +252,8 @@ def run(numbers: list[int], options: list[str]) -> None:
 
 
 def covering(number: str) -> list[str]:
-    """Return the tests that reach the fault's line, those of tests/unit first; all tests if only processes without a known
-    test reach it.
+    """Return the tests that reach the fault's line, those of tests/unit first. If only processes without a known test reach it, return all
+    tests; [] if none does.
     """
     found = sorted(each.read_text() for each in (HITS / number).glob("*"))
     return sorted(filter(None, found), key=lambda test: not test.startswith("tests/unit")) or (
@@ -273,7 +277,9 @@ def copied() -> Iterator[Path]:
 
 
 def outcome(fault: Fault, tests: list[str], options: list[str], copy: Path) -> str:
-    """Return the test that fails with the fault but not without it, or why there is none."""
+    """Return the test that fails with the fault but not without it; otherwise why the fault was not found, such as "survived 3 tests". The
+    file is restored afterwards.
+    """
     if not tests:
         return "covered by no test"
     path = copy / fault.file

@@ -78,7 +78,7 @@ _OF_OTHER_THINGS = re.compile(
 
 @dataclass(frozen=True)
 class Edit:
-    """A change of `file`: the text `old`, which occurs once, becomes `new`."""
+    """A change of `file`: the text `old`, which must occur exactly once, becomes `new`."""
 
     file: str
     old: str
@@ -87,8 +87,8 @@ class Edit:
 
 @dataclass(frozen=True)
 class Fault:
-    """A planted fault. `loses`: what the protocol no longer guarantees with it; `runs`: architectures whose runs go through the changed
-    code, with `settings`.
+    """A planted fault. `source`: "tool", "planted", "later", or the commit whose fix is reverted; `loses`: what the protocol no longer
+    guarantees with it; `runs`: architectures whose runs go through the changed code, with `settings`.
     """
 
     name: str
@@ -140,7 +140,9 @@ def draw(root: Path) -> list[mutants.Fault]:
 
 
 def unique(fault: mutants.Fault, text: str) -> tuple[str, str]:
-    """Return (text before, text after) of the fault's line, with as many lines above as make the text unique in its file."""
+    """Return (text before, text after) of the fault's line, with as many lines above as make the first text unique in its file. Raises
+    AssertionError if that is not possible.
+    """
     lines = text.splitlines(keepends=True)
     number = mutants.line_in(text, fault)
     assert number is not None, f"{fault.file}: the line is gone"
@@ -168,8 +170,8 @@ def missing(fault: Fault, root: Path) -> list[str]:
 
 @contextmanager
 def planted(fault: Fault, root: Path = ROOT) -> Iterator[Path]:
-    """Yield a folder with a copy of the packages that contains the fault. A process with `mutants.environment(folder)`
-    imports from there.
+    """Yield a folder with a copy of the packages that contains the fault. A process with `mutants.environment(folder)` imports from there.
+    Raises ValueError if the fault cannot be planted.
     """
     if why := missing(fault, root):
         raise ValueError("; ".join(why))
@@ -187,7 +189,9 @@ def planted(fault: Fault, root: Path = ROOT) -> Iterator[Path]:
 
 
 def _run_in(folder: Path, fault: Fault, architecture: str, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    """Run `command` in a copy of the source, for one of the architectures of `fault`. Raises subprocess.TimeoutExpired."""
+    """Run `command` in a copy of the source, for one of the architectures of `fault`, and return the ended process. `command`: its word
+    {config} is replaced. Raises subprocess.TimeoutExpired.
+    """
     config = f"config/{architecture.replace('_', '-')}.yaml"
     asked = [word.replace("{config}", config) for word in command]
     asked += [word for setting in fault.settings for word in ("--set", setting)]
@@ -203,7 +207,9 @@ def _run_in(folder: Path, fault: Fault, architecture: str, command: Sequence[str
 
 
 def is_dead(fault: Fault, command: Sequence[str]) -> bool:
-    """Return whether `command` prints the same with the fault and without it: the line is not reached, or has no effect any more."""
+    """Return whether `command` ends and prints the same with the fault and without it, for each architecture: the line is not reached, or
+    has no effect any more.
+    """
     with planted(fault) as folder, planted(replace(fault, edits=())) as sound:
         runs = [
             [_run_in(each, fault, architecture, command) for each in (folder, sound)] for architecture in fault.runs
@@ -212,7 +218,7 @@ def is_dead(fault: Fault, command: Sequence[str]) -> bool:
 
 
 def outcome(fault: Fault, command: Sequence[str]) -> str:
-    """Return "found by ARCHITECTURE" with the last line of output, or "missed"."""
+    """Return "found by ARCHITECTURE: " with the last line of output, or "missed". A command that hangs has found the fault."""
     with planted(fault) as folder:
         for architecture in fault.runs:
             try:

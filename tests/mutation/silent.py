@@ -56,7 +56,9 @@ def listed() -> list[Fault]:
 
 
 def outcome(fault: Fault) -> str:
-    """Return "found" or "missed"; if no test ran, the last lines of pytest's output."""
+    """Return "found" if the fault's test fails with it, "missed" if the test passes; if no test ran, the last lines of pytest's output.
+    Raises subprocess.TimeoutExpired.
+    """
     as_protocol = protocol.Fault(fault.name, "planted", fault.loses, (), fault.edits)
     ignored = shutil.ignore_patterns("__pycache__", "out", "results")
     with protocol.planted(as_protocol) as folder:
@@ -88,7 +90,7 @@ def outcome(fault: Fault) -> str:
 
 
 def _end(python_path: str) -> None:
-    """Kill all processes that a planted fault has left running. `python_path`: by which they are recognised."""
+    """Kill all processes that a planted fault has left running. `python_path`: value of PYTHONPATH by which they are recognised."""
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             if process.environ().get("PYTHONPATH") == python_path:
