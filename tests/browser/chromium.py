@@ -13,7 +13,9 @@ PATIENT_S = 1_500
 
 
 def asked(script: str, tmp_path: Path, *arguments: str | Path) -> Any:
-    """Run a script of this folder in Chromium, and return what it prints as JSON."""
+    """Run a script of this folder in Chromium, and return the JSON that it prints. `tmp_path`: folder for a browser profile, which is
+    deleted afterwards. Raises AssertionError if Chromium is missing or the script fails.
+    """
     assert CHROMIUM, "Chromium is not installed: make browser"
     assert (ROOT / "node_modules" / "playwright-core").is_dir(), "playwright-core is not installed: make node_modules"
     command = [str(ROOT / ".venv" / "bin" / "node"), str(Path(__file__).parent / script), CHROMIUM]
@@ -31,6 +33,6 @@ def asked(script: str, tmp_path: Path, *arguments: str | Path) -> Any:
 
 
 def judged(page: Path, tmp_path: Path) -> tuple[list[str], int]:
-    """Return what is wrong with a page at each width, dark and printed, and on how many sheets it prints."""
+    """Return (what is wrong with a page at each width, in dark mode and printed, number of sheets that it prints on)."""
     ((_, found),) = asked("judge.mjs", tmp_path, page).items()
     return found["wrong"], found["sheets"]

@@ -25,7 +25,7 @@ FAST = spirt(epochs=4, speed=3.0, architecture="all_reduce", name="all-reduce")
 
 
 def run_page(out: Path) -> Path:
-    """Write the page of an example run into `out`, and return its path."""
+    """Write the page of an example run, with the run's files, into `out`, and return its path."""
     folder.write(out, result=EXAMPLE.result(), records=EXAMPLE.records)
     return report_pages.write_report(out)
 
@@ -73,7 +73,7 @@ def advice_page(out: Path) -> Path:
 
 
 def small_grid() -> breakeven_page.PlayGrid:
-    """Return a simulated grid of few settings, for the page with sliders."""
+    """Return a grid of few settings, simulated for the page with sliders."""
     own = small("spirt", workers=4, epochs=5)
     with pytest.MonkeyPatch.context() as patched:
         for name, values in (("EPOCHS", (1, 100)), ("PARAMETERS", (10_000_000, 300_000_000)), ("WORKERS", (16,))):

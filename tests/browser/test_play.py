@@ -22,7 +22,7 @@ MOVES = (("parameters", "End"), ("epochs", "End"), ("workers", "End"), ("epochs"
 
 @pytest.fixture(scope="module")
 def found() -> PlayGrid:
-    """Return a grid in which the cheapest two cannot be told apart at one place, which the test reaches by the epochs' slider."""
+    """Return a grid in which the two cheapest cannot be told apart at one place, which the test reaches by the epochs' slider."""
     grid = small_grid()
     at = (grid.axes["epochs"][-1], grid.own["parameters"], grid.own["workers"])
     reversed_draws = sort_by_median(grid.cells[at], "dollars")[0].outcomes[::-1]
@@ -37,7 +37,7 @@ def moved(page: Path, tmp_path: Path, *moves: tuple[str, str]) -> list[dict[str,
 
 
 def settings(found: PlayGrid) -> list[dict[str, int]]:
-    """Return the positions of the sliders, but for the deadline's, at first and after each of MOVES."""
+    """Return the positions of the sliders, except the deadline's, at first and after each of MOVES."""
     standing = dict(found.own)
     settings = [dict(standing)]
     for slider, key in MOVES:
@@ -53,7 +53,7 @@ def cell(found: PlayGrid, at: dict[str, int]) -> Sequence[Point]:
 
 
 def leaders(points: Sequence[Point]) -> list[Point]:
-    """Return the cheapest point and those which it is not surely cheaper than."""
+    """Return the cheapest point and those that it is not significantly cheaper than."""
     names = dict(zip((each.name for each in points), find_surely_beaten(points, "dollars"), strict=True))
     return [
         each for first in sort_by_median(points, "dollars")[:1] for each in points if each.name not in names[first.name]
@@ -61,7 +61,9 @@ def leaders(points: Sequence[Point]) -> list[Point]:
 
 
 def rows(points: Sequence[Point], refused: Mapping[str, str], late_s: float) -> list[list[str]]:
-    """Return the texts of the table's cells as the page should show them, row by row. `late_s`: the deadline in seconds."""
+    """Return the texts of the table's cells as the page should show them, row by row, those that would not run last. `refused`: by name,
+    why a point would not run; `late_s`: the deadline in seconds.
+    """
     table = []
     for each in sort_by_median(points, "dollars"):
         time, dollars = each.band("time"), each.band("dollars")

@@ -27,6 +27,7 @@ PIECES = ["[UNK]", "un", "##aff", "##able", "cafe", "'", "s", "中", "文"]
 
 @pytest.fixture(autouse=True)
 def here() -> None:
+    """Let user code be found in the folder of examples."""
     user_code.set_folders(EXAMPLES)
 
 
@@ -36,7 +37,7 @@ def part(name: str) -> Any:
 
 
 def settings() -> dict[str, Any]:
-    """Names of mails.data, which may be patched."""
+    """Return the names of mails.data as a dictionary, through which they may be patched."""
     found: dict[str, Any] = part("data:fetch_files").__globals__
     return found
 

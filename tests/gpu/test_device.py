@@ -185,11 +185,13 @@ def test_vectors_of_a_run_without_an_exchange_stay_on_the_device(
     assert load is not None
 
     def count_copy(self: DeviceLearner) -> Any:
+        """Record the number of rounds so far at a copy of the model, which must be on the device."""
         assert self.model_vector.device == device
         copied.append(len(rounds))
         return load(self)
 
     def count_round(self: Replica, *given: Any, **named: Any) -> None:
+        """Record the round, and advance."""
         rounds.append(self.round)
         advance(self, *given, **named)
 
@@ -224,10 +226,11 @@ def test_steps_in_the_memory_of_the_device_equal_those_on_the_host(
 
 
 def _count_learners(monkeypatch: pytest.MonkeyPatch) -> list[torch.device]:
-    """Return a list that grows by the device of each learner that a program builds on a device."""
+    """Patch the learners of devices, and return a list to which each new one adds its device."""
     made, create = list[torch.device](), DeviceLearner.__init__
 
     def note(self: DeviceLearner, *given: Any, **named: Any) -> None:
+        """Record the device, and create the learner."""
         made.append(named["device"])
         create(self, *given, **named)
 
@@ -252,6 +255,7 @@ def test_a_resumed_run_in_fp16_equals_one_that_was_never_interrupted(
     note = _note_scales(advance, scales)
 
     def announce_interruption(replica: Replica, *given: Any, **named: Any) -> None:
+        """Advance and record the scale; after round 3 mark the instance as about to be taken away."""
         note(replica, *given, **named)
         if replica.round == 3:
             member = fleet.threads[threading.current_thread()]
@@ -264,9 +268,12 @@ def test_a_resumed_run_in_fp16_equals_one_that_was_never_interrupted(
 
 
 def _note_scales(advance: Any, scales: list[tuple[int, float, int]]) -> Any:
-    """Return `Replica.advance` that appends round, scale and count of each round to `scales`."""
+    """Return a replacement for `advance`, the method Replica.advance, that appends (round, loss scale, number of finite steps) to `scales`
+    before it advances.
+    """
 
     def note(replica: Replica, *given: Any, **named: Any) -> None:
+        """Record round and loss scale, and advance."""
         scale = replica._ctx.learner.loss_scale
         assert scale is not None
         scales.append((replica.round, scale.scale, scale.finite))

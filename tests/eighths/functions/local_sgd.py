@@ -34,7 +34,7 @@ class LocalSGD:
 
 
 class OuterSteps(synchronous.LocalSteps):
-    """A worker that begins every round at the model of all."""
+    """A worker that begins every round at the shared model, takes local steps, and applies their mean as an outer gradient."""
 
     def __init__(self, invocation: "Invocation", exchange: "GroupExchange") -> None:
         super().__init__(invocation, exchange)
@@ -46,12 +46,15 @@ class OuterSteps(synchronous.LocalSteps):
         return {"begun": self._begun, "velocity": self._velocity}
 
     def compute(self) -> None:
+        """Take a local step; before the first one of a round, remember the model."""
         if not self.invocation.position.minibatch:
             self._begun.copy_(self.model)
         super().compute()
 
     def apply(self, combined: "Tensor") -> None:
-        """BatchNorm's buffers, behind the parameters, are the mean's."""
+        """Take the outer step towards `combined`, the mean of all models. BatchNorm's buffers, which follow the parameters, become those of
+        the mean.
+        """
         rate, momentum, end = self._outer.outer_learning_rate, self._outer.outer_momentum, self.ctx.facts.parameters
         moved = self._begun[:end] - combined[:end]
         self._velocity.mul_(momentum).add_(moved)
@@ -61,13 +64,15 @@ class OuterSteps(synchronous.LocalSteps):
 
 @step(torch=True, uses={"tensors"})
 def initialise(ctx: Context, event: Event) -> Event:
-    """Once per run: the same seeded model as every worker's first checkpoint."""
+    """Begin an attempt with the same seeded model as every worker's first checkpoint, and return the event for the next step."""
     return long_worker.start(ctx, event, ScatterReduce())
 
 
 @step(torch=True, uses={"tensors"}, waits=True)
 def train(ctx: Context, event: Event) -> Event:
-    """Local steps, exchange, outer step, for as long as the invocation lasts."""
+    """Take local steps, exchange models and take outer steps, for as long as the invocation lasts; return the event for the next
+    invocation.
+    """
     return synchronous.train(ctx, event, ScatterReduce(), OuterSteps)
 
 

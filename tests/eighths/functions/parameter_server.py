@@ -17,14 +17,14 @@ SERVER = 0  # in whose place the model lies: all workers share one database
 
 @step(torch=True, uses={"tensors"})
 def initialise(ctx: Context, event: Event) -> Event:
-    """Once per run: the seeded model in the database. A resumed run goes on at its last whole round."""
+    """Store the seeded model in the database, or adopt the last complete round of an earlier attempt; return the event for that round."""
     with databases.set_up_attempt(ctx, [SERVER], spent) as before:
         return event_at(ctx, event, databases.adopt_state(ctx, before, [SERVER], spent))
 
 
 @step(torch=True, uses={"tensors"})
 def send_gradient(ctx: Context, event: Event) -> None:
-    """Compute one minibatch's gradient at the server's model, and store it in the database."""
+    """Compute one minibatch's gradient at the server's model, and store it in the database, unless it is there already."""
     key, tensors = ctx.keys.gradient(event["round"], event["worker"], event["minibatch"]), ctx.tensors[SERVER]
     if tensors.exists(key):
         return
@@ -40,7 +40,9 @@ def send_gradient(ctx: Context, event: Event) -> None:
 
 @step(torch="unless_in_database", uses={"tensors"})
 def update_model(ctx: Context, event: Event) -> None:
-    """Each worker's mean, the combination of all by the rule of the YAML, and the step: inside the database."""
+    """Average each worker's gradients, combine the averages by the configured rule, and take the optimizer step, all in the database. The
+    state of the previous round is deleted.
+    """
     round, server = event["round"], ctx.compute[SERVER]
     averages = [ctx.keys.average(round, worker) for worker in range(event["workers"])]
     out, agree = ctx.keys.aggregate(round, SERVER), progress.drop_agreement(ctx, round)
@@ -56,7 +58,7 @@ def update_model(ctx: Context, event: Event) -> None:
 
 @step(torch=True, uses={"tensors"})
 def detect_convergence(ctx: Context, event: Event) -> Event:
-    """Evaluate at the end of an epoch, and move on to the next round."""
+    """Make the decision about training's end at the end of an epoch, and return the event for the next round."""
     if ends_epoch(ctx, event):
         databases.evaluate_and_decide(ctx, event, holder=SERVER)
     return databases.build_next_event(ctx, event)
@@ -70,7 +72,7 @@ def collect(ctx: Context, event: Event) -> None:
 
 
 def minibatches(names: Keys, round: int, worker: int, count: int) -> list[str]:
-    """Where a worker's gradients of the round lie."""
+    """Return the keys of the gradients of a worker in the round."""
     return [names.gradient(round, worker, minibatch) for minibatch in range(count)]
 
 
