@@ -23,7 +23,9 @@ History = list[tuple[float, float]]  # loss and metric of each evaluation, oldes
 
 
 class AsynchronousSteps:
-    """The rounds of asynchronous peers, each computed again in one process. `experiment`: resolved; `states`: all saved checkpoints."""
+    """The rounds of asynchronous peers, each computed again in one process from the peer's earlier checkpoint. `experiment`: already
+    resolved; `states`: all checkpoints that the peers have saved.
+    """
 
     def __init__(self, experiment: Experiment, dataset: Dataset, learner: ExactLearner, states: States) -> None:
         self._experiment, self._learner, self._states = experiment, learner, states
@@ -33,8 +35,8 @@ class AsynchronousSteps:
         self._days = calendar_of(experiment, {"minibatches": plan.minibatches})
 
     def wrong(self, history: History) -> list[str]:
-        """Return, in words, each round behind which a peer has saved another model than its own and the averaged gradients give. Sums are
-        compared approximately, since they come in any order. `history`: the run's evaluations.
+        """Return a sentence for each round after which a peer saved another model than its own gradient and those that it averaged give.
+        Models are compared approximately, because gradients are added in any order. `history`: the run's evaluations.
         """
         return [
             f"peer {peer}, round {round}: its model is not the step along the mean of the gradients that it says it averaged"
@@ -45,7 +47,7 @@ class AsynchronousSteps:
         ]
 
     def _expect(self, peer: int, round: int, history: History) -> Tensor | None:
-        """Return the model that the peer must hold at the start of `round`; None if what it follows from was never saved."""
+        """Return the model that the peer must have at the start of `round`; None if a model that it follows from was never saved."""
         before, now = round - 1, self._states[peer][round]
         model, own = self._model(peer, before), self._gradient(peer, before)
         if model is None or own is None:
@@ -79,7 +81,7 @@ class AsynchronousSteps:
         return step(model, mean, optimizer, update)[0]
 
     def _model(self, peer: int, round: int) -> Tensor | None:
-        """Return the model that a peer held at the start of `round`; None if it was never saved."""
+        """Return the model that a peer had at the start of `round`; None if it was never saved."""
         if not round:
             return buffers.tensor(bytes(self._learner.initial_model())).clone()
         saved = self._states.get(peer, {}).get(round)

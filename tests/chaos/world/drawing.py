@@ -89,10 +89,10 @@ _STORES_GRADIENT, _TAKES_RANK = re.compile("PutObject .*/gradient/"), re.compile
 
 
 def _draw_at_limits(terrain: Terrain, limits: Sequence[Fault], chance: random.Random) -> Iterator[Fault]:
-    """Yield faults that show what a limit brings about, in a half or three quarters of the schedules that have it: a function is killed
-    when it has stored a part of its gradient and not yet all; a program that holds a rank stands still for so long that a spare may
-    take it; messages come again where mailboxes are used again. And in one schedule in four S3 answers conditional writes with a
-    conflict.
+    """Yield faults that make limits harmful, in a half or three quarters of the schedules that have the limit. A function is killed after
+    it has stored only the first part of its gradient; a program that holds a rank is frozen so long that a spare may take the rank;
+    messages come again where mailboxes are used more than once. With any limits or none, S3 answers conditional writes with a conflict in
+    one schedule in four.
     """
     named = {limit.service for limit in limits}
     if "part_bytes" in named and chance.random() < 0.5:
@@ -125,9 +125,9 @@ def _draw_at_limits(terrain: Terrain, limits: Sequence[Fault], chance: random.Ra
 
 
 def _draw_late_state(terrain: Terrain, chance: random.Random) -> Iterator[Fault]:
-    """Yield, in one schedule in eight of a run with a single worker, faults by which an attempt finds states of two others: a worker stands
-    still before it saves, the run is resumed meanwhile, the worker saves and is killed, and the run is resumed again. With several workers
-    all would have to save so late: only together their states are a round to start from.
+    """Yield, in one schedule in eight of a run with a single worker, faults by which an attempt finds the states of two others. The worker
+    is frozen before it saves, the run is resumed meanwhile, the worker saves and is killed, and the run is resumed again. With several
+    workers all would have to save late, because a round can only be started from with the states of all.
     """
     workers = [role for role in terrain.requests if role.startswith("train ")]
     role, asked = workers[0] if workers else "", terrain.requests[workers[0]] if workers else ()
@@ -345,7 +345,9 @@ def _write(
 
 
 def _at_work(terrain: Terrain, at_s: float, chance: random.Random) -> Fault | None:
-    """One that stands still at this moment, and goes on when others have gone on without it: mostly, where anybody is at work."""
+    """Return a freeze of a role that is working at this moment of the undisturbed run, so that it continues after others have gone on. None
+    if no role except the client is at work, and in a fifth of the draws.
+    """
     asked = {role: sum(when_s <= at_s for when_s, _ in found) for role, found in terrain.requests.items()}
     busy = sorted(role for role, count in asked.items() if role != "client" and 0 < count < len(terrain.requests[role]))
     if not busy or chance.random() < 0.2:
@@ -364,20 +366,22 @@ def _some(of: Sequence[T], most: int, chance: random.Random) -> list[T]:
 
 
 def _moment(asked: Requests, chance: random.Random) -> float:
-    """When something is asked: nothing is to be hit while functions start."""
+    """Return the time of one of these requests, in seconds. Times are drawn from requests, so that no fault strikes while
+    functions start.
+    """
     return round(chance.choice(asked)[0], 3)
 
 
 def _role(roles: Sequence[str], chance: random.Random) -> str:
-    """Each sort of work is as likely as another, whatever the number of those who do it."""
+    """Return a random role. Each kind of role is equally likely, whatever its number of workers."""
     sorts = sorted({role.partition(" ")[0] for role in roles})
     sort = chance.choice(sorts)
     return chance.choice([role for role in roles if role.partition(" ")[0] == sort])
 
 
 def _draw(terrain: Terrain, roles: Sequence[str], near_s: float, chance: random.Random) -> tuple[Fault, float]:
-    """A fault and its moment, as far as an undisturbed run tells it. Half of those that have a moment come shortly behind `near_s`, the
-    moment of the one before: what goes wrong at the same time is harder to get over.
+    """Return a fault, and its time in seconds in the undisturbed run as far as it has one, else `near_s`. Half of the faults with a time
+    come shortly after `near_s`, the time of the previous fault, because faults at the same time are harder to survive.
     """
     kind = chance.choice([kind for kind in terrain.kinds for _ in range(KILLS_FOR_ONE if kind == "kill" else 1)])
     role = _role(roles, chance)
@@ -411,7 +415,7 @@ def _draw(terrain: Terrain, roles: Sequence[str], near_s: float, chance: random.
 
 
 def _at(kind: FaultKind, at_s: float, terrain: Terrain, chance: random.Random) -> Fault:
-    """One that strikes what all share, at a moment."""
+    """Return a fault of a kind that strikes no single role, at a moment."""
     match kind:
         case "outage" | "refusal":
             service = chance.choice(sorted(terrain.servers))

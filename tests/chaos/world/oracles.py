@@ -74,7 +74,9 @@ def workers_hold_one_model(run: JudgedRun) -> list[str]:
 
 
 def peers_step_along_what_they_average(run: JudgedRun) -> list[str]:
-    """An asynchronous peer's model follows from the one before, its own gradient, and those that its checkpoint says it averaged."""
+    """Return findings about models of asynchronous peers that do not follow from the previous model, the peer's own gradient, and those
+    that its checkpoint lists as averaged.
+    """
     return list(run.wrong_steps)
 
 

@@ -184,7 +184,9 @@ _RECORD = re.compile(r"runs/[^/]+/records/.*")
 
 
 def used_up_keys_go(run: JudgedRun) -> list[str]:
-    """What a round stored is deleted when nobody can return to it, not only at the end: a long run would fill its stores."""
+    """Return findings about keys of a round that still exist more than `run.kept_rounds` rounds later, which would fill the stores of a
+    long run. Checkpoints of MLLess's supervisor are excused. Empty if `run.kept_rounds` is 0.
+    """
     kept, newest, found = dict[tuple[str, str], int](), 0, list[str]()
     for entry in run.history.entries if run.kept_rounds else ():
         if not (named := _OF_ROUND.match(entry.key)) or not entry.changed:

@@ -123,8 +123,8 @@ class Trials:
 
     def _judge_long_run(self) -> list[str]:
         """Return the promises broken by an undisturbed run of several epochs with checkpoints as often as possible, and an invocation for
-        each minibatch. Empty without running it if the run's end is set otherwise, if asynchronous peers may be any number of rounds apart,
-        or if one worker, whom nobody waits for, saves when it likes.
+        each minibatch. Returns [] without a run if steps or a budget end the training, if peers are asynchronous and may be any number of
+        rounds apart, or if a single worker trains, which saves whenever it likes.
         """
         given, slack = self.experiment, int(self._setting("slack") or 0)
         set_otherwise = given.training.steps or given.lifetime.budget_usd is not None
@@ -231,7 +231,7 @@ class Trials:
         return [name for name in LIMITS if has.get(name, True)]
 
     def kinds(self) -> tuple[FaultKind, ...]:
-        """The kinds of faults that can happen to this architecture."""
+        """Return the kinds of faults that can happen to this architecture."""
         architecture = self.architecture
         absent = set[FaultKind]()
         if not database_hosts(self.experiment, architecture):
@@ -251,7 +251,9 @@ class Trials:
         return self.under(draw(self.undisturbed[1], seed), seed)
 
     def under(self, faults: Sequence[Fault], seed: int) -> Trial:
-        """Run the experiment with these faults, and return the trial. `seed`: breaks ties and draws durations."""
+        """Run the experiment with these faults, and return the trial. A run that makes no progress has the finding "every_wait_ends".
+        `seed`: breaks ties and draws durations.
+        """
         nemesis = Disturbed(faults)
         try:
             world = self._world(seed, nemesis)
@@ -308,8 +310,8 @@ class Trials:
         return AsynchronousSteps(given, world.dataset, self.make_learner(world), nemesis.states).wrong(history)
 
     def _as_saved(self, nemesis: Disturbed, outcome: RunOutcome, world: VirtualWorld) -> Yardstick:
-        """Return what each decision must say: the evaluation of a model that was saved where its epoch ends, and by whom it names if peers
-        hold models of their own.
+        """Return what each decision must say: the evaluation of a model that was saved at its epoch's end, by the worker that the decision
+        names if peers have models of their own.
         """
         days, found, evaluated = (
             calendar_of(world.resolved, {"minibatches": world.minibatches}),

@@ -382,7 +382,7 @@ _load_once = cache(pricing.load)  # the price list, of which each client of a ru
 
 
 def _read_once(plain: Mapping[str, Any]) -> Experiment:
-    """Return the experiment that `plain` describes. Each process of a run reads the same one, which nobody can change."""
+    """Return the experiment that `plain` describes. All processes of a run share one object, which is immutable."""
     return _experiment_of(json.dumps(plain))
 
 
