@@ -210,7 +210,7 @@ def experiment(architecture: str) -> Experiment:
 def test_an_attempt_that_has_begun_to_train_goes_on_though_one_before_it_concludes_the_run(
     architecture: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its first step may come again after that, and is not to clear away beside its own workers."""
+    """The first step of attempt 1 may run again after the run's end, and must not delete what its own workers use."""
     job = Job(experiment(architecture))
     first, begun = steps(load(architecture))[0], list[Event]()
 

@@ -35,7 +35,7 @@ def test_the_decision_ends_the_run(architecture: str, tmp_path: Path, monkeypatc
 
 
 def test_a_decision_says_what_the_bill_says() -> None:
-    """Dollars, and how long what is left lasts at the highest rate, in the bucket where the expiry looks."""
+    """Check the dollars of the decision, and the deadline by which the budget lasts at the highest rate, where the expiry reads it."""
     job = Job(replace(small("spirt", epochs=3), lifetime=Lifetime(budget_usd=50.0)))
     job.execute()
     prepared, objects = job.prepared, job.prepared.objects
@@ -56,7 +56,7 @@ def test_a_decision_says_what_the_bill_says() -> None:
 
 
 def test_a_decision_reads_what_is_new_since_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every decision read all records of the run: their number squared."""
+    """Check that no record is read twice. If every decision read all records, the reads would grow with the square of their number."""
     get, read = MemoryObjectStore.get, Counter[str]()
 
     def counted(self: MemoryObjectStore, key: str) -> bytes:
@@ -73,7 +73,7 @@ def test_a_decision_reads_what_is_new_since_the_last_one(monkeypatch: pytest.Mon
 @pytest.mark.slow
 @pytest.mark.parametrize("architecture", claiming("stops"))
 def test_no_run_costs_more_than_the_highest_rate(architecture: str, tmp_path: Path) -> None:
-    """The deadline rests on it."""
+    """Check the rate on which a budget's deadline depends."""
     found = run_inline(small(architecture, epochs=2), tmp_path, lambda progress: None)
     money = spending.pricing_facts(small(architecture), side_by_side=8)
     first_minute = sum(line["usd"] for line in found.result["cost"]["lines"] if line["unit"] in BY_TIME)

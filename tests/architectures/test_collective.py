@@ -103,7 +103,7 @@ def of_rank(fleet: Fleet, rank: int, hook: Hook) -> Hook:
 def test_a_replacement_waits_until_rank_0_has_noticed_the_loss(
     undisturbed: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rank 0 comes to its all-reduce only when the replacement has connected twice, or begun to build a group."""
+    """Rank 0 reaches its all-reduce only when the replacement has connected twice, or has begun to build a group."""
     killed, noticed, again, early = (threading.Event() for _ in range(4))
     connected: list[int] = []
     receive, broken = Collective.receive, Collective._broken
@@ -158,7 +158,7 @@ def test_a_replacement_waits_until_rank_0_has_noticed_the_loss(
 def test_a_member_lost_after_the_last_round_is_replaced_by_one_that_meets_nobody(
     rank: int, undisturbed: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The other one leaves, waits at the end, and never looks for a meeting."""
+    """The other member leaves, waits at the end of the run, and never looks for a meeting."""
     left, leave = threading.Event(), peer.leave
     victims = [rank]
 
@@ -190,7 +190,7 @@ def test_a_member_lost_after_the_last_round_is_replaced_by_one_that_meets_nobody
 def test_a_member_lost_while_the_last_round_is_evaluated_learns_of_the_end_while_it_waits(
     rank: int, undisturbed: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The other one concludes only when the replacement is looking for a meeting."""
+    """The other member concludes only when the replacement is looking for a meeting."""
     detect, check_waiting = peer._Peer.detect_convergence, Meeting._check_waiting
     looking, victims = threading.Event(), [rank]
 
@@ -221,7 +221,7 @@ def test_a_member_lost_while_the_last_round_is_evaluated_learns_of_the_end_while
 @pytest.mark.slow
 @pytest.mark.usefixtures("short")
 def test_a_former_rank_0_that_goes_while_one_connects_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It answers the look, and is gone when the store is asked."""
+    """The former rank 0 accepts the first connection, and is gone when its store is asked."""
     disturbed = fleet(epochs=1)
     former, gone = socket.create_server(("127.0.0.1", 0)), threading.Event()
     place = {"host": "127.0.0.1", "port": former.getsockname()[1], "token": "former"}
@@ -249,7 +249,7 @@ def test_a_former_rank_0_that_goes_while_one_connects_is_not_waited_for(monkeypa
 
 @pytest.mark.usefixtures("short")
 def test_a_former_rank_0_that_writes_over_the_place_does_not_hide_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was asked whether it still held the rank, slept, and put its own place then. Nobody answers there any more."""
+    """The former rank 0 checked its rank, was frozen, and then wrote its own address, at which nobody answers any more."""
     disturbed = fleet(epochs=1)
     keys, store = disturbed.job.prepared.keys, disturbed.job.clients.object_store
     put, places = type(store).put, list[bytes]()
@@ -270,7 +270,7 @@ def test_a_former_rank_0_that_writes_over_the_place_does_not_hide_it(monkeypatch
 
 
 def test_a_member_that_was_overtaken_ends_where_the_next_checkpoint_is_due() -> None:
-    """Else it would train on with the others, while its successor waits for them to meet."""
+    """Otherwise the member would train on with the others, while its successor waits for them to meet."""
     job = Job(gpu(exchange="distributed"))
     objects, keys = job.clients.object_store, job.prepared.keys
     with Context(Resources(job.clients), run=job.prepared.run) as ctx:
@@ -325,7 +325,7 @@ def test_a_meeting_to_which_a_member_comes_back_begins_anew() -> None:
 
 
 def test_it_refuses_to_be_simulated() -> None:
-    """Its library waits in sockets of its own: a virtual world would stand still."""
+    """The library of the collective waits in sockets of its own, so a virtual world would hang."""
     ctx: Any = SimpleNamespace(experiment=gpu(exchange="distributed"))
     elsewhere: Any = SimpleNamespace(simulated=True)
     with runtime.use(elsewhere), pytest.raises(ConfigError, match=r"gpu.exchange: distributed .*; expected s3"):

@@ -120,7 +120,9 @@ def test_one_flipped_bit(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """In an object of each kind, of each age: the run ends with its bits and what was left out is reported, or it is refused by name."""
+    """Flip a bit in an object of each kind and age. The run ends with the bits of an undisturbed run and reports what it left out, or the
+    object is refused by name.
+    """
     failed, whole = runs(architecture)
     folder, rng = Path(shutil.copytree(failed, tmp_path / "run")), random.Random(f"{architecture} {kind} {age}")
     victim = victim_of(folder, kind, age, rng)
@@ -133,7 +135,7 @@ def test_one_flipped_bit(
 def test_a_peer_whose_broker_is_gone_needs_no_older_checkpoint(
     runs: Callable[[str], tuple[Path, str]], tmp_path: Path
 ) -> None:
-    """It would make its last message again from the one before the newest, for others that are a round behind: here nobody is."""
+    """With the checkpoint before the newest, the peer would repeat its last message for others that are a round behind; here nobody is."""
     failed, whole = runs("p2p_instance")
     folder, rng = Path(shutil.copytree(failed, tmp_path / "run")), random.Random(1)
     victim = victim_of(folder, "state", "last but one", rng)
@@ -175,7 +177,9 @@ def spoil(job: Job, key: str, rng: random.Random) -> None:
     "architecture", [name for name in tree_architectures("resumes") if load(name).state != "database"]
 )
 def test_a_bucket_s_newest_checkpoint(architecture: str, runs: Callable[[str], tuple[Path, str]]) -> None:
-    """The same, read by the first step; and with the older ones damaged as well nothing is deleted."""
+    """If the newest checkpoint is damaged, the first step continues from an older one. If those are damaged too, it fails and deletes
+    nothing.
+    """
     rng, job = random.Random(architecture), failed_job(architecture)
     keys, store = Keys(job.prepared.run), job.clients.object_store
     saved = store.list(keys.checkpoints)
@@ -198,7 +202,9 @@ def test_a_bucket_s_newest_checkpoint(architecture: str, runs: Callable[[str], t
 def test_a_lost_broker_and_the_checkpoint_that_its_messages_came_from_damaged(
     behind: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If nobody is in that round any more, the peer does without it and says so; else it cannot go on, and says why."""
+    """If no peer is in that round any more, the peer continues without the checkpoint and reports that; otherwise it stops, and
+    says why.
+    """
     job = Job(replace(small("p2p_instance", epochs=EPOCHS), functions=Functions(checkpoint_every=2)))
     fleet, store, keys = Fleet(job), job.clients.object_store, job.prepared.keys
     fleet.begin(monkeypatch)

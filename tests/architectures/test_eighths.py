@@ -123,8 +123,8 @@ def test_it_is_planned_run_on_both_and_compared(eighth: Eighth) -> None:
 
 
 def test_it_ends_right_whatever_fails(eighth: Eighth) -> None:
-    """Bits of the reference, a run gone on with, a run stopped, a process killed; with every call, also: environments killed on the cloud
-    on one machine.
+    """Check the bits of the reference, a resumed run, a stopped run and a killed process; if every call is tried, also killed environments
+    on the local cloud.
     """
     files = ["test_resumption", "test_stopping", "test_faults", *(["test_on_local"] if EVERY_CALL else [])]
     if eighth.name == "parameter_server":  # local steps are another mathematics than the reference's

@@ -46,7 +46,7 @@ def test_an_all_reduce_gives_the_same_within_rounding(monkeypatch: pytest.Monkey
 
 
 def test_operations_without_a_deterministic_form_are_allowed_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The host's learner forbids them; without cuBLAS's fixed workspaces every linear layer would be refused."""
+    """The processor's learner forbids such operations; without cuBLAS's fixed workspaces every linear layer would be refused."""
     from crossover.learning.device import prefer_deterministic
 
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)

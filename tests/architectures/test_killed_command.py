@@ -113,7 +113,7 @@ def on_local(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 @pytest.mark.deep
 @pytest.mark.parametrize("moment", range(LOCAL_MOMENTS) if WHOLE else (LOCAL_MOMENTS // 2,))
 def test_killed_on_the_cloud_on_this_machine(moment: int, on_local: tuple[Path, int], tmp_path: Path) -> None:
-    """Its databases, broker and buckets have ended with it; what it told of is in its folder."""
+    """The run's databases, broker and buckets end with the command; its reports are in its folder."""
     folder, touches = on_local
     out, span = tmp_path / "out", touches / LOCAL_MOMENTS
     at = 1 + int(moment * span + random.Random(f"{folder.name} {moment}").random() * span)

@@ -257,7 +257,7 @@ def test_averaging_the_model_of_one_worker_is_plain_training() -> None:
 
 
 def test_local_steps_are_the_same_with_an_invocation_for_each_minibatch() -> None:
-    """Check that a checkpoint holds where its round began."""
+    """Check that a checkpoint contains the model at which its round began."""
     exchange = Exchange(every=2, what="delta", minibatches_per_invocation=1)
     experiment = replace(long("all_reduce", batch_size=6), exchange=exchange)
     whole = replace(experiment, exchange=replace(exchange, minibatches_per_invocation="all"))
@@ -445,7 +445,7 @@ def test_a_spoilt_contribution_ends_the_run_and_says_where(
 def test_a_worker_or_master_that_dies_for_good_is_named_and_the_run_can_be_resumed(
     architecture: str, dead: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It dies in round 3; the others wait as long as they must (on a clock that hurries), and say for whom."""
+    """The worker dies in round 3; the others wait for their full patience, on a clock that hurries, and say for whom they waited."""
     job, clock = Job(long(architecture)), Hurry(60)
 
     with (

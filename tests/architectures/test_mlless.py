@@ -210,7 +210,9 @@ def test_nobody_computes_on_more_than_the_slack_allows() -> None:
 
 
 def test_announcements_that_come_twice_late_or_never_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They wake; reports and words in the store decide. Here each member's comes behind its next one, and then twice."""
+    """Announcements only wake their readers; reports and words in the store decide. Here each member's announcement comes after its next
+    one, and twice.
+    """
     experiment = mlless(workers=2, threshold=0.3)
     model, job = trained(experiment).model, Job(experiment)
     monkeypatch.setattr("functions.mlless.worker._STORE_LOOK_S", 0.02)

@@ -230,7 +230,7 @@ def test_too_little_memory_is_said_before_anything_is_computed(monkeypatch: pyte
 @pytest.mark.slow
 @pytest.mark.parametrize("place", ["restore", "advance"])
 def test_a_peer_that_wakes_up_when_all_is_over_leaves_nothing(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was about to declare its mailboxes, or to save: what nobody clears away any more."""
+    """The peer was about to declare its mailboxes, or to save, which nobody would delete any more."""
     model = trained(faulty("p2p_instance")).model
     fleet = Fleet(Job(faulty("p2p_instance")), members=3, lease_s=0.4)
     store, keys, step = fleet.job.clients.object_store, fleet.job.prepared.keys, getattr(Replica, place)
@@ -395,7 +395,7 @@ class Laggard:
 def test_asynchronous_digits_reach_95_percent_without_a_laggard(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its quarter of the data is missing in the result, which is a model of the faster peers."""
+    """The laggard's quarter of the data is missing in the result, which is a model of the faster peers."""
     from peers.p2p.latest import LatestMailboxes
 
     monkeypatch.setattr(LatestMailboxes, "send", Laggard(rounds=40).wrap(LatestMailboxes.send))

@@ -172,7 +172,9 @@ def test_peers_that_are_ahead_are_not_waited_for(seen: int, waits: bool, monkeyp
 
 
 def test_a_message_that_came_late_over_a_newer_one_is_replaced_while_one_waits() -> None:
-    """An older attempt's, which nobody counts: the other waits for the newer one that it has not seen, and this peer for the other."""
+    """The late message is that of an older attempt, which nobody counts. The other peer waits for the newer message, and this peer waits
+    for the other.
+    """
     job = Job(asynchronous(workers=2, min_gradients=2, staleness_limit=100, epochs=6))
     looks = 0
     with Context(Resources(job.clients), run=job.prepared.run) as ctx:
@@ -229,7 +231,9 @@ def assert_outcome_is_the_models(job: Job) -> None:
 
 @pytest.mark.parametrize("pause", ["decision", "evaluate", "store_outcome"])
 def test_two_survivors_that_conclude_side_by_side_say_what_is_so(pause: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The decider is gone. One survivor stops in the middle of concluding for it until another has done so."""
+    """The peer that was to conclude is gone. One survivor is stopped while it concludes in its place, until another survivor
+    has done so.
+    """
     job = Job(asynchronous())
     first, second = surviving(job, 0, value=0.25), surviving(job, 1, value=0.5)
     step, paused = getattr(progress, pause), list[Context]()
@@ -248,7 +252,7 @@ def test_two_survivors_that_conclude_side_by_side_say_what_is_so(pause: str, mon
 
 
 def test_a_decider_that_comes_late_overwrites_nothing() -> None:
-    """It was frozen before it concluded, and another concluded for it."""
+    """The peer that was to conclude was frozen before that, and another peer concluded in its place."""
     job = Job(asynchronous())
     decider, survivor = surviving(job, 0, value=0.25), surviving(job, 1, value=0.5)
     ending._publish_as_result(survivor, 1)
@@ -259,7 +263,9 @@ def test_a_decider_that_comes_late_overwrites_nothing() -> None:
 
 
 def test_who_took_over_to_clear_away_concludes_with_what_was_trained() -> None:
-    """All have left, the decider for good, and the one that was to conclude for it died: this program has trained nothing."""
+    """The decider has left for good, and the peer that was to conclude in its place died. The program that takes over has trained nothing
+    itself.
+    """
     job = Job(asynchronous())
     with surviving(job, 0, value=0.25):
         pass

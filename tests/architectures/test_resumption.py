@@ -132,7 +132,7 @@ def test_a_result_that_says_nothing_of_the_end_is_no_finished_run(result: str, t
 
 
 def test_it_may_fail_more_than_once(failed: Path, whole: str) -> None:
-    """And where a resumed run fails before it has anything newer, what it began with stays."""
+    """If a resumed run fails before it has a newer state, the state that it began with stays."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("crossover.running.resume.save_resume_data", lambda *_, **__: None)
         fail("all_reduce", failed, resume=True)
@@ -154,14 +154,14 @@ def test_a_finished_run_has_nothing_to_go_on_with(tmp_path: Path) -> None:
 
 
 def test_nor_has_one_that_was_killed_while_it_cleared_away(failed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Half of what was kept, whichever half a file system lists first, would pass for a run that has lost its epochs."""
+    """Half of the resume data, whichever half a file system lists first, would look like a run that has lost its epochs."""
     monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)
     keeping.discard_resume_data(failed)
     assert not resumption.holds_unfinished(failed)
 
 
 def test_nor_has_one_that_was_killed_before_it_cleared_away(failed: Path, tmp_path: Path) -> None:
-    """Its model stands, and what it had kept beside it is of no use: it would train to its end once more."""
+    """The run's model exists, and the resume data beside it are useless: a resumption would train to the end once more."""
     shutil.copytree(failed / "unfinished", tmp_path / "unfinished")
     run_inline(experiment("all_reduce"), failed, quietly, resume=True)
     shutil.copytree(tmp_path / "unfinished", failed / "unfinished")
@@ -290,7 +290,9 @@ def test_the_record_of_a_run_says_which_code_it_was(failed: Path) -> None:
 def test_state_in_a_database_is_kept_whoever_shares_it(
     hosts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """That of a database which all workers share was taken for checkpoints, and "failed before there was a checkpoint" told instead."""
+    """The state in a database that all workers share was once taken for checkpoints, with the message "failed before there was a
+    checkpoint".
+    """
     monkeypatch.setattr(spirt, "ARCHITECTURE", replace(spirt.ARCHITECTURE, tensor_hosts=hosts))
     whole = run_inline(experiment("spirt"), tmp_path / "whole", quietly)
     fail("spirt", tmp_path / "run")
@@ -357,7 +359,7 @@ def test_nothing_is_promised_of_a_run_whose_damage_was_just_refused(
 @pytest.mark.slow
 @pytest.mark.parametrize("architecture", claiming("resumes") if WHOLE else ["spirt"])
 def test_stopped_by_ctrl_c_on_the_local_cloud(architecture: str, tmp_path: Path) -> None:
-    """Its databases end with the cloud; the second one begins with none."""
+    """The databases end with the cloud, and the second cloud begins with empty ones."""
     found = replace(experiment(architecture), name="stopped", data=Data(dataset="digits", limit=40, validation=0.02))
     if architecture not in tree_architectures():  # programs are through with so little before anybody stops them
         found = replace(found, training=replace(found.training, epochs=100))
@@ -375,7 +377,7 @@ def test_stopped_by_ctrl_c_on_the_local_cloud(architecture: str, tmp_path: Path)
 def test_a_run_that_diverged_is_not_offered_to_be_resumed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It would come to the same values again."""
+    """A resumption would reach the same non-finite values again."""
     monkeypatch.setattr("crossover.running.inline.has_unfinished_run", lambda folder: True)
     config, out = tmp_path / "mine.yaml", tmp_path / "mine"
     config.write_text(

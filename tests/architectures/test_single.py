@@ -28,7 +28,7 @@ PLAIN = {"name": "one", "architecture": "single", "workers": 1}
 @pytest.mark.parametrize("every", [1, 3, "epoch"])
 @pytest.mark.parametrize("on", ["instance", "gpu"])
 def test_a_program_ends_with_the_bits_of_the_reference(on: str, every: int | str) -> None:
-    """As the function does, which the tests of all architectures hold to it."""
+    """The function's bits are checked by the tests of all architectures."""
     experiment = replace(small("single", every=every), sections={"single": {"on": on}})
     assert architecture_of(experiment).program is not None
     job = assert_equal_to_reference(experiment)
@@ -89,7 +89,7 @@ def test_beside_workers_whose_last_minibatches_are_small_it_updates_once_an_epoc
 def test_a_baseline_that_cannot_run_is_refused_before_the_experiment_trains(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of data of one's own only loading tells how many there are: two minibatches for each of five workers, nine for one."""
+    """The size of user data is known only after loading it: two minibatches for each of five workers, nine for one."""
     experiment = replace(small("all_reduce", workers=5, every=2), baseline="single")
     monkeypatch.setattr("crossover.learning.sizes.count_split", lambda experiment: None)
     with pytest.raises(ConfigError, match=r"baseline: single.*exchange\.every: 10"):

@@ -21,7 +21,7 @@ def interrupt(progress: Progress) -> None:
 
 @pytest.mark.parametrize("architecture", claiming("stops"))
 def test_a_stopped_run_computes_no_more_and_keeps_its_checkpoint(architecture: str, tmp_path: Path) -> None:
-    """Whoever runs it in a notebook has the process for other work."""
+    """In a notebook the process is needed for other work after the run."""
     with pytest.raises(KeyboardInterrupt):
         run_inline(small(architecture, epochs=1_000), tmp_path, interrupt)
     for thread in threading.enumerate():

@@ -168,7 +168,9 @@ def test_what_cannot_be_carried_is_refused_by_name(build: Any, tmp_path: Path) -
 def test_what_is_frozen_has_the_same_bits_after_training(
     optimizer: str, what: What, compression: str, tmp_path: Path
 ) -> None:
-    """Under a decay, partitions of unequal size, and everything that may be exchanged; and it is in no vector."""
+    """Check this under weight decay, with partitions of unequal size and everything that may be exchanged; and that no vector contains what
+    is frozen.
+    """
     experiment = experiment_of("adapters", "all-reduce", 1, optimizer=optimizer, momentum=0.0, learning_rate=0.01)
     experiment = replace(
         experiment,
