@@ -110,11 +110,11 @@ def rebuild_error(kind: str, words: str) -> CrossoverError:
     return RunFailed(words)
 
 
-_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
 def quote_controls(text: str) -> str:
     r"""Return `text` with control characters, and those that change the direction of writing, replaced by escapes such as `\x1b`, so
-    that text from elsewhere cannot control a terminal. Line feeds and tabs stay.
+    that text from elsewhere cannot control a terminal. Line feeds, tabs and backslashes stay.
     """
     return _CONTROLS.sub(lambda found: ascii(found[0])[1:-1], text)

@@ -82,7 +82,9 @@ class ScatterReduce:
             )
 
     def collect(self, group: "Group", out: "Tensor") -> None:
-        """Write the aggregated chunks of all workers, already stored or awaited, into `out`."""
+        """Wait for the aggregated chunks of all workers, this one's too, and write them into `out`. Raises what waiting raises
+        (NearDeadline, StaleAttempt, RunFailed, WaitTimeout), and Corrupt if a chunk is wrong.
+        """
         self._fetch(group, out, list(range(group.count)))
 
     def _fetch(self, group: "Group", out: "Tensor", parts: list[int]) -> None:

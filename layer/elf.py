@@ -101,8 +101,8 @@ def _compute_moves(found: list[Segment]) -> dict[Segment, int]:
 
 
 def _find_shift(segment: Segment, moves: dict[Segment, int]) -> int:
-    """Return by how many bytes a segment is moved: as many as the loaded segment that contains it. Segments outside of all loaded ones are
-    not moved. `moves`: result of `_compute_moves`.
+    """Return by how many bytes a segment is moved towards the start of the file: as many as the loaded segment that contains it, 0 outside
+    of all loaded ones. `moves`: result of `_compute_moves`.
     """
     return next((by for load, by in moves.items() if load.offset <= segment.offset and segment.end <= load.end), 0)
 

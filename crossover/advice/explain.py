@@ -332,7 +332,9 @@ def first_estimate(question: Question, sizes: Sizes, constraints: Constraints) -
     found = list[tuple[Candidate, Estimate]]()
 
     def rank(each: tuple[Candidate, Estimate]) -> tuple[float, float]:
-        """Return the sort key of a candidate with its estimate: how far it misses the constraints, then its dollars."""
+        """Return the sort key of a candidate with its estimate: (largest ratio of its figures to the constraints, 1 if it keeps to them;
+        its dollars).
+        """
         return max(1.0, _constraint_ratio(constraints, each[1])), each[1].usd
 
     for least in sorted(by_kind.values(), key=min):

@@ -265,8 +265,8 @@ def search(
 
 
 class _Search:
-    """The state of a search. `bounds`: lower bounds of the candidates that are neither simulated nor impossible yet, by the candidate's
-    index; `found`: the result so far.
+    """The state of a search. `bounds`: lower bounds, of seconds and dollars, of the candidates that are neither simulated nor impossible
+    yet, by the candidate's index; `found`: the result so far, in which `search` itself fills `bounded` and `near`.
     """
 
     def __init__(

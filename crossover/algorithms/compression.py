@@ -79,9 +79,9 @@ def encode(indices: Tensor, values: Tensor, *, elements: int, tail: Tensor | Non
 
 
 def encode_pairs(indices: Tensor, values: Tensor, *, elements: int) -> Tensor:
-    """Return (index, value) pairs as bytes in sparse form, (bytes,) uint8, even if the whole vector would be shorter.
+    """Return (index, value) pairs as bytes in sparse form without a tail, (bytes,) uint8, even if the whole vector would be shorter.
 
-    `indices`: ascending positions, one for each of `values`; `elements`: length of the vector.
+    `indices`: (n,) ascending positions below `elements`; `values`: (n,) float32, which is not checked; `elements`: length of the vector.
     """
     head = torch.frombuffer(bytearray(_HEADER.pack(elements, indices.numel(), 0)), dtype=torch.uint8)
     return torch.cat([head, indices.to(torch.int32).view(torch.uint8), values.contiguous().view(torch.uint8)])

@@ -80,7 +80,9 @@ MEAN = Rule(
 
 
 def _combine_by_median(vectors: "Sequence[Tensor]", samples: Sequence[int], settings: Aggregation) -> "Tensor":
-    """Return the median of the workers' vectors at each coordinate; `samples` is not used."""
+    """Return the median of the workers' vectors at each coordinate; for an even number of workers the mean of the middle two. `samples` and
+    `settings` are not used.
+    """
     from crossover.algorithms import robust
 
     return robust.median(vectors)

@@ -94,7 +94,8 @@ def new(
     like: Annotated[str, typer.Option(help="Existing architecture to start from.")] = "scatter_reduce",
     debug: Debug = False,
 ) -> None:
-    """Create the files of a new architecture as a copy of an existing one. Comments in them say what to fill in."""
+    """Create the files of a new architecture in this checkout, as a copy of an existing one. Comments in them say what to fill in. A name
+    that is taken, or a file that exists, is refused."""
     require_checkout("new", otherwise="docs/extending.md explains how to put an architecture into your own package")
     files = draft_files(name, like)
     _write_files(ROOT, files)

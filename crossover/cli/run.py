@@ -265,8 +265,8 @@ def _data_override(folder: Path | None) -> list[str]:
 
 
 def _check_folder(folder: Path) -> None:
-    """Raise ConfigError unless results can be written to `folder`: it is new, empty or of an earlier run, and writable, which is tried. A
-    folder with other files is refused, so that they are not mixed with those of a run.
+    """Raise ConfigError unless results can be written to `folder`: it is new or empty, or holds a result.json or only files with names that
+    runs give; and a file can be created in it, which is tried. Folders that this creates are removed again.
     """
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"--out {folder}: this is a file; expected a folder")

@@ -116,7 +116,9 @@ def _find_or_download(name: str, base: Path) -> Path:
 
 
 def _read_idx(path: Path) -> Tensor:
-    """Return the array of a gzipped idx file as a uint8 tensor, after its MD5 was checked. Raises DataError if the file is damaged."""
+    """Return the array of one of MNIST's gzipped idx files as a uint8 tensor in its own shape, after its MD5 was checked. `path`: must have
+    a name in FILES. Raises DataError if the file is damaged or is no uint8 idx file, OSError if it cannot be read.
+    """
     packed = path.read_bytes()
     check_md5(packed, FILES[path.name], name=str(path))
     try:

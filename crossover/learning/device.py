@@ -163,8 +163,8 @@ class DeviceLearner:
         self._take_fixed()
 
     def _take_fixed(self) -> None:
-        """Copy frozen parameters and other buffers from the host's module to the device's; drawn on the device they would have
-        other bits.
+        """Copy the frozen parameters, and the buffers that are not in the model's vector (all but BatchNorm's running statistics), from
+        the host's module to the device's; drawn on the device they would have other bits.
         """
         fixed = self._host.list_fixed()
         for name, own in (self._flat.frozen() | self._flat.constants()).items():

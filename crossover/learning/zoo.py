@@ -552,7 +552,9 @@ def _find_shared_memory(module: nn.Module, learnt: dict[str, nn.Parameter]) -> s
 
 
 def _pair_layouts(first: _Layout, layout: _Layout) -> list[tuple[str, str]]:
-    """Return the entries of two layouts side by side, as (text, text); "nothing" stands for an entry that only the other has."""
+    """Return the entries of two layouts side by side, paired by position, equal pairs included, each as the text `name shape`. The
+    shorter layout is filled up with "nothing".
+    """
     longest = max(len(first), len(layout))
     one, other = (
         [f"{name} {shape}" for name, shape in each] + ["nothing"] * (longest - len(each)) for each in (first, layout)

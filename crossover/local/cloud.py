@@ -331,7 +331,8 @@ class Servers:
         """Start a RabbitMQ server for the broker `name`, with one user (`username`, `password`), wait until it answers, and return its URL,
         which holds no password.
 
-        Raises RunFailed if the server does not start or this cloud has ended; MissingTool if RabbitMQ is not installed.
+        Raises RunFailed if the server does not start or this cloud had ended before; MissingTool if RabbitMQ is not installed. If the cloud
+        ends meanwhile, the server is stopped and its URL is returned all the same. No broker of that name may be running.
         """
         self._require_running()
         server = RabbitServer(self._folder / "rabbitmq" / name, username=username, password=password)
@@ -730,7 +731,9 @@ class LocalCloud:
                     )
 
     def _upload(self, stacks: list[Stack], assets: list[Asset]) -> None:
-        """Upload all assets to this cloud's S3, replacing those there. Instead of a layer's archive, an empty zip is uploaded."""
+        """Upload all `assets` to their buckets in this cloud's S3, which must exist, replacing those there. Instead of the archive of a
+        layer that one of `stacks` declares, an empty zip is uploaded.
+        """
         s3 = self.client("s3")
         layers = find_layer_keys(stacks)
         for asset in assets:

@@ -31,8 +31,10 @@ _VARIABLE = re.compile(r"\$\{?([A-Z_]+)\}?")
 @dataclass(frozen=True, kw_only=True)
 class ProgramService:
     """The systemd service that runs a fleet's program, as the user data of an instance sets it up. `code`: s3://bucket/key of the program's
-    zip. `restarts`: whether systemd starts it again after a failure; `burst`: number of starts after which the instance leaves the fleet.
-    `renewed_by`: path of the file by which the program reports progress, after which its starts are counted anew; "" for none.
+    zip. `command`: the program and its arguments; `environment`: its variables. `restarts`: whether systemd starts it again after a
+    failure; `burst`: number of starts: if the program fails after the last one, the instance leaves the fleet, as it does at once if the
+    program ends with status 0. `renewed_by`: path of the file by which the program reports progress, after which its starts are counted
+    anew; "" for none.
     """
 
     code: str  # s3://bucket/key of its zip

@@ -32,7 +32,7 @@ class DefaultsSession(botocore.session.Session):
 
     @property
     def full_config(self) -> dict[str, Any]:
-        """The content of the user's configuration files: always empty."""
+        """The content of the user's configuration files: always {"profiles": {}}, as if there were none."""
         return {"profiles": {}}
 
 

@@ -61,8 +61,8 @@ class Zygote:
     """A fork server (zygote): a process that has imported the large modules and forks execution environments from itself. It runs from the
     object's creation to `close`.
 
-    `on_exit(process id, wait status)`: called from a thread for each environment that ends, and for all of them if the fork server itself
-    ends. `output`: the fork server's log file.
+    `on_exit(process id, wait status)`: called from a thread for each environment that ends; if the fork server ends by itself, for all that
+    are left, with SIGKILL as status. After `close` it may not be called. `output`: the fork server's log file.
     """
 
     def __init__(

@@ -74,8 +74,8 @@ def init_s(record: Record) -> float:
 
 
 def billed_ms(record: Record) -> int:
-    """Return the milliseconds that AWS bills for a record's invocation: the platform's own figure if the record has it, otherwise its
-    handler and INIT, rounded up to a millisecond, at least 1.
+    """Return the milliseconds that Lambda bills for a function's record: the platform's own figure if the record has it, otherwise its
+    handler and INIT, rounded up to a millisecond, at least 1. Ask `is_on_instance` first: programs on instances are not billed so.
     """
     if record.get("billed_ms") is not None:
         return int(record["billed_ms"])
@@ -105,8 +105,9 @@ WRITES = ("put", "create", "list", "copy")  # S3 charges these like PUT
 
 
 def object_requests(record: Record) -> tuple[int, int]:
-    """Return (writes, reads): a record's numbers of requests to the object store by the two kinds that S3 prices. If a record does not
-    split its requests, all count as writes, which cost more.
+    """Return (writes, reads): a record's numbers of requests to the object store. Writes are put, create, list and copy, which S3 prices
+    alike; all others count as reads, deletes among them, although S3 does not charge those. If a record does not split its requests, all
+    count as writes, which cost more; without traffic both are 0.
     """
     counted = record.get("traffic", {}).get("object_store", {})
     operations = counted.get("operations")

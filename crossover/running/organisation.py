@@ -305,8 +305,9 @@ def _ask_or_none(client: Any, operation: str, key: str, *absent: str, **given: A
 
 
 def _find_moved_network(session: Any, experiment: Experiment, account: AccountFile) -> Iterator[str]:
-    """Yield an error text if `account` names another VPC than that of the project's deployed network. A network cannot change its VPC while
-    other stacks depend on it.
+    """Yield one error text if the project's deployed network is not in the VPC that `account` asks for: the one that it names, or, if it
+    names none, one that the network made itself. A network cannot change its VPC while other stacks depend on it. Yield nothing if no
+    network is deployed. `session`: makes the AWS clients; `experiment`: names the project.
     """
     project, asked = experiment.project, account.network.vpc
     standing = deployed_clients.read_parameter(session, f"/crossover/{project}/network/vpc")

@@ -97,8 +97,8 @@ def _iter_computations(
 
 
 def _computing_sigma(timed: Sequence[tuple[float, int]]) -> float | None:
-    """Return the standard deviation of the logarithm of computing seconds, over the largest group of minibatches of equal size; None if the
-    group has fewer than FEWEST. `timed`: pairs (seconds, samples).
+    """Return the standard deviation (of the population) of the logarithm of computing seconds, over the largest group of minibatches of
+    equal size; None if the group has fewer than FEWEST. `timed`: at least one pair (seconds above 0, samples).
     """
     groups: dict[int, list[float]] = defaultdict(list)
     for seconds, samples in timed:

@@ -196,7 +196,7 @@ class World:
 
     def tensors(self, step: str) -> ServiceClient:
         """Return latency and bandwidth of the tensor database (the worker's own or the shared one) as functions of the step named `step`
-        see them.
+        see them, also if vectors go through the object store instead. Raises KeyError if the architecture has no such step.
         """
         return self._client("tensors", step)
 

@@ -59,8 +59,8 @@ class RedisTensorStore:
         return bool(self._store(key, vector, "NX", operation="create"))
 
     def create_together(self, vectors: Sequence[tuple[str, Vector]]) -> bool:
-        """Store all `vectors`, pairs (key, vector), at once, unless the first key exists: they are sent under temporary keys, then
-        renamed together. Returns whether this call stored them.
+        """Store all `vectors`, pairs (key, vector), at least one, at once, unless the first key exists: they are sent under temporary
+        keys, then renamed together; other keys that exist are replaced. Return whether this call stored them; if not, it leaves nothing.
         """
         keys = [key for key, _ in vectors]
         if self.exists(keys[0]):

@@ -376,7 +376,9 @@ def format_figure(value: Value | None, unit: Unit) -> str:
 
 
 def _format_printed(cell: TableCell) -> str:
-    """Return the cell's printed figure as text. Dollars keep every digit that the paper prints."""
+    """Return the cell's printed figure as text, a dash if there is none. Dollars given as a float have up to six significant digits,
+    without trailing zeros; other units are as in `format_figure`.
+    """
     if cell.unit == "USD" and isinstance(cell.published, float):
         return f"${cell.published:g}"
     return format_figure(cell.published, cell.unit)

@@ -137,7 +137,9 @@ class AwsTrials(InlineTrials):
         self._ready.add(experiment.name)
 
     def _refuse_foreign_stack(self, experiment: Experiment) -> None:
-        """Raise UserError if a stack of the trial's name exists that this study did not deploy."""
+        """Raise UserError if a stack of the trial's name exists that this study did not deploy, or that replaced this study's. Records
+        first, without writing stacks.json, that the study's own stack has ended if it is gone.
+        """
         if known := self._stacks.get(experiment.name):
             self._close_if_gone(known)
         there = self._find_stack(experiment)

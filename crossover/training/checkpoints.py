@@ -177,7 +177,7 @@ class Journal:
         return checkpoint
 
     def is_due(self, round: int) -> bool:
-        """Return whether a checkpoint is due at the start of `round`: at round 0 and at multiples of `every`."""
+        """Return whether a checkpoint is due at the start of `round`: at round 0 and at multiples of `every`, which is at least 1."""
         return round % self._every == 0
 
     def save(self, position: Position, vectors: Mapping[str, Vector], facts: Mapping[str, Any]) -> None:

@@ -41,7 +41,9 @@ class ContributionMessages:
     """
 
     def __init__(self, experiment: Experiment) -> None:
-        """Read from the experiment what peers exchange, and whether values that are not finite are refused."""
+        """Read from the experiment which kind of vector peers exchange, and whether values that are not finite are refused. The codec is
+        that of each contribution.
+        """
         self._kind = exchanged_kind(experiment.exchange.what)
         self._refuses = experiment.aggregation.non_finite == "refuse"
         self._decoded: Tensor | None = None

@@ -51,7 +51,9 @@ def event_at(ctx: Context, event: Event, round: int) -> Event:
 
 
 def ends_epoch(ctx: Context, event: Event) -> bool:
-    """Return whether the round named in `event` is the last one of an epoch."""
+    """Return whether the model is evaluated and a decision made after the round in `event["round"]`: it is the last one of an epoch, or of
+    the run, which `training.steps` may end within an epoch.
+    """
     return calendar(ctx.facts).ends_epoch(event["round"])
 
 

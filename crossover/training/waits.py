@@ -210,7 +210,8 @@ class Waits:
     def roll_back_if_obsolete(self, roll_back: Callable[[], object], error: CrossoverError) -> None:
         """If this attempt was superseded or has concluded the run, call `roll_back` and raise StaleAttempt from `error`; otherwise return.
 
-        `roll_back`: deletes what the member left, because nobody else would. Both calls are retried while a store does not answer.
+        `roll_back`: deletes what the member left, because nobody else would; it must be safe to repeat. Both calls are retried while a
+        store does not answer; raises Unavailable after 60 s, or if the deadline is near.
         """
         if self.retry(lambda: progress.is_obsolete(self.ctx)):
             self.retry(roll_back)

@@ -75,7 +75,8 @@ def read_fields(whole: type, plain: Mapping[str, Any], problems: list[str]) -> t
 
 
 def _explain_unknown_architecture(asked: object) -> Iterator[str]:
-    """Yield the error message if the architecture that the YAML names cannot be loaded; nothing otherwise.
+    """Yield the error message if the architecture called `asked`, the value of `architecture` in the YAML, cannot be loaded; nothing if it
+    can, or is no text.
 
     It comes first, because sections may be unknown only for that reason.
     """

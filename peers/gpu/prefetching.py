@@ -37,7 +37,9 @@ class Prefetching(OnInstance):
         return vector
 
     def batch(self, place: Event) -> "Batch":
-        """Return the minibatch that `place`, an event, names, and start to fetch the one after it in the background."""
+        """Return the minibatch that `place`, an event, names, with a GPU as a DeviceBatch whose copy may not be complete, and start to
+        fetch the one after it in the background, unless it is the run's last. Raises what the background fetch raised.
+        """
         batch = self._take(place)
         self._fetch_after(place)
         return batch

@@ -146,7 +146,9 @@ class LatestMailboxes:
         return {peer for peer in self._others if seen.get(str(peer), -1) >= round}
 
     def _is_gone(self, peer: int) -> bool:
-        """Return whether `peer` has finished, failed, or sent no heartbeat for too long."""
+        """Return whether `peer` has finished, failed, or sent no heartbeat for too long. Silence is counted from this program's first look
+        at the peer, so only repeated calls find a silent one.
+        """
         return self._ctx.objects.exists(self._ctx.keys.leaving_marker(peer)) or self._member.is_absent(peer)
 
     def _remember(self, round: int, applied: dict[int, int]) -> None:

@@ -81,7 +81,7 @@ def _use_executing_backend(changes: Replacements) -> None:
 
 
 def _evaluate_jsonata(changes: Replacements) -> None:
-    """Evaluate JSONata expressions in Python; moto needs Java for them.
+    """Install, through `changes`, the evaluation of JSONata expressions by the Python package `jsonata`; moto needs Java for them.
 
     Only the state machine for expired stacks has such expressions, and only tests start it here.
     """
