@@ -151,7 +151,7 @@ def simulate_epochs(question: Question, candidate: Candidate, epochs: int) -> Si
     return simulate_run(experiment, question.calibration, workload=task.workload, price_list=question.prices)
 
 
-COMPONENTS: Mapping[bill.Kind, str] = {
+COMPONENTS: Mapping[bill.LineKind, str] = {
     "functions": "functions",
     "transitions": "transitions",
     "objects": "object requests and storage",

@@ -106,7 +106,7 @@ MINIMUM_INSTANCE_S = 60.0  # EC2, Linux: per second, at least one minute
 GB = 10**9
 
 
-Kind = Literal[
+LineKind = Literal[
     "functions", "transitions", "objects", "logs", "secrets", "endpoints", "broker", "databases", "instances"
 ]
 
@@ -122,7 +122,7 @@ class Line:
     unit: str
     usd: float
     as_of: str
-    kind: Kind
+    kind: LineKind
 
     def as_json(self) -> dict[str, Any]:
         """Return this line of the bill as an entry of result.json, which has no kinds."""
@@ -131,7 +131,7 @@ class Line:
         return plain
 
 
-def line(prices: Prices, price_item: str, quantity: float, *, item: str, kind: Kind) -> Line:
+def line(prices: Prices, price_item: str, quantity: float, *, item: str, kind: LineKind) -> Line:
     """Return the line of an AWS bill for `quantity` units of `price_item`, a key of the price list. `item`: name of the line for people; it
     is marked if the price is not verified; `kind`: kind of resource. Raises ConfigError if there is no price.
     """
@@ -194,7 +194,7 @@ def fleet_lines(prices: Prices, of: Fleet, *, seconds: float) -> list[Line]:
     ]
     if beyond:
         items.append((f"cpu_credits.{family}", hours * beyond, f"CPU credits {kind} {of_what}, at most"))
-    pays_for: Kind = "databases" if of.purpose == DATABASE else "instances"
+    pays_for: LineKind = "databases" if of.purpose == DATABASE else "instances"
     return [line(prices, priced, quantity, item=item, kind=pays_for) for priced, quantity, item in items]
 
 

@@ -29,8 +29,8 @@ def test_the_pages_commands_print_what_it_says(tmp_path: Path, number: int) -> N
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a folder with the files that the page shows, after a run of its script diabetes.py; it is the working folder and that of user
-    code.
+    """Return a folder with the files that the page shows, after a run of the script that makes its data. It is the working folder and that
+    of user code.
     """
     monkeypatch.chdir(tmp_path)
     written(PAGE, tmp_path)

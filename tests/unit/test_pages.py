@@ -30,7 +30,13 @@ CITED = re.compile(r"(docs/\w+\.md), (\d)")
 ENDINGS = {"py", "md", "yaml", "json", "jsonl", "csv", "html", "sh", "hpp", "cpp", "so", "zip", "out", "safetensors"}
 # What a reader's own files are called, and what commands write.
 EXAMPLES = {"mine", "mytask", "name", "NAME", "index"}
-WRITTEN = {"config/account.yaml", "study.yaml", "1-single.yaml"}  # by users and by advise
+WRITTEN = {
+    "config/account.yaml",
+    "account.yaml",
+    "study.yaml",
+    "1-single.yaml",
+    "mine-advice-1-single.yaml",
+}  # by users and by advise
 OTHERS = {"torch", "aws", "docs"}  # packages, services and sites of others that a module of ours is called after
 
 
