@@ -24,7 +24,7 @@ class SqliteTensorStore:
         return SqliteTensorStore(self._url, traffic=traffic)
 
     def close(self) -> None:
-        """Every call has a connection of its own."""
+        """Do nothing: each call opens and closes a connection of its own."""
 
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
@@ -32,7 +32,9 @@ class SqliteTensorStore:
             yield file
 
     def _write(self, how: str, vectors: Sequence[tuple[str, Vector]]) -> bool:
-        """In one transaction: whoever finds the first finds all."""
+        """Insert the vectors in one transaction, so that a reader who finds the first finds all; return False and write no other if the
+        first was not written.
+        """
         self._traffic.count("put", bytes_out=sum(vector.data.nbytes for _, vector in vectors))
         rows = [(key, build_header(vector) + vector.data.tobytes()) for key, vector in vectors]
         with self._open() as file:

@@ -39,7 +39,7 @@ CHILDREN = ("worker", "epoch", "round")  # state machines that another one start
 
 @dataclass(frozen=True, kw_only=True)
 class Redriven:
-    """How a run's execution ended after it was redriven, and whether it adopted an existing child."""
+    """The end of a run's execution that was redriven, and whether it adopted an existing child."""
 
     status: str
     error: str
@@ -78,12 +78,14 @@ class Evidence:
 
     @property
     def result(self) -> Mapping[str, Any]:
-        """Of the run. Raises Lacking where none ended."""
+        """The run's result. Raises Lacking if no run ended."""
         return known(self.run, "no run ended").result
 
     @property
     def label(self) -> Label:
-        """measured-aws is for what a real account answered, by a run that says so itself."""
+        """The label of the evidence: measured-aws if a real account answered and the run, if there is one, says so itself; else
+        measured-local.
+        """
         ran_elsewhere = self.run is not None and self.run.result["label"] != "measured-aws"
         return "measured-aws" if self.on_aws and not ran_elsewhere else "measured-local"
 
@@ -94,12 +96,14 @@ class Evidence:
 
     @property
     def records(self) -> list[Mapping[str, Any]]:
-        """Records of the run; [] without a run."""
+        """The records of the run; [] without a run."""
         return list(self.run.records) if self.run else []
 
     @cached_property
     def reports(self) -> dict[str, Report]:
-        """Lambda's own, of the run's records; waited for as long as they may take on AWS."""
+        """Lambda's reports on the run's records, by request id. The first use waits for them: on AWS up to `usage.WAIT_S`, else 5
+        seconds.
+        """
         recorded = {each["request_id"] for each in self.records if not is_on_instance(each)}
         wait_s = usage.WAIT_S if self.on_aws else 5.0
         found = usage.wait_for_reports(self.session, self.stack, self.records, wait_s=wait_s) if recorded else {}
@@ -107,21 +111,21 @@ class Evidence:
 
     @cached_property
     def torch_functions(self) -> set[str]:
-        """Names of the functions that carry the torch layer."""
+        """The names of the functions that carry the torch layer."""
         found = steps(architecture_of(self.experiment))
         torch = [step.name for step in found if step.needs_torch(self.experiment)]
         return {f"{self.stack}-{name.replace('_', '-')}" for name in torch}
 
     @cached_property
     def functions(self) -> list[Mapping[str, Any]]:
-        """Configurations of the experiment's Lambda functions."""
+        """The configurations of the experiment's Lambda functions."""
         listed = deployed_clients.list_items(self.session, "lambda", "list_functions", "Functions")
         return [each for each in listed if self.owner.has_named(FUNCTION, each["FunctionName"])]
 
     @cached_property
     def made(self) -> dict[str, list[float]]:
-        """Minutes in which CloudFormation made each resource of the project's stacks, by type; none where it keeps no events (the cloud on
-        one machine).
+        """The minutes that CloudFormation took to create each resource of the project's stacks, by type; empty if it keeps no events (the
+        local cloud).
         """
         shared = (f"{self.experiment.project}-{kind}" for kind in account.SHARED_KINDS)
         found: dict[str, list[float]] = {}
@@ -132,7 +136,7 @@ class Evidence:
 
     @cached_property
     def state_machines(self) -> dict[str, str]:
-        """ARNs by name, of everybody's."""
+        """The ARNs of all state machines of the account, other people's too, by name."""
         listed = deployed_clients.list_items(self.session, "stepfunctions", "list_state_machines", "stateMachines")
         return {each["name"]: str(each["stateMachineArn"]) for each in listed}
 

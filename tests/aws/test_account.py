@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(not ASKED, reason="it costs dollars on an AWS ac
 
 @dataclass(frozen=True)
 class Walked:
-    """How the verification ended, and what it showed of each line of the list, by id."""
+    """The result of the verification: its exit status, and what it showed of each line of the list, by id."""
 
     status: int
     facts: dict[str, dict[str, Any]]

@@ -78,7 +78,7 @@ def report(function: str, init_ms: float | None) -> Report:
 
 
 def records(*spans: tuple[float, float]) -> list[dict[str, Any]]:
-    """One record per minibatch of one worker and round: (started at, seconds)."""
+    """Return the records of one worker's minibatches in one round. `spans`: (started at, seconds) of each."""
     common = {"step": "compute_gradients", "worker": 0, "round": 0}
     return [
         {**common, "minibatch": n, "started_at": begin, "wall_s": wall_s, "request_id": str(n)}
@@ -120,7 +120,7 @@ def refused(code: str) -> ClientError:
 
 
 def tagged(answer: Any) -> Evidence:
-    """One whose bucket's tags are these."""
+    """Return the evidence of an experiment whose bucket's tags are `answer`."""
     return seen(
         aws=aws(Answers(get_bucket_tagging=answer)), owner=Owner(project="p", held={"AWS::S3::Bucket": frozenset("b")})
     )
@@ -139,7 +139,9 @@ def over_the_broker(outcome: str) -> Evidence:
 
 
 def account(limit: int, *, takes_more: Any) -> Evidence:
-    """One of so many concurrent executions that answers so when a function is to have more memory."""
+    """Return the evidence of an account with this many concurrent executions. `takes_more`: its answer when a function is to have more
+    memory.
+    """
     settings = {"AccountLimit": {"ConcurrentExecutions": limit}}
     answers = Answers(get_account_settings=settings, update_function_configuration=takes_more)
     return seen(aws=aws(answers), functions=[{"FunctionName": "crossover-verify-proof-collect"}])
@@ -149,7 +151,7 @@ GPU = {"architecture": "gpu", "gpu.instances": "2"}
 
 
 def booted(minutes: float) -> Evidence:
-    """One of a GPU instance whose first step began so many minutes after its launch."""
+    """Return the evidence of a GPU run whose first step began this many minutes after the instance's launch."""
     launch = {"Activities": [{"StartTime": datetime(2026, 11, 1, tzinfo=UTC)}]}
     begun = launch["Activities"][0]["StartTime"].timestamp() + 60 * minutes
     trained = run(records=[{"worker": 0, "instance_type": "g4dn.xlarge", "started_at": begun}])

@@ -262,7 +262,7 @@ def status(*arguments: str) -> int:
 
 @pytest.fixture
 def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What the command does, without doing it."""
+    """Return the list of the command's steps, each of which is noted instead of done."""
     steps: list[str] = []
     monkeypatch.setattr(driver, "refuse", lambda *arguments, **named: steps.append("refuse"))
     monkeypatch.setattr(driver, "walk_through", lambda *arguments: steps.append("deploy"))

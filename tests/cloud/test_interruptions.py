@@ -67,7 +67,9 @@ def test_an_interrupted_command_is_repeated(cloud: LocalCloud, untouched: Untouc
     interrupter = Interrupter(cloud)
 
     def repeated(command: str, *arguments: str) -> str:
-        """Interrupted at each of its points in turn, then left alone."""
+        """Interrupt the command at each of its points in turn, then run it undisturbed and return what it printed. Other people's
+        resources must stay as they were each time.
+        """
         for point in points[command]:
             status, said = interrupter.run(command, config, *arguments, point=point)
             untouched()

@@ -41,7 +41,9 @@ EVERY = {
 
 
 class Account:
-    """What is paid for by the second, and the expiry's machine, which the test starts in the schedule's place."""
+    """The parts of an AWS account that are billed by the second for one experiment, and the expiry machine, which the test starts in the
+    schedule's place.
+    """
 
     def __init__(self, session: Any, experiment: str) -> None:
         """Make the clients and read the name of the experiment's bucket from its parameter."""
@@ -93,7 +95,7 @@ class Account:
 
 
 def instances(session: Any) -> set[str]:
-    """Everybody's that are there."""
+    """Return the ids of all EC2 instances of the account, of the neighbours too, that are not terminated."""
     reservations = session.client("ec2").describe_instances()["Reservations"]
     found = [each for group in reservations for each in group["Instances"]]
     return {each["InstanceId"] for each in found if each["State"]["Name"] != "terminated"}

@@ -32,7 +32,7 @@ class TlsFiles:
 
 
 class TlsRedisServer(RedisServer):
-    """Redis server with a second port, for TLS."""
+    """A Redis server with a second port, for TLS."""
 
     def __init__(self, folder: Path, *, tls: TlsFiles, password: str | None = None, module: Path | None = None) -> None:
         """Start Redis with a port for TLS besides its plain one. `module`: tensor module to load."""

@@ -104,7 +104,7 @@ def test_a_folder_that_is_deleted_while_it_is_made(
     make, deleted = os.mkdir, []
 
     def make_and_delete(path: Path, mode: int = 0o777) -> None:
-        """A concurrent deletion, once: between mkdir's finding the folder and looking at it, or before its next mkdir."""
+        """Make the folder. The first time that it exists afterwards, delete it with its empty parents, as a concurrent deletion would."""
         try:
             make(path, mode)
         finally:

@@ -27,7 +27,7 @@ ClientAt = Callable[..., RedisClient]
 
 @pytest.fixture
 def client_at() -> Iterator[ClientAt]:
-    """Makes clients, which are closed when the test ends."""
+    """Yield a function that makes clients for an address; they are closed when the test ends."""
     with ExitStack() as closing:
 
         def made(url: str, *, password: str | None = PASSWORD, certificate: str | None = None, **options: float) -> Any:

@@ -72,7 +72,7 @@ class Assembly:
 
     @cached_property
     def templates(self) -> dict[str, Json]:
-        """All templates of the assembly by stack name."""
+        """The templates of all stacks of the assembly, by stack name."""
         stacks = [n for n, a in self.manifest["artifacts"].items() if a["type"] == "aws:cloudformation:stack"]
         return {name: self.template(name) for name in stacks}
 

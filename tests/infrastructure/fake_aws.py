@@ -64,7 +64,7 @@ class FakeAws:
 
     @property
     def environment(self) -> dict[str, str]:
-        """By which `cloud.py` finds it, as AWS's own tools would."""
+        """The environment variables with which `cloud.py` finds this fake, as AWS's own tools would."""
         return {"AWS_ENDPOINT_URL": self.url, "AWS_EC2_METADATA_SERVICE_ENDPOINT": self.url}
 
     def close(self) -> None:

@@ -267,7 +267,7 @@ def test_cloudformations_own_rules_find_nothing_in_them(assembly: Callable[[str]
 
 
 class Organisation:
-    """Its account, with all that the file names; a test changes something of it."""
+    """An AWS account with everything that account.yaml names, of which a test changes something. `said`: the file's content."""
 
     def __init__(self, cloud: LocalCloud, folder: Path) -> None:
         """Create a VPC with a subnet for functions and one for hosts, both routed to a NAT gateway, and a KMS key; `said` describes them

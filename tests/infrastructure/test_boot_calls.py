@@ -43,7 +43,7 @@ def aws() -> Iterator[FakeAws]:
 
 
 def run(aws: FakeAws, *arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
-    """As a host runs it: its own interpreter, nothing of this environment's packages."""
+    """Run cloud.py as a host does, with the interpreter's own modules only, and return the result. `environment`: further variables."""
     return subprocess.run(
         [sys.executable, "-I", "-S", PROGRAM, *arguments],
         env={"AWS_DEFAULT_REGION": "eu-central-1", **aws.environment, **environment},

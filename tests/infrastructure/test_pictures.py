@@ -71,7 +71,7 @@ def test_boxes_and_frames_are_the_tree(layout: Layout) -> None:
 
 
 def _names(node: Node) -> frozenset[str]:
-    """Names of the steps in a subtree."""
+    """Return the names of the steps in a subtree."""
     return frozenset(part.name for part in walk(node) if isinstance(part, Step))
 
 

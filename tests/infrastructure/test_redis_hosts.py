@@ -121,9 +121,8 @@ def hosts_of(template: Json) -> dict[str, Json]:
 
 
 def check_update(old: Json, new: Json) -> set[str]:
-    """The logical ids of the hosts that stay. Asserts that each host which boots in this update is waited for, and no other.
-
-    User data run at the first boot alone, a wait condition counts only what its own handle is sent.
+    """Return the logical ids of the hosts that stay, and check that the update waits for each host that boots, and for no other. User
+    data run at the first boot alone, and a wait condition counts only what its own handle is sent.
     """
     before, after = hosts_of(old), hosts_of(new)
     stay = before.keys() & after.keys()

@@ -19,7 +19,7 @@ HERE = "<AWS::Region>:<AWS::AccountId>"
 
 
 def machines(assembly: Assembly) -> dict[str, dict[str, Any]]:
-    """Properties by short name."""
+    """Return the properties of the experiment's state machines, by name without the stack's."""
     found = resources(assembly.experiment, "AWS::StepFunctions::StateMachine").values()
     return {m["StateMachineName"].removeprefix(f"{assembly.name}-"): m for m in found}
 

@@ -31,7 +31,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def behind_the_symbols(data: bytes, *, pages: int) -> bytes:
-    """As patchelf leaves a file: the last loaded segment copied to the file's end, `pages` further."""
+    """Return the file as patchelf leaves it: the last loaded segment copied to a place behind the file's end, `pages` further."""
     found = elf.segments(data)
     last = max((s for s in found if s.kind == elf.LOAD), key=lambda s: s.offset)
     start = (len(data) // elf.PAGE + pages) * elf.PAGE + last.offset % elf.PAGE

@@ -100,7 +100,7 @@ class Checkout:
         assert done == 0, said
 
     def _environment_of_python(self) -> None:
-        """As `make setup` leaves it, with the packages of this one and this checkout's code."""
+        """Make the virtual environment that `make setup` leaves, with the packages of this one and the checkout's code."""
         made = self.folder / ".venv"
         venv.create(made, symlinks=True)
         (packages,) = made.glob("lib/python*/site-packages")

@@ -38,7 +38,7 @@ def main():
 
 @pytest.fixture(scope="module")
 def user_data(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """As a stack renders it, for a program `crossover.training.fleet` that stands for one of ours."""
+    """Return the user data that a stack renders for a fleet of peers."""
     app = App(outdir=str(tmp_path_factory.mktemp("fleet")), builtin_cloud_formation_validation=False)
     stack = Stack(app, "crossover-small")
     small = Experiment(name="small", architecture="p2p_instance")
@@ -89,7 +89,7 @@ def test_an_instance_that_would_idle_is_refused(user_data: str, line: str, words
 
 @pytest.fixture
 def fleets(tmp_path: Path) -> Iterator[Fleets]:
-    """Fleets whose code is PROGRAM under the module's name."""
+    """Yield fleets that run PROGRAM in the place of the peers' program; they are stopped and must have ended afterwards."""
     code = tmp_path / "code"
     (code / "peers").mkdir(parents=True)
     (code / "peers" / "p2p_instance.py").write_text(PROGRAM)

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def of(folder: Path) -> list[int]:
-    """Processes whose temporary folder is `folder`: all that the run has started, and itself."""
+    """Return the ids of the processes whose TMPDIR is `folder`: the run and everything that it has started."""
     found = []
     for entry in Path("/proc").iterdir():
         try:

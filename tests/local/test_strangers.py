@@ -90,7 +90,7 @@ def written(architecture: str, folder: Path) -> Path:
 
 @contextmanager
 def at_its_end(config: Path, *more: str) -> Iterator[Run]:
-    """The run stops there while the block lasts, and must then end well. What it says and writes lies beside `config`."""
+    """Yield a run that waits at its end while the block lasts, and must end well afterwards. Its output and files lie beside `config`."""
     temporary, log = config.parent / "tmp", config.parent / "said"
     temporary.mkdir()
     hear, tell = os.pipe()
@@ -144,7 +144,7 @@ def ask() -> Iterator[Ask]:
 
 
 def let_in(owner: str, each: Listening, ask: Ask, *, node_port: str, commands: Mapping[str, int]) -> list[Any]:
-    """What was not refused."""
+    """Return what a listening socket answered to a stranger other than with a refusal; [] if it refused everything."""
     match owner, each.family:
         case "command", "tcp":
             return [said for said in ask("over_http", each) if said[1] != "403"]
@@ -177,7 +177,7 @@ _OTHERWISE = {  # Redis' word where it is not that nobody has logged in
 
 
 def port_of_the_node(there: list[tuple[str, Listening]], ask: Ask) -> str:
-    """As the name server tells it."""
+    """Return the port of the broker's node as the name server tells it; "" if there is no name server."""
     for owner, each in there:
         if owner == "name server":
             return dict(ask("names", each))["names"].split()[-1]

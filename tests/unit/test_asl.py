@@ -67,9 +67,8 @@ def test_an_unknown_number_of_minibatches_makes_the_map_distributed() -> None:
 
 
 def history_events(block: State, *, turns: dict[str, int], items: int) -> int:
-    """Events of one execution's history. `turns`: how often the body of a loop runs, by the flag it waits for.
-
-    AWS Step Functions, HistoryEvent: a state is entered and exited (2); a task is scheduled, started and succeeds (3), a .sync one is also
+    """Return the number of events in one execution's history. `turns`: how often the body of a loop runs, by the flag it waits for. AWS
+    Step Functions, HistoryEvent: a state is entered and exited (2); a task is scheduled, started and succeeds (3), a .sync one is also
     submitted (1); a Map starts and succeeds (2) and so does each inline iteration (2); a distributed Map's items have histories of their
     own.
     """
@@ -111,7 +110,7 @@ def test_no_history_overflows_at_1000_epochs_of_240_minibatches_on_64_workers(sy
 
 
 def turn(block: State, wait: str) -> int:
-    """Events of the shortest way from a Wait back to itself."""
+    """Return the number of events on the shortest way from a Wait back to itself."""
     ways = [(2, block["States"][wait]["Next"])]
     for events, name in ways:  # grows while it is walked
         if name == wait:
@@ -125,7 +124,9 @@ def turn(block: State, wait: str) -> int:
 
 
 def adopting(block: State, *, limit_s: int, items: int, times: int = 1) -> int:
-    """Events of looking, for as long as the machine may last, at children that an earlier attempt started."""
+    """Return the most events of polling, for all of the machine's `limit_s` seconds, children that an earlier attempt started. `times`:
+    iterations that poll at once.
+    """
     found = [0]
     for name, state in block["States"].items():
         if name.startswith("wait for"):

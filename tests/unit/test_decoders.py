@@ -52,7 +52,7 @@ def repacked(whole: bytes, head: Any, body: bytes) -> bytes:
 
 @dataclass
 class Found:
-    """What agreement asks of a Context."""
+    """The parts of a Context that agreeing by store uses: the store of objects and the run's keys."""
 
     objects: MemoryObjectStore
     keys: Keys

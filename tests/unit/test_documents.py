@@ -42,7 +42,7 @@ def _list_documents() -> list[Path]:
 
 
 def _anchors(page: Path) -> set[str]:
-    """Anchors that a page's headings make, as GitHub writes them."""
+    """Return the anchors that GitHub makes of a page's headings."""
     text = re.sub(r"^```.*?^```$", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
     headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}

@@ -78,7 +78,9 @@ exit {ends}
 
 @pytest.fixture
 def bare(tmp_path: Path) -> Path:
-    """A machine's programs, but for those that `make packages` looks for."""
+    """Return a folder of this machine's programs without those that `make packages` looks for; `sudo` runs its command and `sleep` does
+    not wait.
+    """
     (programs := tmp_path / "bin").mkdir()
     for program in Path("/usr/bin").iterdir():
         if program.name not in ("redis-server", "valkey-server", "g++", "apt-get", "sleep", "sudo", "python3"):

@@ -28,7 +28,9 @@ Write = Callable[[str, str], None]
 
 @pytest.fixture
 def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
-    """Files of functions/ and stacks/ that stand beside those of the project."""
+    """Yield a function that writes a module of functions/, peers/ or stacks/ beside those of the project; the modules are forgotten
+    afterwards.
+    """
     monkeypatch.setattr(architecture, "ROOT", tmp_path)
     monkeypatch.setattr(synthesis, "ROOT", tmp_path)
     for package in (functions, peers, stacks):
@@ -114,7 +116,7 @@ ARCHITECTURE = Architecture("eighth", run=train, settings=Settings, checks=check
 
 @pytest.fixture
 def eighth(write: Write) -> Callable[..., Experiment]:
-    """Validates an experiment with the eighth architecture's section as given."""
+    """Write the eighth architecture's module and return a function that validates an experiment with the given section of it."""
     write("functions/eighth.py", EIGHTH)
     return lambda **section: validate({"name": "x", "architecture": "eighth", "eighth": section})
 

@@ -104,8 +104,8 @@ def module_of(path: Path) -> str:
 
 
 def imports(path: Path, *, for_types: bool = False) -> Iterator[tuple[str | None, int]]:
-    """Modules imported anywhere in the file, deferred ones too, and by string: None where that does not begin with a name. Those for type
-    checkers alone only with `for_types`.
+    """Yield each module that the file imports, with the line; deferred imports and those by string count. The module is None if a string
+    does not begin with a name. `for_types`: include those for type checkers alone.
     """
     tree = ast.parse(path.read_text(encoding="utf-8"))
     skipped = {
@@ -154,10 +154,10 @@ def test_no_module_is_looked_up_by_a_name_that_nobody_sees() -> None:
 
 
 def circles(graph: Mapping[str, set[str]]) -> list[set[str]]:
-    """Nodes that reach one another, group by group."""
+    """Return the groups of two or more nodes that reach one another."""
 
     def reached(start: str) -> set[str]:
-        """Return all parts that a part imports, directly or not."""
+        """Return all nodes that can be reached from a node, itself only over a circle."""
         found, ahead = set[str](), [start]
         while ahead:
             new = graph.get(ahead.pop(), set()) - found

@@ -40,7 +40,7 @@ def states(cloud: LocalCloud) -> Any:
 
 @pytest.fixture
 def started(states: Any) -> Callable[[dict[str, Any]], str]:
-    """Starts an execution of the one state; its ARN."""
+    """Return a function that starts an execution of a machine with one state and returns its ARN."""
 
     def start(state: dict[str, Any]) -> str:
         """Start an execution of a machine that has this state only, and return its ARN."""

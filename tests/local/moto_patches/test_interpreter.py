@@ -24,7 +24,7 @@ FUNCTIONS = ("echo", "fail", "sometimes", "sleep")
 
 @pytest.fixture(scope="module")
 def functions(cloud: LocalCloud) -> dict[str, str]:
-    """ARNs by handler."""
+    """Create the Lambda functions of HANDLERS and return their ARNs by handler."""
     client = cloud.session().client("lambda")
     code = {"ZipFile": zipped(handlers=HANDLERS)}
     return {
@@ -46,7 +46,7 @@ _numbers = itertools.count()
 
 @pytest.fixture(scope="module")
 def machine(cloud: LocalCloud) -> Callable[[dict[str, Any]], str]:
-    """Makes a state machine; its ARN."""
+    """Return a function that creates a state machine and returns its ARN."""
     states = cloud.session().client("stepfunctions")
 
     def make(definition: dict[str, Any]) -> str:
@@ -59,7 +59,7 @@ def machine(cloud: LocalCloud) -> Callable[[dict[str, Any]], str]:
 
 @pytest.fixture(scope="module")
 def run(cloud: LocalCloud, machine: Callable[[dict[str, Any]], str]) -> Run:
-    """Executes a definition (or a machine's ARN); what DescribeExecution says at the end, the output parsed."""
+    """Return a function that executes a definition, or the machine of an ARN, to its end and returns how it ended."""
     states = cloud.session().client("stepfunctions")
 
     def execute(definition: dict[str, Any] | str, event: Any = None, *, name: str | None = None) -> dict[str, Any]:
@@ -331,7 +331,9 @@ def test_two_starts_of_one_name_at_once_are_one_execution(
     second, unmeddled = threading.Thread(target=start), Execution.start
 
     def meet(self: Execution) -> None:
-        """The second start comes between the first one's look for a namesake and its beginning; it may have to wait."""
+        """Start the second execution between the first one's look for a namesake and its beginning, wait half a second at most, and go
+        on.
+        """
         if second.ident is None:
             second.start()
             second.join(0.5)

@@ -80,7 +80,9 @@ def test_of_two_that_create_an_object_at_once_one_does(cloud: LocalCloud, monkey
             won.append(body)
 
     def held(self: S3Response, *arguments: Any) -> Any:
-        """After the look at the condition; the second comes, and must wait."""
+        """Return the checksum, as moto does after its look at the condition. The first request starts the second and waits half a second
+        at most for it to come as far.
+        """
         if second.ident is None:
             second.start()
             second_is_there.wait(0.5)

@@ -20,7 +20,7 @@ _numbers = itertools.count()
 
 
 class Deploy:
-    """Creates stacks of `resources`, gives their outputs; `delete` deletes them, and none may be left."""
+    """A deployer of small stacks; `delete` deletes them all and checks that none is left."""
 
     def __init__(self, cloud: LocalCloud) -> None:
         self._client = cloud.session().client("cloudformation")

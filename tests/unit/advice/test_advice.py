@@ -32,7 +32,7 @@ SMALL = ("training.epochs=2", "workers=2", "data.limit=8192")
 
 @pytest.fixture(scope="module", autouse=True)
 def _few() -> Iterator[None]:
-    """For all tests here, so that none of them depends on which ran before."""
+    """Limit the candidates for all tests of the module, so that none of them depends on which ran before."""
     with few_candidates():
         yield
 

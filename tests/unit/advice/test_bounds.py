@@ -26,7 +26,7 @@ def asked(name: str, *changes: str) -> tuple[Question, Sizes]:
 
 
 def all_of(question: Question, sizes: Sizes) -> Sequence[Candidate]:
-    """All ways to train it."""
+    """Return every candidate for the question's experiment."""
     return list(
         candidates.list_candidates(
             question.base, samples=question.samples, prices=question.prices, least_mb=sizes.least_mb

@@ -56,7 +56,7 @@ TOKENS = "{model: 'tasks:transformer', epochs: 20, batch_size: 64}"
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Advice]]:
-    """Of the table, or of the tokens: made once, and only where it is asked for."""
+    """Yield a function that returns advice for "table" or for "tokens", computed when it is first asked for."""
     folder = tmp_path_factory.mktemp("tasks")
     (folder / "tasks.py").write_text(TASKS)
 

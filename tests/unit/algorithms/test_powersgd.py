@@ -50,10 +50,9 @@ class Bucket:
 
 
 def with_pytorch(worker: int, meeting: str, results: Any, told: Any) -> None:
-    """One process of PyTorch's own: what its hook makes of the gradients, step by step, for each of RANKS.
-
-    The hook's last futures hold the group. Where one of the group's own threads lets go of it last, that thread waits for itself and the
-    process aborts; so a process ends without taking its group down, once `told` says that everyone's results have arrived.
+    """Run one process of PyTorch's own PowerSGD hook, put what it makes of the gradients, by rank in RANKS and step, into `results`, and
+    end the process. The hook's last futures hold the group, and a thread of the group that drops it last would wait for itself and abort
+    the process; so the process ends without closing the group, once `told` says that all results have arrived.
     """
     torch.set_num_threads(1)
     distributed.init_process_group("gloo", init_method=meeting, rank=worker, world_size=WORKERS)
@@ -97,7 +96,7 @@ def test_it_equals_pytorchs_hook(tmp_path: Path) -> None:
 
 
 def ours(rank: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """What each of the two workers ends a step with."""
+    """Yield the gradients with which the two workers end each step."""
     workers = [PowerSGD(SHAPES, rank=rank, seed=1, feedback=True, dtype=torch.float64) for _ in range(WORKERS)]
     for step in range(STEPS):
         p = torch.stack([own.build_first(gradient(worker, step)) for worker, own in enumerate(workers)]).mean(dim=0)

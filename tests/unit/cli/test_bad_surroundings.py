@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def ends(error: Exception, out: Path, monkeypatch: pytest.MonkeyPatch) -> int:
-    """What the command ends with whose run is ended by `error`."""
+    """Return the exit status of `crossover run` when its run raises `error`."""
 
     def run_inline(*arguments: object, **named: object) -> None:
         raise error

@@ -149,7 +149,9 @@ def test_without_credentials_it_says_how_to_get_them(command: str, tmp_path: Pat
 
 @pytest.fixture
 def cdk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A program in the CDK's place that notes how it was called and ends with the status in `status`."""
+    """Put a program in the CDK's place and return the file in which it notes its calls. It ends with the exit status that the file
+    `status` holds; no account is examined but for its bootstrap.
+    """
     program, calls = tmp_path / "cdk", tmp_path / "calls"
     synthesized = 'for out; do :; done; [ "$1" != synth ] || { mkdir "$out"; echo "{\\"artifacts\\": {}}" > "$out/manifest.json"; }'
     program.write_text(f'#!/bin/sh\necho "$PWD $*" >> {calls}\n{synthesized}\nexit $(cat {tmp_path}/status)\n')

@@ -23,7 +23,7 @@ def image() -> Experiment:
 
 @pytest.fixture
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A stand-in for Docker, on an Intel machine."""
+    """Return the path at which a stand-in for Docker is found, on a machine that reports an Intel processor."""
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CDK_DOCKER", raising=False)
     monkeypatch.setattr("platform.machine", lambda: "x86_64")

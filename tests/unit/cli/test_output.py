@@ -44,7 +44,7 @@ def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[str, str]
 
 
 def in_folder(name: str, folder: Path) -> tuple[str, ...]:
-    """The command, with what it writes in `folder`."""
+    """Return the command's arguments, with its output below `folder` if it writes files."""
     return (*COMMANDS[name], *(("--out", str(folder / name)) if name in ("compare", "advise") else ()))
 
 

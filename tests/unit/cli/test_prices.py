@@ -19,7 +19,7 @@ TEXT = prices.PRICING.read_text("utf-8")
 
 
 def product(usage: str, *tiers: tuple[str, str], **attributes: str) -> str:
-    """One entry of GetProducts, as the API answers: a JSON document in a string. `tiers`: (begin of range, USD)."""
+    """Return one entry of GetProducts as the API answers: a JSON document in a string. `tiers`: (begin of range, USD)."""
     dimensions = {
         f"sku.term.{n}": {"unit": "Hrs", "beginRange": begin, "endRange": "Inf", "pricePerUnit": {"USD": usd}}
         for n, (begin, usd) in enumerate(tiers)
@@ -88,7 +88,9 @@ EXPECTED = {  # dollars for `per` units, as the file has them
 
 
 class Session:
-    """Answers like `pricing`, two products a page, and `ec2`; keeps what was asked."""
+    """A boto3 session that answers as `pricing`, two products a page, and as `ec2`. `listed`: products by service; `spot`: spot prices;
+    `asked`: requests for products so far.
+    """
 
     def __init__(
         self, listed: Mapping[str, list[str]] = LISTED, spot: tuple[str, ...] = ("0.21", "0.22", "0.19")

@@ -13,7 +13,7 @@ WHERE = "compute_gradients failed, worker 1, epoch 2, round 3"
 
 
 def cause(kind: str, message: str) -> str:
-    """As the state machine's Fail state writes it: the step's words, then Lambda's answer as JSON."""
+    """Return the cause that the state machine's Fail state writes: the step's words, then Lambda's answer as JSON."""
     return f"{WHERE}: {kind}: " + json.dumps({"errorType": kind, "errorMessage": message})
 
 

@@ -39,7 +39,9 @@ def objects(requests: int, sent: int) -> dict[str, Any]:
 
 
 def long(*, wall_s: float, marks: int, started_s: float = 0.0, **changes: Any) -> dict[str, Any]:
-    """An invocation that said at equal distances what it had used: a request and a megabyte every second."""
+    """Return the record of an invocation that reported its usage `marks` times at equal distances: a request and a megabyte each second.
+    `started_s`: seconds after the run's start.
+    """
     spent = [n / marks * wall_s for n in range(marks)]
     at = STARTED_AT + started_s
     return record(
@@ -54,7 +56,9 @@ def long(*, wall_s: float, marks: int, started_s: float = 0.0, **changes: Any) -
 
 @st.composite
 def generated(draw: st.DrawFn) -> list[dict[str, Any]]:
-    """Invocations and programs, cold and warm, marked and not, whose clocks are set back at times."""
+    """Draw the records of one to eight invocations and programs, cold and warm, with and without marks, whose clocks are set back at
+    times.
+    """
     found = []
     for _ in range(draw(st.integers(1, 8))):
         started, wall_s = draw(st.floats(0, 500)), draw(st.floats(0, 900))

@@ -25,7 +25,9 @@ def event(request_id: str, *, init_ms: float | None = None, logged_at: float = 1
 
 
 class Session:
-    """Answers like CloudWatch Logs: two groups, and one more page of events at each look."""
+    """A boto3 session that answers as CloudWatch Logs for two log groups. `looks`: the page of events that each further request for
+    reports gets; `asked`: the requests so far.
+    """
 
     def __init__(self, *looks: list[dict[str, Any]]) -> None:
         self.looks, self.asked = list(looks), list[dict[str, Any]]()

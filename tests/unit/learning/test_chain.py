@@ -84,7 +84,7 @@ def test_evaluation_is_the_same_to_the_bit() -> None:
 
 
 def kept(module: nn.Module, values: Tensor) -> int:
-    """Bytes of activations that stand between forward and backward."""
+    """Return the bytes of activations that the module keeps from the forward to the backward pass."""
     own = {each.data_ptr() for each in (*module.parameters(), *module.buffers())}
     found: dict[int, int] = {}
 

@@ -173,7 +173,7 @@ def text(value: bytes) -> bytes:
 
 
 def member(pixels: bytes, labels: list[int]) -> bytes:
-    """A pickle as Python 2 wrote the official files: protocol 2, byte strings, one numpy array."""
+    """Return a pickle as Python 2 wrote the official files: protocol 2, byte strings, one numpy array."""
     array = b"".join(
         [
             b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\0\x85" + text(b"b") + b"\x87R",
@@ -323,7 +323,7 @@ class _Quiet(SimpleHTTPRequestHandler):
 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[tuple[Path, str]]:
-    """A folder and the address it is served under."""
+    """Yield an empty folder and the URL under which its files are served."""
     folder = tmp_path / "served"
     folder.mkdir()
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(folder)))

@@ -11,7 +11,7 @@ from crossover.learning.learner import take_constants
 
 
 class Warming(nn.Module):
-    """Keeps its layer in evaluation from the third step on: what a schedule of the user's own might do."""
+    """A module that keeps its layer in evaluation mode from the third switch to training mode on, as a schedule of the user's own might."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ def test_a_layer_that_changes_sides_is_refused_by_name() -> None:
 
 
 class Skipping(nn.Module):
-    """Leaves its layer out now and then, as stochastic depth does (Huang et al. 2016)."""
+    """A module that leaves its layer out if its inputs sum to less than 0, as stochastic depth does at random (Huang et al. 2016)."""
 
     def __init__(self) -> None:
         super().__init__()

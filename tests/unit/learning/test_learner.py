@@ -59,7 +59,7 @@ def batch(samples: int = 6, shape: tuple[int, int, int] = (3, 32, 32), seed: int
 
 
 def plain(model: str, data: Batch, *, smoothing: float, memory_format: str) -> tuple[float, torch.Tensor, torch.Tensor]:
-    """(loss, gradient, minibatch statistics) of an ordinary module with ordinary memory, as torch gives them."""
+    """Return (loss, gradient, minibatch statistics) of an ordinary PyTorch module in ordinary memory."""
     torch.set_num_threads(1)
     module = learner_module._build_seeded(Training(model=model), 10, (3, 32, 32), seed_=1)
     norms = [layer for layer in module.modules() if isinstance(layer, nn.BatchNorm2d)]

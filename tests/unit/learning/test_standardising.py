@@ -44,7 +44,9 @@ SPREADS = [1e-4, 1.0, 17.0, 200.0]
 def loaded(
     inputs: Tensor, monkeypatch: pytest.MonkeyPatch, *, test: Tensor | None = None, preprocess: str = "standardize"
 ) -> tuple[Dataset, Tensor, Tensor]:
-    """The data set that a loader's `inputs` become, and what the model sees of both parts."""
+    """Return the data set that a loader's `inputs` become, and what the model sees of its training and validation parts. `test`: inputs
+    of the validation part, by default the first three.
+    """
     own = Experiment(
         name="table",
         architecture="single",

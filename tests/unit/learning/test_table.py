@@ -19,7 +19,7 @@ NAMES = ["a", "b", "kind"]
 
 
 def cells(rows: int = ROWS, *, label: str = "classes") -> list[list[str]]:
-    """Two columns of decimals and a label, drawn by seed."""
+    """Return rows of two decimals and a label, the same at each call. `label`: kind of label."""
     draw = random.Random(7)
     last: Callable[[int], str] = {
         "classes": lambda n: str(n % 3),
@@ -60,7 +60,9 @@ def said(samples: Samples) -> str:
 
 @dataclass(frozen=True)
 class Read:
-    """What a file is read as. `says`: what the report must hold."""
+    """A table's text and how it must be read. `label`: name of the label's column; `classes`: their number, None for a regression;
+    `says`: what the report must contain.
+    """
 
     content: str
     label: str = "kind"

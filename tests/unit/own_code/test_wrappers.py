@@ -49,7 +49,9 @@ COMPILED = "torch.compile is left out: functions have no compiler"
 
 
 def trained(folders: Folders, model: str, classes: str = "3") -> tuple[bytes, list[str]]:
-    """A gradient of the model, and the names that its file has."""
+    """Return the bytes of a gradient of the user's model and the names of the tensors in its saved file. `classes`: Python expression of
+    the number of classes.
+    """
     folders.experiment(task=TASK.format(model=model, classes=classes))
     own = Experiment(
         name="own",

@@ -19,7 +19,7 @@ ROUND = 3
 
 @pytest.fixture(params=["none", "powersgd"])
 def job(request: pytest.FixtureRequest) -> Job:
-    """Of peers whose rounds have one exchange, or two."""
+    """Return a job of peers, once for each compression: their rounds have one exchange, or two."""
     return Job(replace(small("p2p_instance", batch_size=10), exchange=Exchange(compression=request.param, rank=2)))
 
 

@@ -24,7 +24,7 @@ def saved(ctx: Context) -> list[str]:
 
 
 def train(replica: Replica, value: float) -> None:
-    """To the next round, as a device that comes to `value` does."""
+    """Advance the replica by one round, as if its device had computed the model `value`, and save it."""
     replica.model.fill_(value)
     replica.round += 1
     replica.save()

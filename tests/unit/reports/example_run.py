@@ -54,7 +54,7 @@ SPIRT = Infrastructure(
 
 @dataclass(frozen=True, kw_only=True)
 class Example:
-    """What a run leaves behind, ready for `folder.build`: its experiment, records and epochs."""
+    """The parts of a run, ready for `folder.build`: its experiment, records and epochs."""
 
     experiment: Experiment
     records: Sequence[dict[str, Any]]

@@ -37,7 +37,7 @@ FAST = spirt(epochs=6, speed=3.0, seed=1, architecture="all_reduce", name="all-r
 
 
 def by_seed(run: RunFolder, *, seeds: tuple[int, ...] = (1, 2, 3)) -> list[RunFolder]:
-    """The run as three seeds had it, each a little slower than the one before."""
+    """Return the run once for each seed, each 1 % of the run's time slower for each unit of its seed."""
     found = []
     for seed in seeds:
         slower = [each | {"elapsed_s": each["elapsed_s"] * (1 + seed / 100)} for each in run.result["epochs"]]
@@ -171,14 +171,14 @@ def changed(run: RunFolder, **changes: Any) -> RunFolder:
 
 
 def with_setting(section: str, **field: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """What a run's result has with another field of a section of its experiment."""
+    """Return a function that returns the changes of a result whose experiment has another field in this section."""
     return lambda result: {
         "experiment": result["experiment"] | {section: result["experiment"][section] | field},
     }
 
 
 def with_fewer(fact: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """What it has where data of the same name were fewer."""
+    """Return a function that returns the changes of a result with 100 for this fact of its data."""
     return lambda result: {"data": result["data"] | {fact: 100}}
 
 
@@ -401,7 +401,7 @@ def test_a_direction_that_is_said_is_the_one_that_the_metrics_name_implies(save:
 
 
 def judged_upwards(run: RunFolder, said: bool | None) -> RunFolder:
-    """The run, judged by its accuracy, with the direction `said` in its settings or (None) left to the metric's name."""
+    """Return the run judged by its accuracy. `said`: the direction in its settings; None leaves it to the metric's name."""
     experiment = run.result["experiment"]
     metric = {"name": "accuracy", "higher_is_better": said}
     return changed(run, experiment=experiment | {"training": experiment["training"] | {"metric": metric}})

@@ -12,7 +12,7 @@ FIRST, SECOND = "20261124-063051-44302a", "20261124-070000-0a0b0c"
 
 
 def run_in(folder: Path, run: str) -> dict[str, bytes]:
-    """Files as a run leaves them, and one of the user's."""
+    """Write the files of a run and one of the user's into the folder, and return all of the folder's files."""
     (folder / "baseline").mkdir(parents=True)
     for name in ("result.json", "report.html", "model.safetensors", "baseline/result.json"):
         (folder / name).write_text(f"{name} of {run}")

@@ -43,7 +43,7 @@ def derived(row: Row) -> Iterator[tuple[str, float]]:
 
 
 def last_digit(path: tuple[str, str, str], figure: str) -> float:
-    """One unit of the last digit as the file writes it: a float forgets that 0.0660 has four."""
+    """Return one unit of the last digit that the file prints for a figure: 0.0001 for 0.0660, of which a float forgets the last."""
     printed = PRINTED[path][figure]
     return float(Decimal(1).scaleb(int(Decimal(printed).as_tuple().exponent)))
 

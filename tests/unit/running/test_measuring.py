@@ -37,8 +37,9 @@ BILLED_USD = 2.0 * 1_769 / 1_024 * 0.0000133334 + 0.0000002
 
 @dataclass
 class Lambda:
-    """Answers as AWS documents, and stands for a session, too. `error`: of its functions; `busy`: how many requests about settings it
-    refuses because there were too many; `largest`: MB that the account's functions may have.
+    """A Lambda service with one function, and the session that makes its clients. `error`: error that each invocation reports; `busy`:
+    how many more requests about settings it refuses as too many; `largest`: MB that the account's functions may have; `now`: the
+    function's settings; `sizes`: MB that were set so far.
     """
 
     error: str = ""
@@ -86,7 +87,7 @@ class Client:
 
 
 def reported(*requests: str) -> dict[str, Report]:
-    """Of a stack's functions, others' invocations among them."""
+    """Return Lambda's report on each request, by request id."""
     figures: dict[str, Any] = {
         "duration_ms": 1_990.5,
         "billed_ms": 2_000,

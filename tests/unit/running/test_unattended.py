@@ -20,7 +20,7 @@ RUN = "20270101-100000-abcdef"
 
 
 def objects(experiment: Experiment) -> Any:
-    """A store that holds the facts of RUN, which was started with `experiment`."""
+    """Return a store that holds the experiment document of RUN, which was started with `experiment`."""
     settings = load(experiment.architecture).resolve(experiment).to_plain()
     stored = {Keys(RUN).experiment: seal({"experiment": settings, "run": RUN})}
     return SimpleNamespace(get=stored.__getitem__)

@@ -185,7 +185,7 @@ def test_what_deploy_must_know_is_no_fault_of_ours() -> None:
 
 @pytest.fixture(scope="module")
 def plain_moto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """The environment of commands that talk to moto's own server."""
+    """Start moto's own server and yield the environment of commands that talk to it."""
     program = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]
     with subprocess.Popen(program, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as server:
         assert server.stderr is not None

@@ -21,7 +21,7 @@ USD = EXAMPLE.result()["cost"]["full_usd"]
 
 
 class Machine:
-    """Leaves what `attempts` say in a trial's folder, one after another; a failure is raised."""
+    """A machine whose trials end as `attempts` say, one after another: "" for success, else the failure's message."""
 
     def __init__(self, *attempts: str) -> None:
         self.attempts = list(attempts)
@@ -32,7 +32,7 @@ class Machine:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Nothing was started."""
+        """Do nothing: nothing was started."""
 
     def run(self, experiment: Experiment, out: Path, watch: OnProgress) -> RunFolder:
         """Write the trial's folder with the next attempt's outcome, moving an earlier one aside. Raises RunFailed if it is a failure."""

@@ -20,7 +20,7 @@ CONTRIBUTION, VELOCITY = KEYS.gradient(ROUND, HOLDER, 0), KEYS.own_optimizer(ROU
 
 
 class Stored:
-    """Of a round's contribution, and the optimizer's vector that the next round begins with."""
+    """A database with a round's contribution, the optimizer's vector of the next round, and the models of the given rounds."""
 
     def __init__(self, *, models: tuple[int, ...]) -> None:
         self.objects, self.tensors = MemoryObjectStore(Traffic()), MemoryTensorStore(Traffic())

@@ -31,7 +31,7 @@ def experiment(plain: dict[str, Any]) -> Experiment:
 
 
 def told_by(check: Any, *asked: Any) -> str | None:
-    """Its one problem, if it has one."""
+    """Return the only problem that the check finds, or None if it finds none; fail if it finds more."""
     problems = [*check(*asked)]
     assert len(problems) <= 1
     return problems[0] if problems else None

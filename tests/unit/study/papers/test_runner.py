@@ -25,7 +25,7 @@ ON_GPU = next(each for row in runs_2025.load_rows("Table 2") if (each := runs_20
 
 
 class Pretended:
-    """In the machine's place: writes a run's folder, or fails. `made` lists what was run."""
+    """A machine that writes made-up folders instead of training. `made`: names of the runs so far; `fails`: names of those that fail."""
 
     def __init__(self) -> None:
         self.made: list[str] = []
