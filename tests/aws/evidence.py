@@ -73,7 +73,7 @@ class Evidence:
 
     @property
     def stack(self) -> str:
-        """Name of the experiment's stack."""
+        """The name of the experiment's stack."""
         return f"{self.experiment.project}-{self.experiment.name}"
 
     @property
@@ -91,7 +91,7 @@ class Evidence:
 
     @cached_property
     def owner(self) -> Owner:
-        """Owner of the experiment's resources, for finding them by their tags."""
+        """The owner of the experiment's resources, which finds them by their tags."""
         return account.load_owner(self.session, self.experiment.project, self.experiment.name)
 
     @property
@@ -142,7 +142,7 @@ class Evidence:
 
     @cached_property
     def zones(self) -> set[str]:
-        """Availability zones of the subnets in the project's network."""
+        """The availability zones of the subnets in the project's network."""
         networks = [{"Name": "vpc-id", "Values": sorted(self.owner.networks)}]
         listed = self.client("ec2").describe_subnets(Filters=networks)["Subnets"] if self.owner.networks else []
         return {str(each["AvailabilityZone"]) for each in listed}

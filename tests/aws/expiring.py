@@ -28,7 +28,9 @@ def fired(seen: Evidence, name: str) -> bool:
 
 
 def tell_expiry(seen: Evidence) -> bool:
-    """Start the expiry's machine with a moment at which this experiment is over; whether it ended. The schedule does the same later."""
+    """Start the expiry's machine with the moment at which this experiment expires, as the schedule does later, and return True if its
+    execution ended. Returns False if stack, expiry or machine are missing, or after EXPIRY_WAIT_S.
+    """
     stack, arn = (
         account.find_stack(seen.session, seen.stack),
         seen.state_machines.get(f"{seen.experiment.project}-expiry"),

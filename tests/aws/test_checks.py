@@ -44,7 +44,9 @@ def test_a_document_without_the_table_is_refused(tmp_path: Path) -> None:
 
 
 def seen(*, on_aws: bool = True, of: Mapping[str, str] | None = None, **known: Any) -> Evidence:
-    """Evidence of which `known` is there; cached properties are set, not asked for. `of`: settings unlike the proof's."""
+    """Return evidence that has only what `known` gives; its cached properties are set, so that nothing is asked of AWS. `of`: settings
+    that differ from the proof's; `aws` among `known`: its session.
+    """
     fields = {name: known.pop(name) for name in list(known) if name in Evidence.__dataclass_fields__}
     evidence = Evidence(
         session=known.pop("aws", None),

@@ -27,7 +27,7 @@ _IMAGE = "ami-12c6146b"  # one that moto has
 
 
 def settle(client_of: Client) -> list[str]:
-    """Make them all; one line each: type and name."""
+    """Create all of other people's resources and return one line for each: its type and name."""
     return [
         *_stacks(client_of),
         *_data(client_of),

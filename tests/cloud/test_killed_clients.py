@@ -109,8 +109,8 @@ def cloud(tmp_path: Path) -> Iterator[AccountCloud]:
 
 
 def points(architecture: str) -> Sequence[Point]:
-    """Return the moments at which a client of this architecture is killed. Where the whole test is asked for, one architecture of state
-    machines and one of programs have every kind of call; the others have the sample of their kind.
+    """Return the moments at which a client of this architecture is killed: a sample for programs or for state machines. In the whole
+    sweep the architectures of EVERY have each kind of call instead.
     """
     kind = "p2p_instance" if load(architecture).program else "spirt"
     return EVERY[architecture] if WHOLE and architecture in EVERY else SAMPLED[kind]

@@ -54,7 +54,7 @@ class TlsRedisServer(RedisServer):
 
 
 class TlsRabbitServer(RabbitServer):
-    """RabbitMQ server with a second port, for TLS."""
+    """A RabbitMQ server with a second port, for TLS."""
 
     def __init__(self, folder: Path, *, tls: TlsFiles, username: str, password: str) -> None:
         """Start RabbitMQ with a port for TLS besides its plain one."""

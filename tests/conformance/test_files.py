@@ -79,6 +79,7 @@ def test_a_folder_that_is_deleted_before_the_object_is_in_it(
         deleted: list[Path] = []
 
         def delete_and_move(source: Path, target: Path) -> None:
+            """Move the file; before the first move, delete the target's empty folder."""
             if not deleted:
                 target.parent.rmdir()
                 deleted.append(target.parent)

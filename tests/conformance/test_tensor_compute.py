@@ -36,7 +36,7 @@ PLACES = {
 
 @dataclass(frozen=True)
 class Database:
-    """Vectors and the arithmetic on them; keys are of this instance alone."""
+    """A tensor store, the computation on its vectors and its traffic."""
 
     store: TensorStore
     compute: TensorCompute

@@ -31,7 +31,9 @@ BUS_COMMANDS = st.one_of(
 
 
 class Speaker:
-    """One connection to a broker, and the tags of what it holds."""
+    """A connection to a broker that carries out commands given as text. `held`: tags of the messages that it got and has not
+    acknowledged.
+    """
 
     def __init__(self, connect: Callable[[], Any], names: Callable[[str], str]) -> None:
         self._connect, self._name = connect, names

@@ -204,7 +204,7 @@ def _role_of(search: Search, place: Pointer, profile: str) -> str:
 
 
 def header(user_data: Any, place: Pointer) -> dict[str, Fact]:
-    """Return the variables that a boot script assigns at its begin; those in ENVIRONMENT by their own names, without CROSSOVER_."""
+    """Return the variables that a boot script assigns at its beginning; those in ENVIRONMENT by their own names, without CROSSOVER_."""
     if not user_data:
         return {}
     place = (*place, "Fn::Base64", "Fn::Join", 1)

@@ -119,8 +119,9 @@ def run(
     wait_s: float = 0.0,
     assembly: Path | None = None,
 ) -> Ended:
-    """Kill what `choose` takes from the children, once `epochs` epochs were shown and `wait_s` are over. What it started must end with it,
-    and what it wrote for itself must go; until then this waits. `assembly`: made already, which is half of a small run.
+    """Run an experiment, kill the child process that `choose` takes once `epochs` epochs were shown and `wait_s` seconds have passed, and
+    return how the run ended. Waits until none of its processes and temporary files is left. `assembly`: assembly that was synthesized
+    before, which saves half of a small run's time.
     """
     temporary, log = folder / "tmp", folder / "said"
     temporary.mkdir()

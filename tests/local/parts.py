@@ -105,7 +105,7 @@ def function(handler: str, *, key: str = "code.zip", tags: Mapping[str, str] | N
 
 
 def eventually(condition: Callable[[], bool], *, what: str, timeout_s: float = 30.0) -> None:
-    """Wait until `condition()`; fail naming `what`."""
+    """Wait until `condition()` is true. Fail, naming `what`, after `timeout_s` seconds."""
     import time
 
     end = time.monotonic() + timeout_s

@@ -26,7 +26,9 @@ FOR_EVER = {"Type": "Wait", "Seconds": 3_600, "End": True}
 
 
 class Machines:
-    """The generated run machine and, in the place of its child, one that ends as a test wants."""
+    """The Step Functions machines of one test: the generated run machine and, in the place of its child, one that ends as the test wants.
+    `number`: ending of their names.
+    """
 
     def __init__(self, cloud: LocalCloud, number: int) -> None:
         self.states, self._end = cloud.session().client("stepfunctions"), f"-{number}"

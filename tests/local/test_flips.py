@@ -18,7 +18,7 @@ Runs = Callable[[str], tuple[Path, str]]
 
 
 def experiment(architecture: str) -> Experiment:
-    """Return one whose programs are not through before anybody stops them."""
+    """Return an experiment of the architecture that is long enough to be stopped before it ends."""
     return replace(
         small(architecture, epochs=8 if architecture in tree_architectures() else 40),
         name="flipped",

@@ -70,8 +70,8 @@ SAMPLE = drawn([around(load(name)) for name in NAMES])
 
 @dataclass
 class Run:
-    """One that has come to its end, and whose functions, servers and stacks still stand. `owners`: who was seen listening in it; `secrets`:
-    what lets in its processes.
+    """A run that waits at its end, while its functions, servers and stacks still exist. `owners`: kind of the process that was seen
+    listening at each socket; `secrets`: the secrets that its processes accept.
     """
 
     main: "subprocess.Popen[str]"

@@ -43,9 +43,8 @@ def install(changes: Replacements) -> None:
 
 
 def _creation(changes: Replacements) -> None:
-    """Show of a stack that is being made what is there of it, and no outputs.
-
-    moto makes what is asked for and is not there yet, so that it is there twice.
+    """Patch moto so that a stack under creation shows the resources that exist so far, and no outputs. moto would create a resource that
+    is asked for before it exists, and so create it twice.
     """
     from moto.cloudformation.models import Stack
 

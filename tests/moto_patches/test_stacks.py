@@ -68,6 +68,7 @@ def test_who_asks_for_a_stack_that_is_made_makes_nothing_twice(
         url = "amqp://127.0.0.1:1"
 
         def __init__(self, folder: Path, **login: str) -> None:
+            """Note the broker; wait in the first one until the stack is asked for."""
             made.append(folder.name)
             if len(made) == 1:
                 starts.set()

@@ -14,11 +14,13 @@ ANYTHING = st.recursive(
 
 
 def mutated(sample: Any) -> st.SearchStrategy[Any]:
-    """Return a strategy that draws `sample` with one of its places, or the whole, replaced, removed, or joined by another."""
+    """Return a strategy that draws `sample` with one of its values replaced or removed or with a value added, or something else in its
+    place.
+    """
 
     @st.composite
     def draw(drawn: st.DrawFn) -> Any:
-        """Draw a copy of the sample with one value replaced, removed or added."""
+        """Draw a copy of the sample with one value replaced, removed or added, or a value unrelated to it."""
         found = copy.deepcopy(sample)
         path = drawn(st.sampled_from([(), *places(found)]))
         if not path:
@@ -42,7 +44,7 @@ def mutated(sample: Any) -> st.SearchStrategy[Any]:
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Yield the path to everything that lies in `value`."""
+    """Yield the path (keys and indices) to each value inside `value`, at any depth."""
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for step, each in inner:
         yield (*path, step)

@@ -59,25 +59,25 @@ class Found:
 
 
 def heartbeat(body: bytes) -> Any:
-    """Read a lease whose stored bytes are `body`."""
+    """Decode a lease whose stored bytes are `body`."""
     objects = MemoryObjectStore(Traffic())
     objects.put(Keys(RUN).heartbeat(0), body)
     return Heartbeats(objects, Keys(RUN)).has_given_back(0, 0)
 
 
 def of_records(body: bytes) -> Any:
-    """Read the records of a run whose stored bytes are `body`."""
+    """Decode a run's records whose stored bytes are `body`."""
     return spending.read_records(stored(f"{Keys(RUN).records}x", body), Keys(RUN), {})
 
 
 def facts_of(body: bytes) -> Any:
-    """Read a run configuration whose stored bytes are `body`."""
+    """Decode a run configuration whose stored bytes are `body`."""
     return Resources(None).read_configuration(RUN, stored(Keys(RUN).experiment, body))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
 class Decoder:
-    """`read` takes JSON's bytes; `sample`: what it expects there; `key`: what it must name."""
+    """A decoder of stored JSON. `read`: decodes the bytes; `sample`: value that it accepts; `key`: what its errors must name."""
 
     name: str
     sample: Any

@@ -122,6 +122,7 @@ def function(code: Path) -> Any:
     """Return a function that builds a Lambda function of 256 MB for the handler `called`; keywords replace its fields."""
 
     def make(called: str, **given: Any) -> Function:
+        """Return the Lambda function that calls the handler `called`; `given` replaces its fields."""
         return Function(
             **{
                 "name": f"test-{called}",
@@ -411,7 +412,7 @@ def test_a_start_that_the_close_overtakes_ends(
     reached, closed = threading.Event(), threading.Event()
 
     def held(*arguments: Any) -> Any:
-        """Held before the step; before its end where that would be too late for a process."""
+        """Do the step after the service was closed. Only the start of a process is done before, because it could not be done after."""
         done = old(*arguments) if step == "its process" else None
         reached.set()
         assert closed.wait(60)

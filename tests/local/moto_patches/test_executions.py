@@ -22,7 +22,7 @@ _numbers = itertools.count()
 
 
 class Held:
-    """`meet()` is called in one thread; `met` says that it was, and it goes on after HELD_S or when `go` is set."""
+    """A meeting point: `meet()` sets `met`, then waits for `go`, HELD_S seconds at most."""
 
     def __init__(self) -> None:
         self.met, self.go = threading.Event(), threading.Event()

@@ -146,7 +146,7 @@ def test_a_failing_map_is_caught(run: Run, functions: dict[str, str], mode: str)
 
 
 def waits_last(monkeypatch: pytest.MonkeyPatch, until: Callable[[], object]) -> None:
-    """Wait states end when `until` returns, whatever their seconds."""
+    """Make each Wait state end when `until` returns, whatever its seconds."""
     from moto.stepfunctions.parser.asl.component.state.wait.wait_function.wait_function import WaitFunction
 
     monkeypatch.setattr(WaitFunction, "_wait_interval", lambda self, env, wait_seconds: until())

@@ -35,7 +35,9 @@ def all_of(question: Question, sizes: Sizes) -> Sequence[Candidate]:
 
 
 def cells(question: Question, sizes: Sizes, *, most_workers: int) -> Sequence[Candidate]:
-    """Some of each architecture, the same ones each time."""
+    """Return up to OF_EACH random candidates of each architecture, way of updating and place, the same ones at each call. Candidates
+    above `most_workers` workers or below 32 samples per minibatch are left out.
+    """
     rng, by = random.Random(7), dict[tuple[str, str, str], list[Candidate]]()
     for each in all_of(question, sizes):
         if each.workers <= most_workers and each.batch_size >= 32:

@@ -36,7 +36,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[str, str]:
-    """Standard output and error of a command, whatever it ends with."""
+    """Run a command among few candidates and return its standard output and standard error, whatever its exit status."""
     with few_candidates(), pytest.raises(SystemExit):
         main(arguments)
     said = capsys.readouterr()

@@ -101,6 +101,7 @@ class Session:
         """Return a client with both services' operations; each request for products is noted in `asked`."""
 
         def products(*, ServiceCode: str, Filters: list[dict[str, str]]) -> Any:
+            """Return the pages, two products each, that match the filters; note the request."""
             asked = {each["Field"]: each["Value"] for each in Filters}
             self.asked.append({"service": ServiceCode, **asked})
             found = self._matching(ServiceCode, asked)

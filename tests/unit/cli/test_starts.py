@@ -66,7 +66,7 @@ def test_a_first_estimate_stands_there_before_torch_is_imported(tmp_path: Path) 
 
 
 class _Heard(io.StringIO):
-    """Standard error of a pipe; `told` once it holds `words`."""
+    """A stream in the place of standard error. `told`: event that is set once `words` were written."""
 
     def __init__(self, words: str) -> None:
         super().__init__()

@@ -293,7 +293,7 @@ def test_each_computation_has_the_experiments_threads() -> None:
 
 
 class Tied(nn.Module):
-    """One weight used twice, one weight frozen."""
+    """A model with one weight used twice and one weight frozen."""
 
     def __init__(self) -> None:
         """Make four layers: the second shares the first one's weight, the third is frozen."""
@@ -351,7 +351,7 @@ def test_what_is_not_finite_names_its_place() -> None:
 
 def test_a_gradient_that_overflows_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     class Steep(nn.Module):
-        """A finite value whose slope is not: the square root at zero."""
+        """A model with finite outputs and an infinite gradient: the square root at zero."""
 
         def __init__(self) -> None:
             super().__init__()

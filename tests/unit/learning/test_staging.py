@@ -33,7 +33,7 @@ def experiment(*, workers: int = 4, batch_size: int = 60, drop_last: bool = Fals
 
 
 class Folder(dict[str, bytes]):
-    """An object store that counts what is written."""
+    """An object store in memory. `writes`: number of objects written so far."""
 
     writes = 0
 

@@ -35,7 +35,7 @@ LIFE_S = 40.0  # a third of the patience
 
 @pytest.fixture
 def live(monkeypatch: pytest.MonkeyPatch) -> Callable[[Context], CrossoverError]:
-    """Invocation after invocation of the supervisor, each as long as LIFE_S; the error that ends them."""
+    """Return a function that invokes the supervisor again and again, for LIFE_S seconds each time, and returns the error that ends it."""
     monkeypatch.setattr(waits, "_FIRST_LOOK_S", 0.0)
 
     def live(ctx: Context) -> CrossoverError:

@@ -25,7 +25,7 @@ def report(tmp_path: Path) -> str:
 
 
 class Outline(HTMLParser):
-    """Open elements, so that a tag that is never closed is found; visible words."""
+    """A parser that keeps a page's open elements, visible words, tags and links. A tag that is never closed stays in `open`."""
 
     def __init__(self) -> None:
         """Start without elements, words, tags and links."""

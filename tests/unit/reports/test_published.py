@@ -14,7 +14,7 @@ TOLERANCE = 0.004
 
 
 def derived(row: Row) -> Iterator[tuple[str, float]]:
-    """(figure, what the paper's formula gives) for every printed figure that has a formula."""
+    """Yield (figure, value by the paper's formula) for each printed figure that has a formula."""
     f = row.figures
     match row.table:
         case "Table 2" if "function_s" in f:

@@ -25,7 +25,7 @@ from tests.unit.reports.example_run import spirt
 
 
 class Ending:
-    """An execution that answers with each error once, then that it has ended."""
+    """An execution that raises each error once when it is polled, and has ended then. `stopped`: how often it was stopped."""
 
     def __init__(self, *errors: BaseException) -> None:
         self._errors = list(errors)

@@ -26,7 +26,7 @@ def objects() -> MemoryObjectStore:
 
 
 def stand_at(objects: MemoryObjectStore, *rounds: tuple[int, ...]) -> None:
-    """Have every worker's newest checkpoints be those of its `rounds`."""
+    """Replace all checkpoints by those of the given rounds, one tuple of rounds for each worker."""
     objects.delete_prefix(KEYS.checkpoints)
     for worker, own in zip(WORKERS, rounds, strict=True):
         for round in own:
@@ -34,7 +34,7 @@ def stand_at(objects: MemoryObjectStore, *rounds: tuple[int, ...]) -> None:
 
 
 def kept(folder: Path) -> dict[int, set[int]]:
-    """Return which rounds are kept of each worker, once each of them is seen to be whole."""
+    """Return the rounds whose checkpoints the folder keeps, by worker; fail if one of them is not whole."""
     store, found = FileObjectStore(folder / "unfinished", Traffic()), defaultdict[int, set[int]](set)
     for key in store.list(KEYS.checkpoints):
         worker, round = int(key.split("/")[-2]), int(key.rpartition("/")[2].partition(".")[0])

@@ -55,7 +55,7 @@ class Lambda:
 
 @dataclass
 class Client:
-    """botocore's, which repeats what was throttled unless it was told not to."""
+    """A client of the Lambda service that repeats a throttled call as botocore does. `tries`: calls that it makes at most."""
 
     of: Lambda
     tries: int

@@ -46,7 +46,9 @@ def test_another_run_is_not_resumed_beside_it() -> None:
 
 
 class Session:
-    """A deployed experiment: its parameters, executions, fleet and bucket."""
+    """A boto3 session of a deployed experiment, and its clients. `facts`: its parameters; `executions`: names of those that run;
+    `desired`: capacity of its fleet.
+    """
 
     def __init__(self, facts: dict[str, str], *, executions: tuple[str, ...] = (), desired: int = 0) -> None:
         self.facts, self.names, self.desired = facts, executions, desired

@@ -38,7 +38,9 @@ Failure = Callable[[str], Exception]
 
 
 class Session:
-    """An account whose every answer is `failure`, of an operation's name. `accepting`: regions that know the credentials."""
+    """A boto3 session of an account in which every call fails. `failure`: makes the error of an operation; `accepting`: regions where STS
+    knows the credentials.
+    """
 
     def __init__(
         self, failure: Failure, *, region: str = "us-east-1", accepting: tuple[str, ...] | None = None
@@ -93,7 +95,7 @@ def declared() -> Iterator[str]:
 
 
 def names(experiment: Experiment) -> list[str]:
-    """Return the names of the questions that have an answer whatever AWS says."""
+    """Return the names of the checks that report something whatever AWS answers."""
     silent = {"own network", "own image", "default EBS key", "vCPU quota"}  # the last of a type that is not offered
     return [name for name, _ in preflight._list_checks(experiment, AccountFile()) if name not in silent]
 

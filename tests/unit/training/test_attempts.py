@@ -18,7 +18,7 @@ BEFORE, OWN = Keys("r", 0), Keys("r", 1)
 
 
 class Race:
-    """Attempt 0 has saved a checkpoint. What attempt 1 takes over is a copy of it."""
+    """A store in which attempt 0 has saved a checkpoint, of which attempt 1 takes over a copy."""
 
     def __init__(self) -> None:
         self.objects = MemoryObjectStore(Traffic())

@@ -23,7 +23,9 @@ SETTINGS = ServingSettings(fleet="f", lease_s=60.0, idle_s=5.0, look_s=0.01)
 
 
 class Forgetful(MemoryObjectStore):
-    """`losing` names the operation whose next answer is lost, though it takes effect; `refusing`: it takes none."""
+    """An object store with one failure to come. `losing`: operation that takes effect while its answer is lost; `refusing`: operation
+    that takes no effect.
+    """
 
     losing, refusing = "", ""
 
@@ -55,13 +57,13 @@ def store() -> Forgetful:
 
 @pytest.fixture
 def sleeps() -> Iterator[list[Callable[[], None]]]:
-    """Yield the list of functions that are called in every pause. The clock goes on only by pauses."""
+    """Yield the list of functions that each pause calls; the clock passes only in pauses."""
     with use(passing := Passing()):
         yield passing.called
 
 
 class Killed(BaseException):
-    """The process is gone."""
+    """Raised in the place of a signal that kills the process."""
 
 
 def run(store: Forgetful, body: Callable[[Membership], None], settings: ServingSettings = SETTINGS) -> None:
@@ -157,7 +159,7 @@ def test_nothing_of_a_failed_attempt_is_held_during_the_pause(
     """The rendezvous of a collective, for one, would keep its port, and those who connect would wait for it."""
 
     class Connection:
-        """Ends with the frame that made it."""
+        """An object that is deleted when nothing refers to it any more."""
 
     made: list[weakref.ref[Connection]] = []
     held: list[Connection | None] = []
