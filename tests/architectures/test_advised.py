@@ -87,12 +87,12 @@ def assert_trained(run: RunFolder) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_it_trains_an_epoch_in_this_process(found: Advice, form: str, tmp_path: Path) -> None:
+def test_an_advised_candidate_trains_an_epoch_in_this_process(found: Advice, form: str, tmp_path: Path) -> None:
     assert_trained(run_inline(written(found, form, tmp_path / "one.yaml"), tmp_path / "run", lambda _: None))
 
 
 @pytest.mark.parametrize("form", DEPLOYED)
-def test_it_is_planned_deployed_and_trains_an_epoch(
+def test_an_advised_candidate_is_planned_deployed_and_trains_an_epoch(
     found: Advice, form: str, cloud: LocalCloud, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     experiment = written(found, form, tmp_path / "one.yaml")

@@ -58,7 +58,7 @@ def test_of_four_the_trimmed_mean_is_the_median(attack: Attack) -> None:
 
 
 @pytest.mark.parametrize("attack", [attack for attack in ATTACKS if WHOLE or attack == "sign_flip"])
-def test_the_mean_does_not_withstand(attack: Attack) -> None:
+def test_the_mean_does_not_withstand_an_attack(attack: Attack) -> None:
     assert trained("mean", attack, 1)[0] < trained("mean", "none", 1)[0] - 0.05
 
 

@@ -324,7 +324,7 @@ def test_a_meeting_to_which_a_member_comes_back_begins_anew() -> None:
         assert [stores[rank].get("word") for rank in range(3)] == [b"here"] * 3
 
 
-def test_it_refuses_to_be_simulated() -> None:
+def test_the_collective_exchange_refuses_to_be_simulated() -> None:
     """The library of the collective waits in sockets of its own, so a virtual world would hang."""
     ctx: Any = SimpleNamespace(experiment=gpu(exchange="distributed"))
     elsewhere: Any = SimpleNamespace(simulated=True)

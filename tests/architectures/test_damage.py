@@ -146,7 +146,7 @@ def test_a_peer_whose_broker_is_gone_needs_no_older_checkpoint(
 @pytest.mark.sampled
 @pytest.mark.parametrize("draw", DRAWS)
 @pytest.mark.parametrize("architecture", claiming("resumes"))
-def test_where_none_is_whole_nothing_is_touched(
+def test_if_every_state_is_damaged_nothing_in_the_folder_is_changed(
     architecture: str, draw: int, runs: Callable[[str], tuple[Path, str]], tmp_path: Path
 ) -> None:
     failed, whole = runs(architecture)

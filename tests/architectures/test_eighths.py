@@ -97,7 +97,7 @@ def test_a_parameter_server_is_two_short_files() -> None:
         assert len(path.read_text().splitlines()) <= CONTRACT[path.parent.name], path
 
 
-def test_it_passes_what_make_check_asks(eighth: Eighth) -> None:
+def test_an_added_architecture_passes_what_make_check_asks(eighth: Eighth) -> None:
     """Linters, types, the schema of its settings, and synthesis with the template validator and cdk-nag."""
     files = [str(path.relative_to(EIGHTHS)) for path in EIGHTHS.rglob("*.py") if path.stem == eighth.name]
     eighth.python("-m", "ruff", "check", *files)
@@ -107,7 +107,7 @@ def test_it_passes_what_make_check_asks(eighth: Eighth) -> None:
     eighth.python("app.py", "-c", f"config={eighth.config}")
 
 
-def test_it_is_planned_run_on_both_and_compared(eighth: Eighth) -> None:
+def test_an_added_architecture_is_planned_run_on_both_and_compared(eighth: Eighth) -> None:
     told = eighth.crossover("plan", eighth.config)
     described = eighth.name == "local_sgd"  # it says whose requests are like its own
     assert (
@@ -122,7 +122,7 @@ def test_it_is_planned_run_on_both_and_compared(eighth: Eighth) -> None:
     )
 
 
-def test_it_ends_right_whatever_fails(eighth: Eighth) -> None:
+def test_an_added_architecture_ends_right_whatever_fails(eighth: Eighth) -> None:
     """Check the bits of the reference, a resumed run, a stopped run and a killed process; if every call is tried, also killed environments
     on the local cloud.
     """
@@ -135,7 +135,7 @@ def test_it_ends_right_whatever_fails(eighth: Eighth) -> None:
 DRAFTS = ["mlless", "spirt", "p2p_serverless", "gpu"]
 
 
-def test_a_command_refuses_one_that_brings_torch(tree: Path) -> None:
+def test_a_command_refuses_an_architecture_whose_import_loads_torch(tree: Path) -> None:
     heavy = Eighth("heavy", tree)
     draft = (tree / "functions" / "all_reduce.py").read_text().replace('"all_reduce"', '"heavy"')
     (tree / "functions" / "heavy.py").write_text(f"import torch  # noqa\n{draft}")

@@ -97,7 +97,9 @@ def config(tmp_path: Path) -> Iterator[Callable[..., Path]]:
 
 
 @pytest.mark.slow
-def test_it_trains_the_same_bits_in_one_process_and_on_the_cloud(config: Callable[..., Path], tmp_path: Path) -> None:
+def test_an_own_architecture_trains_the_same_bits_in_one_process_and_on_the_cloud(
+    config: Callable[..., Path], tmp_path: Path
+) -> None:
     found = {}
     for name, factor in (("inline", 0.5), ("local", 0.5), ("whole", 1.0)):
         run = running.run_local if name == "local" else running.run_inline
@@ -148,7 +150,7 @@ def test_what_only_a_projection_could_answer_is_refused(
     assert UNDESCRIBED in " ".join(capsys.readouterr().err.split())
 
 
-def test_whose_requests_are_like_its_own_can_be_said(
+def test_an_own_architecture_may_name_one_with_the_same_requests(
     config: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     said = MINE.replace("settings=Settings)", 'settings=Settings, simulation="all_reduce")')
@@ -187,7 +189,7 @@ def test_a_run_without_a_projection_says_so(
         ),
     ],
 )
-def test_what_is_wrong_with_it_is_told_as_the_users(
+def test_a_fault_of_an_own_architecture_is_reported_as_the_users(
     config: Callable[..., Path], changed: dict[str, str], said: str
 ) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -196,7 +198,7 @@ def test_what_is_wrong_with_it_is_told_as_the_users(
     assert len(str(caught.value).splitlines()) == 2  # the experiment's file, and the problem
 
 
-def test_what_a_step_fails_with_is_told_as_the_users(config: Callable[..., Path], tmp_path: Path) -> None:
+def test_an_error_of_an_own_step_is_reported_as_the_users(config: Callable[..., Path], tmp_path: Path) -> None:
     experiment = validation.load(config(arithmetic=ARITHMETIC.replace("self.factor = factor", "self.factor = 1 / 0")))
     with pytest.raises(
         CrossoverError, match=r"your code, .*my_package/arithmetic.py, line 10, in __init__: ZeroDiv"
@@ -206,6 +208,6 @@ def test_what_a_step_fails_with_is_told_as_the_users(config: Callable[..., Path]
 
 
 @pytest.mark.slow
-def test_a_container_image_holds_it(config: Callable[..., Path], tmp_path: Path) -> None:
+def test_a_container_image_contains_an_own_architecture(config: Callable[..., Path], tmp_path: Path) -> None:
     synthesize(validation.load(config(), ["functions.packaging=image"]), tmp_path / "assembly")
     assert len(list((tmp_path / "assembly").glob("asset.*/code/my_package/mine.py"))) == 2

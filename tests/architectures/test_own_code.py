@@ -132,13 +132,13 @@ def bundles(experiment: Experiment, out: Path) -> list[set[str]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("architecture", ["p2p_instance", "gpu"])
-def test_programs_bundles_hold_them(architecture: str, tmp_path: Path) -> None:
+def test_bundles_of_programs_contain_own_modules(architecture: str, tmp_path: Path) -> None:
     experiment = validation.load(write(tmp_path / "study", architecture=architecture), ["workers=4"])
     assert any(files >= FILES for files in bundles(experiment, tmp_path / "assembly"))
 
 
 @pytest.mark.slow
-def test_container_images_hold_them(tmp_path: Path) -> None:
+def test_container_images_contain_own_modules(tmp_path: Path) -> None:
     config = write(tmp_path / "study")
     experiment = validation.load(config, ["functions.packaging=image"])
     synthesize(experiment, tmp_path / "assembly")
@@ -162,7 +162,7 @@ def test_what_cannot_travel_is_named_with_what_would_help(text: str, said: str, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("on", ["inline", "local"])
-def test_a_failure_while_it_trains_is_told_as_theirs(on: str, tmp_path: Path) -> None:
+def test_an_error_of_own_code_in_training_is_reported_as_the_users(on: str, tmp_path: Path) -> None:
     later = "assert not self.training or next(calls) < 5, 'not like this'\n        return self.body(rows)"
     failing = LAYERS.replace("return self.body(rows)", later)
     config = write(tmp_path / "study", **{"parts/layers": f"import itertools{failing}\n\ncalls = itertools.count()\n"})
@@ -206,7 +206,7 @@ def test_plan_refuses_what_the_loaded_data_is_too_small_for(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["plan", "doctor", "run"])
-def test_every_command_tells_their_fault_as_theirs(
+def test_every_command_reports_a_fault_of_own_code_as_the_users(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = write(tmp_path / "study", late="WIDTH = None.width\n")

@@ -131,7 +131,7 @@ def test_a_result_that_says_nothing_of_the_end_is_no_finished_run(result: str, t
     assert not resumption.has_model(tmp_path)
 
 
-def test_it_may_fail_more_than_once(failed: Path, whole: str) -> None:
+def test_a_resumed_run_may_fail_and_be_resumed_again(failed: Path, whole: str) -> None:
     """If a resumed run fails before it has a newer state, the state that it began with stays."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("crossover.running.resume.save_resume_data", lambda *_, **__: None)
@@ -153,14 +153,18 @@ def test_a_finished_run_has_nothing_to_go_on_with(tmp_path: Path) -> None:
         run_inline(experiment("all_reduce"), tmp_path, quietly, resume=True)
 
 
-def test_nor_has_one_that_was_killed_while_it_cleared_away(failed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_finished_run_that_was_killed_while_it_cleared_away_has_nothing_to_go_on_with(
+    failed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Half of the resume data, whichever half a file system lists first, would look like a run that has lost its epochs."""
     monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)
     keeping.discard_resume_data(failed)
     assert not resumption.holds_unfinished(failed)
 
 
-def test_nor_has_one_that_was_killed_before_it_cleared_away(failed: Path, tmp_path: Path) -> None:
+def test_a_finished_run_that_was_killed_before_it_cleared_away_has_nothing_to_go_on_with(
+    failed: Path, tmp_path: Path
+) -> None:
     """The run's model exists, and the resume data beside it are useless: a resumption would train to the end once more."""
     shutil.copytree(failed / "unfinished", tmp_path / "unfinished")
     run_inline(experiment("all_reduce"), failed, quietly, resume=True)
@@ -186,7 +190,7 @@ def test_nor_has_one_that_was_killed_before_it_cleared_away(failed: Path, tmp_pa
         ),
     ],
 )
-def test_nor_has_one_that_failed_at_once(
+def test_a_run_that_failed_before_any_state_was_kept_has_nothing_to_resume(
     architecture: str, start: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(start, lambda *_, **__: 1 / 0)
@@ -306,7 +310,7 @@ def test_other_data_under_the_same_name_is_noticed(failed: Path) -> None:
         run_inline(experiment("all_reduce"), failed, quietly, resume=True)
 
 
-def test_it_goes_on_where_it_was_started(failed: Path) -> None:
+def test_a_run_is_resumed_only_where_it_was_started(failed: Path) -> None:
     with pytest.raises(ConfigError, match="was started --on inline; resume it there"):
         run_local(experiment("all_reduce"), failed, quietly, resume=True)
 

@@ -53,7 +53,7 @@ def test_what_one_worker_cannot_have_is_refused(given: dict[str, object], told: 
         validate({**PLAIN, **given})
 
 
-def test_a_gpu_of_its_own_computes_in_half_precision() -> None:
+def test_a_single_worker_on_a_gpu_may_compute_in_half_precision() -> None:
     validate({**PLAIN, "single": {"on": "gpu"}, "training": {"precision": "fp16"}})
 
 

@@ -155,7 +155,7 @@ def test_a_run_is_a_plain_loop_and_its_file_is_what_was_trained(
 
 
 @pytest.mark.parametrize("build", zoo.REFUSED, ids=lambda build: build.__name__)
-def test_what_cannot_be_carried_is_refused_by_name(build: Any, tmp_path: Path) -> None:
+def test_a_model_whose_state_cannot_be_exchanged_is_refused_by_name(build: Any, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=rf"training\.model: 'zoo:{build.__name__}'.*{zoo.REFUSED[build]}"):
         run_inline(experiment_of(build.__name__, "all-reduce", 1), tmp_path, lambda progress: None)
 

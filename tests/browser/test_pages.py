@@ -25,7 +25,7 @@ FAULTY = """<!doctype html><html><head><meta charset="utf-8"><title>faulty</titl
 <script>console.error("said")</script></body></html>"""
 
 
-def test_the_judge_sees_what_is_wrong(tmp_path: Path) -> None:
+def test_the_judge_finds_planted_faults_of_a_page(tmp_path: Path) -> None:
     page = tmp_path / "faulty.html"
     page.write_text(FAULTY)
     wrong = "\n".join(judged(page, tmp_path)[0])

@@ -77,7 +77,7 @@ def rows(points: Sequence[Point], refused: Mapping[str, str], late_s: float) -> 
     return table + [[name, "", "", "", "", f"would not run: {why}"] for name, why in refused.items()]
 
 
-def test_the_sliders_move_what_they_say(found: PlayGrid, tmp_path: Path) -> None:
+def test_the_sliders_change_table_answer_and_list(found: PlayGrid, tmp_path: Path) -> None:
     """At each place the table has the simulated figures, the answer its cheapest, the list where another one takes over."""
     *seen, again = moved(breakeven_page.write_sliders(found, tmp_path), tmp_path, *MOVES)
     assert {**again, "drawn": []} == {**seen[-1], "drawn": []}, "the address keeps the sliders' positions"

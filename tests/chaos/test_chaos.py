@@ -40,7 +40,7 @@ def test_no_schedule_of_the_fixed_seeds_breaks_a_promise(architecture: str, seed
 
 
 @pytest.mark.slow
-def test_nor_of_mlless_where_it_filters_nothing_and_ends_with_the_references_model() -> None:
+def test_no_schedule_breaks_a_promise_of_unfiltered_mlless_which_ends_with_the_references_model() -> None:
     unfiltered = Trials(reduced(small("mlless").with_settings(MLLess(threshold=0.0))))
     tried = {seed: unfiltered.of(seed) for seed in range(FIXED)}
 
@@ -50,7 +50,7 @@ def test_nor_of_mlless_where_it_filters_nothing_and_ends_with_the_references_mod
 
 @pytest.mark.slow
 @pytest.mark.parametrize("architecture", architectures())
-def test_nor_where_each_process_reads_a_base(architecture: str, tmp_path: Path) -> None:
+def test_no_schedule_breaks_a_promise_if_each_process_reads_base_weights(architecture: str, tmp_path: Path) -> None:
     save_file({"frozen": torch.ones(64)}, tmp_path / "base.safetensors")
     user_code.set_folders(tmp_path)
     digest = hashlib.sha256((tmp_path / "base.safetensors").read_bytes()).hexdigest()
@@ -64,7 +64,7 @@ def test_nor_where_each_process_reads_a_base(architecture: str, tmp_path: Path) 
     assert len(reads) >= frozen.experiment.workers
 
 
-def test_who_dies_has_not_lost_patience() -> None:
+def test_killed_clients_do_not_use_up_the_patience_for_failures() -> None:
     kills = [Fault(kind="kill", role="client", request=number) for number in range(1, 10)]
     trial = trials("all_reduce").under(kills, 0)
 
@@ -85,9 +85,7 @@ KEPT = [  # beside model and optimizer: a residual, PowerSGD's factors, an outer
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("architecture", "role", "exchange"), KEPT, ids=lambda value: str(value).partition("(")[0])
-def test_what_is_kept_from_round_to_round_outlives_its_process(
-    architecture: str, role: str, exchange: Exchange
-) -> None:
+def test_state_kept_between_rounds_outlives_its_process(architecture: str, role: str, exchange: Exchange) -> None:
     each_round = replace(small(architecture, workers=2), exchange=exchange, functions=Functions(checkpoint_every=1))
     experiment = Trials(reduced(each_round))
     requests = len(experiment.undisturbed[1].requests[role])
@@ -99,7 +97,7 @@ def test_what_is_kept_from_round_to_round_outlives_its_process(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("architecture", architectures())
-def test_nor_do_seeds_that_nobody_has_tried(architecture: str) -> None:
+def test_no_schedule_of_a_fresh_seed_breaks_a_promise(architecture: str) -> None:
     """What they find is as old as the code, not the work of whoever runs this: it is told in pytest's summary, with its seed, which
     `make chaos` takes, and fails only where every call is tried.
     """
@@ -134,13 +132,13 @@ def test_a_peer_that_is_killed_between_rounds_of_local_steps_has_the_outer_veloc
 
 
 @pytest.mark.slow
-def test_who_has_seen_enough_does_not_wait_for_the_seeds_that_are_left() -> None:
+def test_closing_the_trials_does_not_wait_for_the_remaining_seeds() -> None:
     with closing(side_by_side(trials("all_reduce"), range(100_000), processes=2)) as each_trial:  # hours of them
         assert next(each_trial).seed == 0
 
 
 @pytest.mark.slow
-def test_new_processes_go_on_where_those_before_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_processes_continue_with_the_seed_after_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.chaos.world.trials._SEEDS_OF_A_PROCESS", 2)
 
     assert [trial.seed for trial in side_by_side(trials("single"), range(3, 9), processes=2)] == list(range(3, 9))

@@ -111,6 +111,6 @@ def test_a_child_that_exists_already_is_adopted(outcome: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["States.Base64Encode('x')", "$.a[0]", "States.Format('{}', $.a", "nonsense"])
-def test_what_no_definition_of_ours_says_is_refused(text: str) -> None:
+def test_a_definition_that_the_project_does_not_generate_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"virtual world|expected|crossover/asl"):
         compiled(text)

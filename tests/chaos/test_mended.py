@@ -231,14 +231,16 @@ MENDED = {
         ),
     ],
 )
-def test_it_goes_on_by_itself(experiment: Experiment, seed: int, struck: int, faults: list[Fault]) -> None:
+def test_a_run_continues_by_itself_after_faults_that_pass(
+    experiment: Experiment, seed: int, struck: int, faults: list[Fault]
+) -> None:
     trial = Trials(reduced(experiment)).under(faults, seed)
 
     assert len(trial.struck) == struck and not trial.findings
 
 
 @pytest.mark.parametrize("found", MENDED.values(), ids=MENDED)
-def test_it_stays_mended(found: tuple[Experiment, int, int, list[Fault]]) -> None:
+def test_a_schedule_that_once_broke_a_promise_breaks_none(found: tuple[Experiment, int, int, list[Fault]]) -> None:
     experiment, seed, least, faults = found
     trials, nemesis = Trials(reduced(experiment)), Disturbed(faults)
     world = VirtualWorld(trials.experiment, seed, nemesis, turns=TURNS)
@@ -257,7 +259,7 @@ def test_it_stays_mended(found: tuple[Experiment, int, int, list[Fault]]) -> Non
     ],
     ids=["undisturbed", "resumed"],
 )
-def test_mlless_with_a_slack(seed: int, faults: list[Fault]) -> None:
+def test_mlless_with_a_slack_keeps_its_promises_over_checkpoints(seed: int, faults: list[Fault]) -> None:
     experiment = reduced(small("mlless")).with_settings(MLLess(slack=1))
     experiment = replace(experiment, functions=replace(experiment.functions, checkpoint_every=2))
     nemesis = Disturbed(faults)
@@ -276,7 +278,7 @@ SEEN = {  # of the faults that it was blind to: a seed that finds each
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SEEN)
-def test_what_the_world_was_blind_to_is_found(name: str) -> None:
+def test_a_planted_fault_that_the_world_once_missed_is_found(name: str) -> None:
     fault = next(each for each in protocol.listed() if each.name == name)
     chaos = [sys.executable, "-m", "tests.chaos.world", "{config}", "--first", "--processes", "1"]
 

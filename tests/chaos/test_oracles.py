@@ -44,7 +44,7 @@ def judged(*entries: HistoryEntry, outcome: RunOutcome = WELL, **given: Any) -> 
     return broken(JudgedRun(RequestHistory(list(entries)), outcome, "aa", workers=2, **given))
 
 
-def test_a_run_in_which_all_is_well() -> None:
+def test_a_run_without_a_broken_promise_has_no_findings() -> None:
     assert not judged(
         entry("runs/r/decision/000001.json", "", "d1"),
         entry("runs/r/decision/000001.json", "d1", "d1"),  # a second create finds the first
@@ -166,7 +166,9 @@ def test_who_is_killed_leaves_only_what_nobody_was_to_clear_away_any_more(
         ("r.updates.1767225600.1", [OVER], True),
     ],
 )
-def test_and_queues_that_it_declared(queue: str, before: list[HistoryEntry], excused: bool) -> None:
+def test_who_is_killed_leaves_only_queues_that_nobody_was_to_delete_any_more(
+    queue: str, before: list[HistoryEntry], excused: bool
+) -> None:
     left = replace(WELL, left={**WELL.left, "rabbitmq": [queue]})
     declared = entry(queue, "", "", operation="queue.declare")
 
@@ -307,7 +309,7 @@ def test_workers_that_hold_different_models_are_told() -> None:
     assert told == ["workers_hold_one_model: attempt 0, round 4: workers [0, 1] have saved different models"]
 
 
-def test_what_workers_save_is_looked_at() -> None:
+def test_models_that_workers_save_are_recorded() -> None:
     nemesis = Disturbed()
     VirtualWorld(reduced(small("mlless", workers=2)), 0, nemesis).run()
 

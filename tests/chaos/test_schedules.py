@@ -199,12 +199,12 @@ def test_a_schedule_is_written_read_and_told() -> None:
         ([{"kind": "kill", "when": 3}], "its fields are kind, role"),
     ],
 )
-def test_what_is_no_schedule_is_refused_by_field(given: object, said: str) -> None:
+def test_a_malformed_schedule_is_refused_by_field(given: object, said: str) -> None:
     with pytest.raises(UserError, match=said):
         from_json(given, TERRAIN)
 
 
-def test_what_fails_is_made_small() -> None:
+def test_a_schedule_that_fails_is_shrunk() -> None:
     needed = Fault(kind="freeze", role="worker 1", request=3, seconds=437.123)
     with_it = Fault(kind="kill", role="client", request=2)
 
@@ -221,7 +221,7 @@ def test_what_fails_is_made_small() -> None:
     ]
 
 
-def test_what_fails_without_any_fault_is_told_so() -> None:
+def test_a_failure_that_needs_no_fault_is_shrunk_to_none() -> None:
     assert smallest(draw(TERRAIN, 1), lambda faults: True) == ()
 
 

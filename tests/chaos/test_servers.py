@@ -103,7 +103,9 @@ def test_a_database_that_does_not_serve_is_unavailable(way: Way, process: Begin,
     assert way.carried.count("TENSOR.GET") == 1
 
 
-def test_a_database_that_loses_its_memory(servers: VirtualServers, process: Begin) -> None:
+def test_a_database_that_loses_its_memory_has_no_vectors_and_is_connected_to_again(
+    servers: VirtualServers, process: Begin
+) -> None:
     clients = process()
     tensors, other = (clients.tensors(SPIRT, worker, Traffic()) for worker in (0, 1))
     for store in (tensors, other):
@@ -142,7 +144,7 @@ def test_an_acknowledgement_that_is_lost_brings_the_message_again(
     assert len(servers.broker.queue("b.0").ready) == 1
 
 
-def test_what_a_process_held_that_died_goes_back(way: Way, process: Begin) -> None:
+def test_messages_that_a_dead_process_held_return_to_their_queue(way: Way, process: Begin) -> None:
     clients, other = process(), process().bus(Traffic())
     bus = clients.bus(Traffic())
     bus.declare(mailboxes=["m"])

@@ -83,7 +83,7 @@ REAL: dict[str, Callable[[], object]] = {
 
 
 @pytest.mark.parametrize("what", REAL)
-def test_what_would_really_wait_is_refused_with_its_line(what: str) -> None:
+def test_code_that_would_really_block_is_refused_with_its_line(what: str) -> None:
     def step() -> None:
         """Make the real call, and catch every ordinary exception, as a step may."""
         try:

@@ -191,7 +191,7 @@ def test_nx_is_answered_even_when_the_inputs_are_gone(client: Client) -> None:
     assert get(client, "m")[0] == 2
 
 
-def test_kinds(client: Client) -> None:
+def test_inputs_of_different_kinds_need_a_kind_for_the_result(client: Client) -> None:
     put(client, "a", floats([1]), "KIND", "gradient")
     put(client, "b", floats([2]), "KIND", "model")
     with pytest.raises(redis.ResponseError, match=r"input key 'b' has kind 'model'; expected 'gradient'"):

@@ -78,7 +78,9 @@ NOTHING: list[Any] = [
 
 
 @pytest.mark.parametrize("command", NOTHING, ids=lambda command: " ".join(map(str, command)))
-def test_what_stores_nothing_tells_nobody(server: Server, client: Client, command: tuple[Any, ...]) -> None:
+def test_a_command_that_stores_nothing_notifies_nobody(
+    server: Server, client: Client, command: tuple[Any, ...]
+) -> None:
     """Neither a transaction that watches the key nor a client that keeps a copy of it."""
     inputs(client, "a")
     put(client, "out", floats([1]))

@@ -218,7 +218,7 @@ def test_nothing_a_client_sends_harms_the_server(
         client.close()
 
 
-def test_the_sanitizer_saw_nothing(sanitized: Server) -> None:
+def test_the_sanitizer_reports_no_error(sanitized: Server) -> None:
     sanitized.client().ping()
     assert "AddressSanitizer" not in sanitized.log
     assert sanitized.stop() == 0

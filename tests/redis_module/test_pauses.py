@@ -287,7 +287,9 @@ def shutdown(pair: Pair) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("event", [pause, failover_given_up, failover, shutdown_given_up, shutdown])
-def test_many_jobs_beside(pair: tuple[Server, Server], event: Callable[[Pair], None]) -> None:
+def test_jobs_beside_pauses_failovers_and_shutdowns_lose_no_acknowledged_result(
+    pair: tuple[Server, Server], event: Callable[[Pair], None]
+) -> None:
     """It happens again and again while the replica is behind: an acknowledged job is in the master, its replica and the file."""
     servers = Pair(*pair)
     names, done, over = [f"out:{k}" for k in range(4)], Counter[str](), threading.Event()

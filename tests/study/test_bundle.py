@@ -58,7 +58,7 @@ def test_a_bundle_makes_the_tables_again_bit_by_bit(bundled: Path, capsys: pytes
     assert f"{len(cells)} equal bits, 0 within the interval, 0 not" in said
 
 
-def test_run_again_what_computes_has_equal_bits(
+def test_a_study_run_again_from_its_bundle_has_equal_accuracies(
     bundled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Accuracies are the same bits; seconds and dollars are new draws, which may lie anywhere. Going on with it is asked for by name."""
@@ -156,7 +156,7 @@ STATE |= {"versions": {"crossover": "1", "torch": "2"}}
         ("", b"", "not a study's bundle"),
     ],
 )
-def test_what_is_no_bundle_is_refused(
+def test_a_file_that_is_no_bundle_is_refused(
     name: str, body: bytes, words: str, bundled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "text.zip").write_text("no archive")

@@ -299,7 +299,9 @@ MOMENTS = 30
 @pytest.mark.slow
 @pytest.mark.deep
 @pytest.mark.parametrize("moment", range(MOMENTS) if WHOLE else (4, 19))
-def test_killed_it_goes_on_to_the_same_table(moment: int, undisturbed: tuple[Path, str, int], tmp_path: Path) -> None:
+def test_a_killed_study_continues_to_the_same_table(
+    moment: int, undisturbed: tuple[Path, str, int], tmp_path: Path
+) -> None:
     folder, on, touches = undisturbed
     out, span = tmp_path / "out", touches / MOMENTS
     at = 1 + int(moment * span + random.Random(f"study {moment}").random() * span)

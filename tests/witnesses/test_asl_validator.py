@@ -24,7 +24,7 @@ def test_no_machine_that_guards_them_is_refused() -> None:
 FINE: State = {"StartAt": "a", "States": {"a": {"Type": "Pass", "End": True}}}
 
 
-def test_it_sees_what_it_is_asked_for() -> None:
+def test_asl_validator_finds_planted_errors() -> None:
     bad: dict[str, State] = {
         "MISSING_TRANSITION_TARGET": {**FINE, "StartAt": "b"},
         "DUPLICATE_STATE_NAMES": {

@@ -39,11 +39,11 @@ def broken(templates: list[Path]) -> dict[str, set[str]]:
     return dict(rules)
 
 
-def test_nothing_is_found(found: dict[str, set[str]]) -> None:
+def test_no_template_breaks_a_rule_of_cfn_lint(found: dict[str, set[str]]) -> None:
     assert found == {}
 
 
-def test_it_sees_what_it_is_asked_for(tmp_path: Path) -> None:
+def test_cfn_lint_finds_a_planted_error(tmp_path: Path) -> None:
     environment(NAME)
     bad: dict[str, Any] = {"Resources": {"Bucket": {"Type": "AWS::S3::Bucket", "Properties": {"Colour": "red"}}}}
     (tmp_path / "bad.json").write_text(json.dumps(bad))

@@ -91,7 +91,7 @@ def failures(folder: Path, templates: int) -> dict[tuple[str, str], set[str]]:
     return failed
 
 
-def test_nothing_is_found_but_what_stands_for_a_reason(found: dict[tuple[str, str], set[str]]) -> None:
+def test_no_check_fails_but_those_with_a_reason(found: dict[tuple[str, str], set[str]]) -> None:
     assert {check: places for check, places in found.items() if check not in STANDS} == {}
 
 
@@ -99,7 +99,7 @@ def test_every_reason_is_needed(found: dict[tuple[str, str], set[str]]) -> None:
     assert STANDS.keys() - found.keys() == set()
 
 
-def test_it_sees_what_it_is_asked_for(tmp_path: Path) -> None:
+def test_checkov_finds_a_planted_error(tmp_path: Path) -> None:
     environment(NAME)
     bucket: dict[str, Any] = {"Type": "AWS::S3::Bucket", "Properties": {"AccessControl": "PublicRead"}}
     (tmp_path / "bad.json").write_text(json.dumps({"Resources": {"Bucket": bucket}}))

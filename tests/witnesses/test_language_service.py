@@ -21,7 +21,7 @@ def test_no_state_machine_of_any_configuration_is_refused() -> None:
 FINE: State = {"StartAt": "a", "States": {"a": {"Type": "Pass", "End": True}}}
 
 
-def test_it_sees_what_it_is_asked_for() -> None:
+def test_the_language_service_finds_planted_errors() -> None:
     bad: dict[str, State] = {
         "start": {**FINE, "StartAt": "b"},
         "transition": {"StartAt": "a", "States": {"a": {"Type": "Pass", "Next": "b"}}},
@@ -30,7 +30,7 @@ def test_it_sees_what_it_is_asked_for() -> None:
     assert judged({**bad, "good": FINE}).keys() == bad.keys()
 
 
-def test_it_does_not_see_a_name_that_occurs_twice() -> None:
+def test_the_language_service_misses_a_name_that_occurs_twice() -> None:
     """Why it is not the only one that is asked."""
     assert (
         judged({"twice": {"StartAt": "a", "States": {"a": {"Type": "Parallel", "Branches": [FINE], "End": True}}}})

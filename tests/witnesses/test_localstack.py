@@ -173,7 +173,7 @@ def test_every_stack_is_created(created: Created) -> None:
 
 
 @pytest.mark.slow
-def test_every_resource_but_those_of_types_that_it_does_not_know(created: Created) -> None:
+def test_localstack_creates_every_resource_but_those_of_types_that_it_does_not_know(created: Created) -> None:
     made_up = set()
     for name, template in created.templates.items():
         found = there(created.server, name)
