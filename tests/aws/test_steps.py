@@ -97,6 +97,7 @@ def test_each_step_is_asked_for_where_there_is_no_ceiling(capsys: pytest.Capture
     asked, done = list[str](), list[str]()
 
     def confirm(question: str) -> bool:
+        """Note the question, check that the price was printed before, and agree to the first one only."""
         asked.append(question)
         assert "$0.11, projected" in capsys.readouterr().out  # the price stands above the question
         return len(asked) == 1
@@ -183,6 +184,7 @@ class States:
             self.status["run"], self.errors["run"] = "FAILED", "ChildFailed"
 
     def get_paginator(self, name: str) -> Any:
+        """Return a paginator of one page with the states that were entered."""
         events = [{"stateEnteredEventDetails": {"name": each}} for each in self.entered]
         return SimpleNamespace(paginate=lambda **arguments: [{"events": events}])
 
@@ -194,6 +196,7 @@ class Known(Evidence):
         return self.session
 
     def executions(self, name: str, *, status: str = "") -> Iterator[Mapping[str, Any]]:
+        """Yield the execution of that name if it has the status."""
         if name in self.session.status and self.session.status[name] == status:
             yield {"executionArn": name}
 

@@ -160,6 +160,7 @@ def test_an_interface_of_a_function_of_ours_in_a_network_of_ours(cloud: LocalClo
     (subnet,) = ec2.describe_subnets(Filters=[{"Name": "cidr-block", "Values": ["10.1.0.0/20"]}])["Subnets"]
 
     def interface(function: str) -> str:
+        """Create a network interface as Lambda does for the function, and return its id."""
         words = f"AWS Lambda VPC ENI-{function}-6a1b2c3d-0000-4000-8000-123456789abc"
         created = ec2.create_network_interface(SubnetId=subnet["SubnetId"], Description=words)
         return str(created["NetworkInterface"]["NetworkInterfaceId"])
@@ -265,6 +266,7 @@ def refused(*beginnings: str, code: str) -> Iterator[None]:
     call = BaseClient._make_api_call
 
     def answer(self: Any, operation: str, arguments: Any) -> Any:
+        """Refuse the call if its operation begins with one of the texts, else make it."""
         if operation.startswith(beginnings):
             raise ClientError({"Error": {"Code": code, "Message": "you may not"}}, operation)
         return call(self, operation, arguments)

@@ -31,6 +31,7 @@ def client_at() -> Iterator[ClientAt]:
     with ExitStack() as closing:
 
         def made(url: str, *, password: str | None = PASSWORD, certificate: str | None = None, **options: float) -> Any:
+            """Make a client for the address and note it for closing."""
             client = RedisClient(parse_address(url, password=password, certificate=certificate), **options)
             closing.callback(client.close)
             return client

@@ -110,6 +110,8 @@ def test_a_bucket_that_does_not_answer_is_asked_for_some_seconds_and_twice(clock
     """However long it is silent each time."""
 
     class Silent:
+        """An S3 client that times out after `each_s` seconds of the clock."""
+
         def head_object(self, **_: Any) -> None:
             clock.now_s += each_s
             raise ReadTimeoutError(endpoint_url="s3")

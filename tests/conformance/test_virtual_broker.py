@@ -60,6 +60,7 @@ class Speaker:
             return closed.reply_code
 
     def end(self) -> None:
+        """Close the connection if it is open."""
         if self.connection.is_open:
             self.connection.close()
 

@@ -297,6 +297,7 @@ class Organisation:
         }
 
     def subnet(self, vpc: str, block: str, zone: str) -> str:
+        """Create a subnet and return its id."""
         made = self.ec2.create_subnet(VpcId=vpc, CidrBlock=block, AvailabilityZone=zone)
         return str(made["Subnet"]["SubnetId"])
 
@@ -308,6 +309,7 @@ class Organisation:
         return str(table)
 
     def boundary(self, name: str, *statements: dict[str, Any]) -> None:
+        """Create a policy of these statements and name it as the permissions boundary in the file."""
         document = json.dumps({"Version": "2012-10-17", "Statement": list(statements)})
         made = self.session.client("iam").create_policy(PolicyName=name, PolicyDocument=document)
         self.said["permissions_boundary"] = made["Policy"]["Arn"]

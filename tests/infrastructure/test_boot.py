@@ -54,6 +54,7 @@ class Host(Machine):
     """A host of the tensor database."""
 
     def __init__(self, root: Path) -> None:
+        """Make the host's folders, put the tensor module and the agent's package into the fake AWS, and hold a port for Redis."""
         super().__init__(root, STUBS, "etc/redis", "usr/lib", "usr/local/lib", "var/lib/redis", "var/log", "var/cache")
         self.aws.objects |= {"assets/module.so": MODULE.read_bytes(), "agent.deb": b"package"}
         self.port, self._port_holder = held_port()
@@ -74,11 +75,15 @@ class Host(Machine):
         return facts(**own) + boot_script("redis.sh")
 
     def boot(self, script: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+        """Run the boot script, or `script`, on this host to its end and return the result. `environment`: variables that make its
+        programs fail or hang.
+        """
         text = (script or self.script).replace(AGENT_URL, f"{self.aws.url}/agent.deb")
         return self.run("bash", "-c", self.here(text, FOLDERS), **{"NO_MODULE": "", "HANG": ""} | environment)
 
     @property
     def log(self) -> str:
+        """Return the boot's log; "" if there is none."""
         path = self.root / "var/log/crossover-boot.log"
         return path.read_text(errors="replace") if path.exists() else ""
 

@@ -55,6 +55,7 @@ class Instance(Machine):
         )
 
     def run(self, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Run a command on this instance, on which nothing fails unless `environment` says so, and return the result."""
         fine = {"FAIL_PIP": "", "FAIL_APT": "", "FAIL_TORCH": "", "AGENT": "1"}
         return super().run(*command, **fine | environment)
 
@@ -76,6 +77,7 @@ class Instance(Machine):
         return self.run("bash", "-c", self.path(facts(**own) + boot_script("program.sh")), **environment)
 
     def file(self, path: str) -> str:
+        """Return the text of a file below this instance's root."""
         return (self.root / path.lstrip("/")).read_text()
 
 

@@ -231,6 +231,7 @@ def test_a_change_of_the_templates_is_seen_and_meant(stack: str, assembled: Asse
 
 def test_scatter_reduce_is_all_reduce_under_another_name(assembled: Assembled) -> None:
     def renamed(name: str) -> str:
+        """Return the outline of a case's template with AllReduce's names in the place of ScatterReduce's, without what depends on names."""
         text = re.sub("scatter(.?)reduce", r"all\1reduce", outline(assembled(name).experiment))
         # Digests cover names; hosts' names end in what their boot script gives.
         return re.sub(r"(?<= )[0-9a-f]{8}\b|(?<=Redis)(Host|Ready|IsReady)\S*", "", text)

@@ -58,14 +58,17 @@ class Machines:
         return str(self.states.start_execution(stateMachineArn=arn, input=json.dumps(EVENT))["executionArn"])
 
     def ended(self, execution: str) -> dict[str, Any]:
+        """Wait until the execution has ended and return its description."""
         eventually(lambda: self._status(execution) != "RUNNING", what="the execution ended", timeout_s=120)
         return dict(self.states.describe_execution(executionArn=execution))
 
     def entered(self, execution: str) -> list[str]:
+        """Return the names of the states that the execution entered, in order."""
         history = self.states.get_execution_history(executionArn=execution, maxResults=1_000)["events"]
         return [event["stateEnteredEventDetails"]["name"] for event in history if "stateEnteredEventDetails" in event]
 
     def _made(self, name: str, definition: dict[str, Any]) -> str:
+        """Create a state machine under this test's name and return its ARN."""
         text = json.dumps(definition)
         made = self.states.create_state_machine(name=f"{name}{self._end}", definition=text, roleArn=ROLE)
         return str(made["stateMachineArn"])

@@ -110,6 +110,7 @@ def test_a_request_under_way_is_answered_before_the_end(tmp_path: Path, monkeypa
     order, asked, ending = list[str](), threading.Event(), threading.Event()
 
     def at_work(*_: Any) -> None:
+        """Work on a request until the endpoint's end has begun, and note the answer."""
         asked.set()
         assert ending.wait(60)
         order.append("answered")

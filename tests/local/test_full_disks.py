@@ -31,6 +31,7 @@ def test_a_full_disk_at_the_end_loses_neither_model_nor_state(tmp_path: Path, mo
     monkeypatch.setattr(tempfile, "tempdir", str(elsewhere))
 
     def full(path: Path, data: bytes) -> None:
+        """Write a file, or raise "no space left on device" for files below the run's folder."""
         if out in path.parents:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
         write(path, data)

@@ -57,11 +57,13 @@ def test_a_broker_that_is_started_again_is_not_lost(tmp_path: Path, monkeypatch:
         def __init__(self, *_: Any, **__: Any) -> None: ...
 
         def stop(self) -> None:
+            """End with status 0 and check that the servers do not count it as lost."""
             self.status = 0
             servers.check(tmp_path / "log")
             done.append("stopped")
 
         def start(self) -> None:
+            """Check that the servers do not count it as lost, and run again."""
             servers.check(tmp_path / "log")
             self.status = None
             done.append("started")

@@ -65,6 +65,7 @@ def test_a_run_shows_no_secret_anywhere(
         return follow(experiment, out, look, **more)
 
     def looked_through(cloud: LocalCloud, name: str | None = None) -> None:
+        """Search the cloud for the secrets before everything in it is destroyed."""
         if name is None:
             places["at its end"] = found(planted, everything(cloud))
         destroy(cloud, name)

@@ -79,6 +79,7 @@ class Run:
     secrets: list[str] = field(default_factory=list)
 
     def there(self) -> list[tuple[str, Listening]]:
+        """Return (kind of process, socket) of each socket at which the run's processes listen now."""
         kinds = {each.pid: each.kind for each in kills.children(self.main.pid)} | {self.main.pid: "command"}
         return [(kinds[each.pid], each) for each in listening(kinds)]
 

@@ -111,6 +111,7 @@ def install(changes: Replacements, account: Account) -> None:
         found = old(self, *rest, **named)
 
         def offered(service: Any) -> Any:
+            """Return the service without the zones in which the account does not offer it."""
             name = service["ServiceName"].rpartition(".")[2]
             zones = [zone for zone in service["AvailabilityZones"] if (zone, name) not in account.not_offered]
             return {**service, "AvailabilityZones": zones}

@@ -105,6 +105,7 @@ def test_inputs_that_are_gone_make_a_stale_attempt_unless_the_output_appeared(ct
     seen = iter([Missing("input"), None])
 
     def body(ctx: Context, event: Event) -> None:
+        """Raise the next error, if it is one."""
         error = next(seen)
         if error:
             raise error
@@ -129,6 +130,7 @@ def test_a_failure_of_one_iteration_is_raised_after_all_have_ended(ctx: Context)
     ended: list[int] = []
 
     def body(ctx: Context, event: Event) -> None:
+        """Fail for worker 1, else note the worker."""
         if event["worker"] == 1:
             raise RuntimeError("worker 1")
         ended.append(event["worker"])

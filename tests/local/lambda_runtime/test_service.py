@@ -448,6 +448,7 @@ def test_closing_waits_for_who_hears_of_an_end(tmp_path: Path, function: Any, mo
     service, through = Lambdas(tmp_path), threading.Event()
 
     def held(environment: Environment) -> None:
+        """Resolve the environment's start as before. If it has ended, first wait until the test is through, a second at most."""
         if not environment.is_alive:
             through.wait(1.0)
         old(environment)

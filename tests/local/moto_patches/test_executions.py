@@ -28,6 +28,7 @@ class Held:
         self.met, self.go = threading.Event(), threading.Event()
 
     def meet(self) -> None:
+        """Set `met` and wait for `go`, HELD_S seconds at most."""
         self.met.set()
         self.go.wait(HELD_S)
 
@@ -71,6 +72,7 @@ def test_status_and_result_are_seen_together(
     held = Held()
 
     def put(execution: Execution, value: Any) -> None:
+        """Set the execution's value after the meeting, unless it is None."""
         if value is not None:
             held.meet()
         execution.__dict__[f"_{name}"] = value

@@ -50,6 +50,7 @@ def machine(cloud: LocalCloud) -> Callable[[dict[str, Any]], str]:
     states = cloud.session().client("stepfunctions")
 
     def make(definition: dict[str, Any]) -> str:
+        """Create a state machine and return its ARN."""
         name = f"machine-{next(_numbers)}"
         arn = states.create_state_machine(name=name, definition=json.dumps(definition), roleArn=ROLE)["stateMachineArn"]
         return str(arn)

@@ -75,6 +75,7 @@ def test_of_two_that_create_an_object_at_once_one_does(cloud: LocalCloud, monkey
     won: list[bytes] = []
 
     def create(body: bytes) -> None:
+        """Create the object if it does not exist, and note the body if that worked."""
         with contextlib.suppress(s3.exceptions.ClientError):
             s3.put_object(Bucket="races", Key="key", Body=body, IfNoneMatch="*")
             won.append(body)

@@ -44,6 +44,7 @@ class Deploy:
         return {each["OutputKey"]: each["OutputValue"] for each in stack.get("Outputs", [])}
 
     def delete(self) -> None:
+        """Delete all stacks, newest first, and check that each is gone."""
         while self._names:
             self._client.delete_stack(StackName=self._names[-1])
             assert self._names.pop() not in [each["StackName"] for each in self._client.describe_stacks()["Stacks"]]
@@ -231,6 +232,7 @@ def test_a_bucket_is_emptied_when_its_stack_goes(
     empty = deletion.empty_bucket
 
     def and_write_again(bucket: str) -> None:
+        """Empty the bucket; if `late`, write an object into it afterwards."""
         empty(bucket)
         if late:
             s3.put_object(Bucket=bucket, Key="late", Body=b"y")

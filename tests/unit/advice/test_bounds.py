@@ -125,6 +125,7 @@ def test_a_first_estimate_simulates_no_kind_that_is_dearer_at_least(monkeypatch:
     simulated, simulate = dict[Candidate, float](), Question.simulated
 
     def note(self: Question, candidate: Candidate) -> tuple[Estimate, Outcome | None]:
+        """Simulate the candidate and note its dollars."""
         found = simulate(self, candidate)
         simulated[candidate] = found[0].usd
         return found

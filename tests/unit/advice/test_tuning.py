@@ -165,6 +165,7 @@ def test_a_large_models_step_is_measured_with_few_samples_and_says_so(monkeypatc
     timed = list[int]()
 
     def count(learner: Learner, batch: Batch, round: int) -> float:
+        """Compute a gradient, note the number of samples, and return 1 second."""
         timed.append(batch.samples)
         learner.compute_gradient(batch, epoch=1, round=round, worker=0, minibatch=0)
         return 1.0

@@ -39,6 +39,7 @@ class Bucket:
         return self.vector
 
     def gradients(self) -> list[Tensor]:
+        """Return the vector's parts in the shapes of SHAPES."""
         parts = self.vector.split([torch.Size(shape).numel() for shape in SHAPES])
         return [part.view(shape) for part, shape in zip(parts, SHAPES, strict=True)]
 

@@ -36,6 +36,7 @@ class Session:
         return SimpleNamespace(get_paginator=lambda name: SimpleNamespace(paginate=getattr(self, f"_{name}")))
 
     def _describe_log_groups(self, logGroupNamePrefix: str) -> Any:
+        """Return a page for each of the two log groups whose name begins with the prefix."""
         names = ["/aws/lambda/crossover-spirt-collect", "/aws/lambda/crossover-spirt-compute-gradients"]
         return [{"logGroups": [{"logGroupName": name}]} for name in names if name.startswith(logGroupNamePrefix)]
 

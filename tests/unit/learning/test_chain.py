@@ -89,6 +89,7 @@ def kept(module: nn.Module, values: Tensor) -> int:
     found: dict[int, int] = {}
 
     def pack(tensor: Tensor) -> Tensor:
+        """Note the bytes of a tensor that is kept, unless it is one of the module's own, and return it."""
         if tensor.data_ptr() not in own:
             found[tensor.data_ptr()] = tensor.numel() * tensor.element_size()
         return tensor.detach()  # itself would be a cycle that nobody collects

@@ -265,11 +265,13 @@ def test_the_slot_is_held_around_computing_alone() -> None:
 
     @contextmanager
     def slot() -> Iterator[None]:
+        """Note that a slot is taken and returned."""
         told.append("taken")
         yield
         told.append("returned")
 
     def batches() -> Iterator[Batch]:
+        """Yield two minibatches and note each fetch."""
         for seed in (1, 2):
             told.append("fetch")
             yield batch(seed=seed)

@@ -211,6 +211,7 @@ def test_the_trial_of_a_slow_model_takes_fewer_samples_and_of_a_large_one_fewer_
     now, seen, compute = [0.0], list[int](), learner.compute_gradient
 
     def slow(batch: Batch, **where: int) -> float:
+        """Compute the minibatch, note its size, and let `sample_s` pass for each sample."""
         now[0] += sample_s * batch.samples
         seen.append(batch.samples)
         return compute(batch, **where)

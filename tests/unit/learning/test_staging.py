@@ -131,6 +131,7 @@ def test_local_steps_go_on_beyond_an_epoch_by_whole_ones_within_the_run() -> Non
 
 def test_steps_end_in_the_last_epoch() -> None:
     def asked(steps: int, every: Any) -> int:
+        """Return the number of minibatches in the plan of 160 samples, for these steps and this exchange."""
         training = Training(batch_size=10, epochs=2, steps=steps)
         experiment = Experiment(name="x", architecture="spirt", training=training, exchange=Exchange(every=every))
         return plan_staging(experiment, 160).minibatches

@@ -106,6 +106,7 @@ def test_what_they_would_take_on_aws_stands_beside_and_is_judged_by_paired_draws
     sessions = [1.0 + n / 20 for n in range(20)]
 
     def simulated(results: object) -> list[OnAws | None]:
+        """Return the seconds and dollars on AWS of two runs: one slower, and one with a problem."""
         close = tuple((0.9 if n < 2 else 1.5) * each for n, each in enumerate(sessions))
         slow = OnAws(seconds=tuple(1.1 * each for each in sessions), usd=close, words="of a test")
         return [slow, OnAws(seconds=tuple(sessions), usd=tuple(sessions), words="of a test", problems=("too [large]",))]
@@ -154,6 +155,7 @@ def slowed(run: RunFolder, factor: float) -> RunFolder:
 
 def test_goals_are_named_by_hand_or_the_target_of_all(save: Save) -> None:
     def with_target(run: RunFolder, target: float | None) -> RunFolder:
+        """Return the run with this target in its settings."""
         experiment = run.result["experiment"]
         training = experiment["training"] | {"target": target}
         return changed(run, experiment=experiment | {"training": training})

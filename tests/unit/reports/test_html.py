@@ -43,18 +43,22 @@ class Outline(HTMLParser):
             self.open.append(tag)
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Note the tag and its links; the element is closed at once."""
         self.tags.add(tag)
         self.links += [value or "" for name, value in attrs if name in ("href", "src", "xlink:href")]
 
     def handle_endtag(self, tag: str) -> None:
+        """Close the innermost element; fail if it is another one."""
         assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
+        """Note the text unless it is a style sheet."""
         if self.open[-1:] != ["style"]:
             self.words.append(data)
 
     @property
     def text(self) -> str:
+        """Return the page's text with plain single spaces."""
         return re.sub(r"\s+", " ", " ".join(self.words)).replace(display.GAP, " ")
 
 

@@ -32,6 +32,7 @@ class Ending:
         self.stopped = 0
 
     def has_ended(self) -> bool:
+        """Raise the next error, or return True if none is left."""
         if self._errors:
             raise self._errors.pop(0)
         return True
@@ -255,6 +256,8 @@ def test_whoever_follows_a_run_looks_four_times_a_second(prepared: PreparedRun) 
     clock, looks = Passing(), list[float]()
 
     class Lasting(Ending):
+        """An execution that ends after a minute of the clock and notes the time of each poll."""
+
         def has_ended(self) -> bool:
             looks.append(clock.now_s)
             return clock.now_s >= 60.0

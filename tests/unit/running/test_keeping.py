@@ -94,6 +94,7 @@ def test_a_database_s_older_state_stays_until_the_newer_one_is_whole(
         store.put(key, b"older")
 
     def copy(*given: Any, **named: Any) -> set[str]:
+        """Store the newer state as if it had been copied from the database, and return the older state's keys."""
         for key in newer:
             given[2].put(key, b"newer")
         return set(older)

@@ -50,6 +50,7 @@ class Lambda:
     invoked: int = 0
 
     def client(self, service: str, config: Any = None) -> "Client":
+        """Return a client with the retries that `config` asks for, five by default."""
         return Client(self, tries=config.retries["total_max_attempts"] if config else 5)
 
 
@@ -68,6 +69,7 @@ class Client:
             raise ClientError({"Error": {"Code": "TooManyRequestsException", "Message": "Rate exceeded"}}, operation)
 
     def get_function_configuration(self, FunctionName: str) -> dict[str, Any]:
+        """Return the function's present settings."""
         self._asked("GetFunctionConfiguration")
         return {**self.of.now, "LastUpdateStatus": "Successful"}
 
@@ -81,6 +83,7 @@ class Client:
         self.of.sizes.append(MemorySize)
 
     def invoke(self, FunctionName: str, Payload: bytes) -> dict[str, Any]:
+        """Return the payload as the function's answer, with the error if the service has one."""
         self.of.invoked += 1
         failed = {"FunctionError": self.of.error} if self.of.error else {}
         return {"Payload": io.BytesIO(Payload), "ResponseMetadata": {"RequestId": f"r{self.of.invoked}"}, **failed}

@@ -63,10 +63,12 @@ class Session:
         return self
 
     def get_paginator(self, name: str) -> Any:
+        """Return a paginator of one page with the experiment's parameters."""
         listed = [{"Name": f"/crossover/crossover/spirt/{key}", "Value": value} for key, value in self.facts.items()]
         return SimpleNamespace(paginate=lambda **arguments: [{"Parameters": listed}])
 
     def list_executions(self, **arguments: Any) -> Any:
+        """Return the running executions."""
         assert arguments["statusFilter"] == "RUNNING"
         return {"executions": [{"name": name, "executionArn": f"arn:{name}"} for name in self.names]}
 
@@ -74,6 +76,7 @@ class Session:
         return {"AutoScalingGroups": [{"DesiredCapacity": self.desired}]}
 
     def get_object(self, **arguments: Any) -> Any:
+        """Return the document of the fleet's current run. Raises NoSuchKey if the fleet's capacity is 1, for instances without a run."""
         if self.desired == 1:
             raise self.exceptions.NoSuchKey
         return {"Body": SimpleNamespace(read=lambda: json.dumps({"run": RUN, "members": 4}).encode())}

@@ -21,11 +21,13 @@ class Race:
     """A store in which attempt 0 has saved a checkpoint, of which attempt 1 takes over a copy."""
 
     def __init__(self) -> None:
+        """Begin attempt 0 and store its checkpoint."""
         self.objects = MemoryObjectStore(Traffic())
         progress.begin_attempt(self._ctx(BEFORE))
         self.objects.put(BEFORE.checkpoint(0, 5), b"state")
 
     def _ctx(self, keys: Keys) -> Any:
+        """Return the context of the attempt with these keys."""
         return SimpleNamespace(run="r", objects=self.objects, keys=keys)
 
     def concludes(self) -> None:
@@ -52,9 +54,11 @@ class Race:
             progress.mark_taken_over(ctx, before)
 
     def own(self) -> list[str]:
+        """Return the keys of attempt 1's own checkpoints."""
         return self.objects.list(OWN.own_checkpoints)
 
     def finished(self) -> bool:
+        """Return True if attempt 1 is marked as finished."""
         return self.objects.exists(OWN.finished_marker)
 
 

@@ -31,12 +31,15 @@ class Peer:
         self.bodies, self.round = ContributionMessages(experiment), round
 
     def contribution(self, gradient: torch.Tensor) -> Contribution:
+        """Return the contribution of a gradient, compressed if the peer has a codec."""
         return Contribution(gradient) if self.codec is None else self.codec.begin(gradient, round=self.round)
 
     def body(self, gradient: torch.Tensor) -> bytes:
+        """Return the message with the contribution of a gradient, for 7 samples."""
         return b"".join(bytes(part) for part in self.bodies.encode(self.contribution(gradient), samples=7))
 
     def read(self, body: bytes, *, like: torch.Tensor, samples: int = 7) -> torch.Tensor:
+        """Return the vector in another peer's message. `like`: this peer's own gradient of the round."""
         return self.bodies.decode(body, own=self.contribution(like), samples=samples, what="x").clone()
 
 

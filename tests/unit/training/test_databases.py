@@ -23,15 +23,18 @@ class Stored:
     """A database with a round's contribution, the optimizer's vector of the next round, and the models of the given rounds."""
 
     def __init__(self, *, models: tuple[int, ...]) -> None:
+        """Store a contribution, the optimizer's vector, and a model of each of these rounds."""
         self.objects, self.tensors = MemoryObjectStore(Traffic()), MemoryTensorStore(Traffic())
         for key in (CONTRIBUTION, VELOCITY, *(KEYS.model(round, HOLDER) for round in models)):
             self.tensors.create(key, Vector(VectorKind.MODEL, memoryview(bytearray(4)).cast("f")))
 
     def settle(self) -> None:
+        """Roll the database back if the round is over."""
         ctx: Any = SimpleNamespace(run="r", keys=KEYS, objects=self.objects, tensors=[self.tensors])
         databases.roll_back_if_round_over(ctx, ROUND, HOLDER, CONTRIBUTION, following=[VELOCITY])
 
     def left(self) -> set[str]:
+        """Return which of the contribution and the optimizer's vector still exist."""
         return {key for key in (CONTRIBUTION, VELOCITY) if self.tensors.exists(key)}
 
 

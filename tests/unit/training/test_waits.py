@@ -140,6 +140,7 @@ def there_at(passing: Passing, seconds: float) -> Callable[[], str]:
     """Return a look that finds the object from this second on, and raises Missing before."""
 
     def look() -> str:
+        """Return the object, or raise Missing before its second."""
         if passing.now_s < seconds:
             raise Missing("k")
         return "found"
@@ -195,6 +196,7 @@ def test_an_outage_is_waited_out_for_a_minute(passing: Passing) -> None:
     """Twenty seconds are survived; after a minute the store's own words are passed on."""
 
     def call(back_s: float) -> str:
+        """Raise Unavailable until the clock shows `back_s`."""
         if passing.now_s < back_s:
             raise Unavailable("connection refused")
         return "done"

@@ -37,6 +37,7 @@ class Answer(BaseHTTPRequestHandler):
     server: Metadata
 
     def do_PUT(self) -> None:
+        """Answer with the token, or 400 without the header of its time to live."""
         asked = self.path == "/latest/api/token" and self.headers["X-aws-ec2-metadata-token-ttl-seconds"]
         self._say(200 if asked else 400, b"secret")
 

@@ -30,6 +30,7 @@ class Forgetful(MemoryObjectStore):
     losing, refusing = "", ""
 
     def create(self, key: str, data: Any) -> bytes:
+        """Create the object; raise Unavailable once afterwards if `losing` is "create"."""
         winner = super().create(key, data)
         self._lose("create")
         return winner
@@ -42,6 +43,7 @@ class Forgetful(MemoryObjectStore):
         super().put(key, data)
 
     def _lose(self, operation: str) -> None:
+        """Raise Unavailable if the operation is the one that loses its answer, once."""
         if self.losing == operation:
             self.losing = ""
             raise Unavailable("the answer was lost")
@@ -90,6 +92,7 @@ def test_a_program_that_its_service_starts_again_has_its_rank_back_at_once(store
     ranks = []
 
     def killed(membership: Membership) -> None:
+        """Note rank and attempt, report progress, and die."""
         ranks.append((membership.rank, membership.attempt))
         membership.report_progress()
         raise Killed
