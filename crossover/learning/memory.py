@@ -38,14 +38,12 @@ def release_freed_memory() -> bool:
 
 
 def find_free_bytes() -> float:
-    """Return how many bytes of memory the machine has available, from /proc/meminfo; infinity if there is no such file, and 2^50 if the
-    file lacks the value.
-    """
+    """Return how many bytes new programs can use without swapping, from /proc/meminfo; infinity if the platform does not report it."""
     try:
         lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return inf
-    return 1_024.0 * next((int(line.split()[1]) for line in lines if line.startswith("MemAvailable")), 1 << 40)
+    return 1_024.0 * next((int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")), inf)
 
 
 def check_room_for_gradient(model: str, elements: int) -> None:

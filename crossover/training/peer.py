@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from crossover import runtime
@@ -15,6 +14,7 @@ from crossover.algorithms.outer import compute_delta, take_outer_step
 from crossover.algorithms.updates import step
 from crossover.errors import ConfigError, Corrupt, CrossoverError, Missing, Refused, StaleAttempt
 from crossover.experiment import Experiment
+from crossover.learning.memory import find_free_bytes
 from crossover.runtime import Pauses, PeriodicTimer
 from crossover.stores.clients import Event
 from crossover.stores.encoding import Vector, VectorKind, build_header, decode, exchanged_kind
@@ -712,23 +712,16 @@ def check_memory(ctx: Context) -> None:
         BASE_VECTORS + LOCAL_STEP_VECTORS * (asked.what != "gradients") + CODEC_VECTORS * (asked.compression != "none")
     )
     need_mb = count * 4 * (ctx.facts.parameters + ctx.facts.buffers) / 2**20
-    free_mb = available_mb()
-    if free_mb is not None and need_mb > free_mb:
-        training, kind = ctx.experiment.training, ctx.experiment.p2p.instance_type
+    free_mb = find_free_bytes() / 2**20
+    if need_mb > free_mb:
+        program = architecture_of(ctx.experiment).program
+        assert program is not None, "peers are programs"
+        machine = program.instances(ctx.experiment)
         raise ConfigError(
-            f"training.model: {training.model} has {ctx.facts.parameters:,} parameters; a peer holds {count} such vectors, "
-            f"{need_mb:,.0f} MB, and {free_mb:,.0f} MB are free here; use a larger p2p.instance_type than {kind}, or a smaller model"
+            f"training.model: {ctx.experiment.training.model} has {ctx.facts.parameters:,} parameters; a peer holds {count} such vectors, "
+            f"{need_mb:,.0f} MB, and {free_mb:,.0f} MB are free here; use a larger {machine.setting} than {machine.instance_type}, or a "
+            "smaller model"
         )
-
-
-def available_mb() -> float | None:
-    """Return the memory, in MB, that new programs can use without swapping; None if the platform does not report it."""
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return None
-    found = next((line for line in lines if line.startswith("MemAvailable:")), None)
-    return int(found.split()[1]) / 1024 if found else None
 
 
 def _has_decision(ctx: Context, epoch: int) -> bool:

@@ -219,7 +219,7 @@ def test_a_function_killed_between_two_parts_stores_the_others_when_it_is_tried_
 
 
 def test_too_little_memory_is_said_before_anything_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("crossover.training.peer.available_mb", lambda: 0.1)
+    monkeypatch.setattr("crossover.training.peer.find_free_bytes", lambda: 100_000.0)
     fleet = Fleet(Job(small("p2p_instance", workers=1)))
     with pytest.raises(
         Exception, match=r"training.model: small_cnn has [\d,]+ parameters; a peer holds 8 such vectors"

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from dataclasses import replace
+from math import inf
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,9 +17,9 @@ PARAMETERS = 128_807_306  # VGG-11 for ten classes
 EXPERIMENT = Experiment(name="vgg", architecture="p2p_instance", training=Training(model="vgg11", batch_size=1))
 
 
-def check(free_mb: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check the memory of a peer on a t2.medium as if it had `free_mb` available, None if that is not known."""
-    monkeypatch.setattr(peer, "available_mb", lambda: free_mb)
+def check(free_mb: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check the memory of a peer on a t2.medium as if it had `free_mb` available, infinite if that is not known."""
+    monkeypatch.setattr(peer, "find_free_bytes", lambda: free_mb * 2**20)
     facts = SimpleNamespace(parameters=PARAMETERS, buffers=0)
     ctx: Any = SimpleNamespace(
         facts=facts, experiment=replace(EXPERIMENT, p2p=replace(EXPERIMENT.p2p, instance_type="t2.medium"))
@@ -35,10 +36,17 @@ def test_too_little_for_vgg11_is_said_with_its_figures(monkeypatch: pytest.Monke
     assert "a larger p2p.instance_type than t2.medium" in said
 
 
-@pytest.mark.parametrize("free_mb", [3_932.0, None])
-def test_enough_or_unknown_memory_is_no_reason_to_refuse(
-    free_mb: float | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_setting_is_that_of_the_architecture(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peer, "find_free_bytes", lambda: 0.0)
+    ctx: Any = SimpleNamespace(
+        facts=SimpleNamespace(parameters=PARAMETERS, buffers=0), experiment=replace(EXPERIMENT, architecture="gpu")
+    )
+    with pytest.raises(ConfigError, match=r"use a larger gpu\.instance_type than g4dn\.xlarge, or a smaller model"):
+        peer.check_memory(ctx)
+
+
+@pytest.mark.parametrize("free_mb", [3_932.0, inf])
+def test_enough_or_unknown_memory_is_no_reason_to_refuse(free_mb: float, monkeypatch: pytest.MonkeyPatch) -> None:
     check(free_mb, monkeypatch)
 
 
