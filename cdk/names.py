@@ -13,8 +13,8 @@ def stack_name(project: str, part: str) -> str:
 
 
 def resource_name(scope: IConstruct, part: str) -> str:
-    """Return the full name of a function, state machine or host: the name of the stack that `scope` is in, then `part`. Raises ConfigError
-    if it is too long for AWS.
+    """Return the full name of a resource: the name of the stack that `scope` is in, a hyphen, and `part` with hyphens for underscores.
+    Raises ConfigError if it is longer than AWS allows for a function.
     """
     name = f"{Stack.of(scope).stack_name}-{part.replace('_', '-')}"
     if len(name) > FUNCTION_NAME_LIMIT:

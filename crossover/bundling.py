@@ -140,8 +140,8 @@ def _describe_oddities(found: Dependencies) -> list[str]:
 
 
 def _explain_unavailable(wanted: OutsideImport) -> str | None:
-    """Return why deployed functions cannot import the package of `wanted`, mostly with a remedy, as a clause for an error that begins
-    `imports PACKAGE, which functions have not`; None if they can.
+    """Return why deployed functions cannot import the package of `wanted`, mostly with a remedy, as a clause that begins `imports PACKAGE`;
+    None if they can.
     """
     top = wanted.module.split(".")[0]
     if top in COMPUTING or top in FIRST_PARTY or top in sys.stdlib_module_names:

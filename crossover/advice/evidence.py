@@ -138,7 +138,9 @@ def settings_with_target(base: Experiment, runs: Sequence[EvidenceRun]) -> list[
 
 def _updates_key(made: Experiment) -> tuple[Any, ...]:
     """Return a key that is equal for experiments that make the same updates to a model: the same training settings, samples per update,
-    exchange and data. `made`: experiment of a recorded run.
+    exchange and data. Threads, target, the data's directory and `data.limit` do not count. The architecture counts if its updates do not
+    equal the reference's; workers and batch size count unless exact, uncompressed gradients are exchanged. `made`: experiment of a
+    recorded run.
     """
     resolved = load(made.architecture).resolve(made)
     training = replace(made.training, threads=1, batch_size=1, target=None)

@@ -426,7 +426,8 @@ def add_seal(head: str, body: str) -> str:
 
 def is_as_written(path: Path, digest: str = "") -> bool:
     """Return whether nobody has edited the file since advice wrote it: it still has the digest that one of its lines contains, or the
-    SHA-256 `digest`, which earlier versions kept in advice.json.
+    SHA-256 `digest`, which earlier versions kept in advice.json. A file without a digest counts as edited. Raises OSError if the file
+    cannot be read.
     """
     text = path.read_bytes()
     if digest and hashlib.sha256(text).hexdigest() == digest:

@@ -166,8 +166,9 @@ class TwoExchanges:
         return Contribution(self._powersgd.build_first(gradient))
 
     def proceed(self, mean: Tensor) -> Contribution | Tensor:
-        """Return the second contribution, the factors Q, at the first call after `begin`; the round's result, (P + B,), at the
-        second. `mean`: the workers' mean of the contributions before.
+        """Return the second contribution, the factors Q, at the first call after `begin`. At the second, update the factors Q and the
+        residual, and return the round's gradient, in memory that the next round overwrites. `mean`: the workers' mean of the
+        contributions before.
         """
         if self._first:
             self._first = False

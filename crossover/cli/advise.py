@@ -566,8 +566,9 @@ def _tune_memory(
     """Print the cheapest memory size: of the most expensive function, measured on AWS, if `on` is given; otherwise of all functions, by
     simulation.
 
-    `budget_usd`: most dollars that measuring may cost; `others`: {option: value} of options that do not apply here; `asks`: command that
-    the error message repeats if the stack belongs to another owner. Raises ConfigError if one of `others` has a value.
+    Measuring invokes functions and changes their memory size meanwhile. `budget_usd`: most dollars that it may cost, required then (or
+    UserError is raised); `others`: {option: value} of options that do not apply here; `asks`: command that the error message repeats if the
+    stack belongs to another owner, "" to skip that check. Raises ConfigError if one of `others` has a value.
     """
     if told := [name for name, value in others.items() if value is not None]:
         raise ConfigError(

@@ -175,8 +175,9 @@ class Objective:
         return ""
 
     def _loss(self, outputs: Tensor, labels: Tensor, *, smoothing: float) -> tuple[Tensor, int]:
-        """Return (mean loss as a scalar tensor, number of labels it counts). `smoothing`: label smoothing of cross entropy. Raises
-        OwnCodeError if a user's loss does not return a tensor that can be differentiated.
+        """Return (mean loss as a scalar tensor, number of labels it counts); the number may be 0, and the loss is then 0 for cross
+        entropy. `smoothing`: label smoothing of cross entropy. Raises OwnCodeError if a user's loss fails, returns no tensor, or, while
+        gradients are recorded, one that cannot be differentiated.
         """
         name = self._training.loss
         if name == "cross_entropy":
@@ -427,8 +428,9 @@ class Learner:
         affine: Affine,
         slot: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
-        """Build the experiment's model, without initial weights, and make torch's operations deterministic in the whole process.
-        Raises ConfigError for fp16, and if the machine lacks memory for the model's gradient.
+        """Build the experiment's model, and make torch's operations deterministic in the whole process. A built-in model is built
+        without weights, a user's by its factory, with weights drawn from the seed; `initial_model` gives it those to start from.
+        Raises ConfigError for fp16, and if the machine lacks memory for the model's gradient; also the errors of the user's factory.
 
         `classes`: number of classes, None if labels are numbers. `input_shape`: shape of one input. `affine`: how inputs and labels
         are scaled, from the data's manifest. `slot`: see the class.

@@ -409,9 +409,11 @@ def _choose_label(
 
 
 def find_column(path: Path, reading: Reading, asked: str | int, field: str) -> int:
-    """Return the number, from 0, of the column that `asked` names: by its name, or by its number from 1.
+    """Return the number, from 0, of the column that `asked` names: by its name if the file has a header, or else by its number from 1,
+    also as text.
 
-    `path`: file, and `field`: name of the YAML field, both for errors. Raises DataError if no column or more than one matches.
+    `path`: file, and `field`: name of the YAML field, both for errors. Raises DataError if no column or more than one matches, or if an
+    integer counts one column and names another.
     """
     same = [each for each, name in enumerate(reading.names) if name == str(asked).strip()] if reading.header else []
     width = len(reading.names)

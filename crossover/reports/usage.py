@@ -281,10 +281,11 @@ def state_transitions(
     architecture: Architecture, records: Iterable[Mapping[str, Any]], *, workers: int, epochs: int
 ) -> int:
     """Return the number of states that all state machines of a run entered, retries included, which AWS bills. `records`: all records of
-    the run, from which the number of turns of each loop follows; `workers`, `epochs`: number of workers and of decided epochs. States are
-    counted as `crossover/workflow/state_machines.py` lays the workflow out.
+    the run, from which the number of turns of each loop follows; each one of a function that did not end well is a retry. `workers`,
+    `epochs`: number of workers and of decided epochs. States are counted as `crossover/workflow/state_machines.py` lays the workflow out;
+    those of an unfinished run that are still to come are counted, too.
     """
-    records = list(records)
+    records = [record for record in records if not is_on_instance(record)]  # no state machine starts these
     done = Counter(record["step"] for record in records if record["outcome"] == "ok")
     retried = sum(1 for record in records if record["outcome"] != "ok")
 

@@ -150,8 +150,8 @@ def measure_sizes(
 
 def reduce_to_one_round(experiment: Experiment) -> Experiment:
     """Return the experiment shortened to one round, which ends when the workers first exchange what they learned: with as many samples as
-    the round needs, or, if the workers exchange models, as many epochs as it lasts. `steps`, `target` and progressive image sizes are
-    dropped: full-size images need the most memory.
+    the round needs, at most `data.limit`, and, if the workers exchange models, as many epochs as the round lasts; for that the data set is
+    loaded, whose errors are raised. `steps`, `target` and progressive image sizes are dropped: full-size images need the most memory.
     """
     resolved = architecture_of(experiment).resolve(experiment)
     every = resolved.exchange.every if isinstance(resolved.exchange.every, int) else 1

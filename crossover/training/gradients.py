@@ -100,9 +100,9 @@ def build_update(
 ) -> Update:
     """Return the parameters of an optimizer step, such as its learning rate; the step itself is not taken.
 
-    `round`: round that the step ends; `history`: (validation loss, metric) of the earlier epochs; `minibatch`: None, or for a local step
-    the number of the minibatch in the round that it follows. A local step has the learning rate of a run that exchanges after every
-    minibatch.
+    `round`: round, from 0, that the step ends; `history`: (validation loss, metric) of the earlier epochs; `minibatch`: None, or for a
+    local step the index, from 0 within the round, of the minibatch after which the step is taken. A local step has the learning rate of a
+    run that exchanges after every minibatch.
     """
     training, days = ctx.experiment.training, calendar(ctx.facts)
     if minibatch is None:

@@ -151,8 +151,9 @@ def set_up_attempt(
 
 
 def _only_clear(ctx: Context, before: list[Keys], clear: Callable[[list[Keys]], object]) -> NoReturn:
-    """Call `clear` with the keys of this and all earlier attempts, mark the run as finished, and raise StaleAttempt. `before`: keys of the
-    earlier attempts.
+    """Mark the earlier attempts as taken over, call `clear` with the keys of this attempt and then of `before`, mark the run as finished,
+    and raise StaleAttempt. If a higher attempt has begun, raise StaleAttempt at once, without clearing. `before`: keys of the earlier
+    attempts.
     """
     mark_taken_over(ctx, before)
     clear([ctx.keys, *before])

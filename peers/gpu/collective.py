@@ -49,10 +49,11 @@ class Collective:
         self._store: Any = None
 
     def open(self, replica: Replica) -> None:
-        """Connect to all other members, and start together at the oldest of their newest checkpoints: `replica` is set back to that round
-        if needed.
+        """Connect to all other members, and start together at the oldest of their newest checkpoints: `replica`, which must be at its
+        newest checkpoint, is set back to that round if it is ahead, and its later checkpoints are deleted.
 
-        Members are less than two checkpoints apart, and each keeps two. Raises Unavailable if the group breaks.
+        Members are less than two checkpoints apart, and each keeps two. Raises Unavailable if the group breaks, and the errors of
+        `Meeting.join` and `Replica.restore`.
         """
         try:
             self._meet()

@@ -104,7 +104,9 @@ def _invoke_in_process(changes: Replacements, invoke: InvokeByArn) -> None:
 
     @changes.replaces(lambda_eval_utils, "_invoke_lambda_function")
     def invoke_function(parameters: dict[str, Any], region: str, state_credentials: Any) -> dict[str, Any]:
-        """Invoke a task's function and return the response as Lambda's Invoke API gives it."""
+        """Invoke a task's function in this process, and return a response like that of Lambda's Invoke API, with the payload parsed from
+        JSON. Raises moto's error for a refused invocation. `region` and `state_credentials` are not used.
+        """
         payload = parameters.get("Payload") or b"{}"
         try:
             answer = invoke(parameters["FunctionName"], payload if isinstance(payload, bytes) else payload.encode())

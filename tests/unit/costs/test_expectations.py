@@ -51,3 +51,8 @@ def test_transitions_are_those_of_the_generated_states() -> None:
     assert state_transitions(load("spirt"), records, workers=workers, epochs=epochs) == expected
     failed = [*records, {"step": "update_model", "outcome": "error"}]
     assert state_transitions(load("spirt"), failed, workers=workers, epochs=epochs) == expected + 1
+
+
+def test_a_failed_program_on_an_instance_enters_no_state() -> None:
+    failed = {"step": "train_gpu", "outcome": "error", "worker": 0, "epoch": 1, "instance_type": "g4dn.xlarge"}
+    assert state_transitions(load("gpu"), [failed], workers=1, epochs=1) == 0
