@@ -98,8 +98,8 @@ def test_state_kept_between_rounds_outlives_its_process(architecture: str, role:
 @pytest.mark.slow
 @pytest.mark.parametrize("architecture", architectures())
 def test_no_schedule_of_a_fresh_seed_breaks_a_promise(architecture: str) -> None:
-    """What they find is as old as the code, not the work of whoever runs this: it is told in pytest's summary, with its seed, which
-    `make chaos` takes, and fails only where every call is tried.
+    """Run schedules of seeds drawn anew at each run. A finding is as old as the code, so it is only a warning in pytest's summary, with its
+    seed for `make chaos`; it is a failure if every call is tried.
     """
     seeds = random.SystemRandom().sample(range(10**6, 10**9), FRESH)
     broken = {seed: trial.findings for seed in seeds if (trial := trials(architecture).of(seed)).findings}

@@ -84,8 +84,8 @@ def test_other_limits_change_no_promise(name: str) -> None:
 
 
 def test_an_invocation_that_leaves_as_soon_as_it_waits_asks_first_whether_its_round_is_over() -> None:
-    """A second delivery stands still before it stores its chunk. Its twin deletes the round's keys meanwhile, and nobody follows the second
-    one who would delete what it then stores.
+    """A second delivery is frozen before it stores its chunk. Meanwhile the first one deletes the round's keys, and no later invocation
+    would delete what the second one then stores.
     """
     short = limit("timeout_s"), limit("minibatch_s"), limit("minibatches")
     again = Fault(kind="duplicate", role="train 0", request=1, side="after", seconds=0.1)

@@ -288,7 +288,7 @@ def test_a_planted_fault_that_the_world_once_missed_is_found(name: str) -> None:
 
 @pytest.mark.slow
 def test_a_planted_fault_that_changes_nothing_is_told_from_one_that_is_missed() -> None:
-    """Code around a planted fault changes, and the line has no effect any more: nobody can find it then."""
+    """If the code around a planted fault changes, the changed line may have no effect any more, so that nothing can find it."""
     fault = next(each for each in protocol.listed() if each.name == "drawn-6")
     digests = [sys.executable, "-m", "tests.chaos.world", "{config}", "--digests", "--seeds", "0"]
     without_effect = replace(fault.edits[0], new=fault.edits[0].old + "                # nothing\n")

@@ -152,7 +152,7 @@ class Connection:
 
     def _request(self, name: str, arguments: Sequence[Any]) -> Request:
         """Return the command as a request of the virtual world, with its keys and payload size."""
-        bytes_out, keys = 0, arguments[:-1]  # a computation stands behind its keys
+        bytes_out, keys = 0, arguments[:-1]  # the computation follows its keys
         match name:
             case "AI.TENSORSET":
                 bytes_out, keys = arguments[-1].nbytes, arguments[:1]

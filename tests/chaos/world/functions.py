@@ -46,7 +46,7 @@ class Delivery:
     """
 
     delay_s: float = 0.0
-    again_s: tuple[float, ...] = ()  # whose answers nobody waits for
+    again_s: tuple[float, ...] = ()  # further deliveries, for whose answers nobody waits
 
 
 @dataclass
@@ -159,7 +159,7 @@ class VirtualFunctions:
             words = f"RequestId: {request_id} Error: Runtime exited with error: signal: killed"
             raise _failed("Runtime.ExitError", words)
         environment.used_s = kernel.now_s
-        process.freeze(inf)  # between two invocations nothing of it goes on
+        process.freeze(inf)  # between two invocations no task of it runs
         self._idle.setdefault(function.step.name, []).append(environment)
         if task.failure is not None:
             if not isinstance(task.failure, CrossoverError):

@@ -42,7 +42,7 @@ class Process:
         self.at_end: Callable[[], None] = lambda: None  # what the rest of the world sees of its death
         self.frozen_until_s = -inf
         self.tasks: list[Task] = []
-        self.parked: list[Task] = []  # those whose turn came while it was frozen for nobody knows how long
+        self.parked: list[Task] = []  # tasks whose turn came while the process was frozen without a limit
 
     def freeze(self, until_s: float) -> None:
         """Let none of the process's tasks continue before the time `until_s`, or before `thaw`."""
@@ -105,7 +105,7 @@ class Task(greenlet):
         """Run the task to its end, and record its result or failure. An error in a service becomes a WorldFault."""
         try:
             self.result = self._target(*self._args)
-        except BaseException as error:  # whoever waits for the task looks at it; the hub must not fall
+        except BaseException as error:  # kept for whoever waits for the task; the kernel must go on
             self.failure = error
             if isinstance(error, WorldFault):
                 self.kernel.fault = error
@@ -120,7 +120,7 @@ class Task(greenlet):
         if self.over:
             return
         if self:  # it has begun, and waits somewhere
-            self.parent = getcurrent()  # whoever ends it goes on once it is unwound
+            self.parent = getcurrent()  # the caller continues once the task is unwound
             try:
                 self.throw(Killed(self.process.name))
             finally:

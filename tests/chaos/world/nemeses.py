@@ -86,7 +86,7 @@ class Disturbed:
         self._found: dict[int, list[str]] = {}
         self._resumed_s: list[float] = []
         self._moved: list[Moved] = []  # by the request that takes effect now
-        # By role and place: messages that come again behind later ones, and how many of these have come.
+        # By role and place: messages that come again after later ones, and how many of these have come.
         self._to_come: dict[tuple[str, str], list[tuple[Fault, Sequence[Moved], Counter[str]]]] = defaultdict(list)
         self.killed = set[str]()
         self._gone: dict[str, int] = {}  # by role: under which client

@@ -12,7 +12,7 @@ from tests.chaos.world.history import HistoryEntry, digest
 from tests.chaos.world.judged import JudgedRun
 from tests.chaos.world.progress import attempt_of
 
-# What is changed in place, and why nobody is misled by it. All else is written once: a retried or late attempt meets its own work only.
+# Keys whose value may be changed, and why that misleads nobody. All others are written once: a retried or late attempt finds its own work.
 CHANGES = {
     "fleet/[^/]+/current.json": "a pointer: programs follow the run that it names now",
     "runs/[^/]+/heartbeat/.*": "only that it changes is looked at",

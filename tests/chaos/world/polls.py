@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from tests.chaos.world.kernel import Kernel, Signal, Task
 from tests.chaos.world.requests import Request
 
-# What changes nothing that another could see. A message that is taken or given back is none's news: it comes back where it was.
+# Requests that change nothing that another task can see. Taking a message or giving it back counts as none: it returns to its position.
 _READS = frozenset(
     {"HeadObject", "GetObject", "ListObjectsV2", "TENSOR.GET", "AI.TENSORGET", "EXISTS", "PTTL", "PING", "CLIENT"}
 )

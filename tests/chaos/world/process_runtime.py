@@ -31,7 +31,7 @@ _UNANNOUNCED: tuple[tuple[Any, str], ...] = (
     (threading.Condition, "wait"),  # an Event's, a Queue's and a Future's too
     (select, "select"),
 )
-_OTHERS = (__file__, sysconfig.get_path("stdlib"), "site-packages", "<frozen")  # where the code of a step does not lie
+_OTHERS = (__file__, sysconfig.get_path("stdlib"), "site-packages", "<frozen")  # parts of paths that no step's code has
 _watching = False
 
 

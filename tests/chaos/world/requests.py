@@ -23,7 +23,7 @@ class Request:
     server: int = 0  # which one of several of this service
     within_s: float = float("inf")  # how long the client waits for the reply
     conditional: bool = False  # whether it creates a key only if there is none
-    takes_s: float = 0.0  # how long the server takes for the reply behind the effect
+    takes_s: float = 0.0  # how long the server takes for the reply after the effect
 
 
 class LostReply(Exception):

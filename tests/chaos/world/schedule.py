@@ -20,8 +20,8 @@ FaultKind = Literal[
 ]  # fmt: skip
 KINDS: tuple[FaultKind, ...] = get_args(FaultKind)
 Side = Literal["before", "after"]  # of a request's effect
-# What a server says that will answer later, by service, the first one unless a fault names another; "aws" stands for Step Functions and
-# Auto Scaling. S3's CONFLICT answers a conditional write alone; behind InternalError a write may have taken place.
+# Error codes of a server that is unable to answer now, by service; a refusal has the first one unless it names another. "aws": Step
+# Functions and Auto Scaling. CONFLICT only answers conditional writes; after InternalError a write may have taken place.
 CONFLICT = "ConditionalRequestConflict"
 REFUSALS: Mapping[str, tuple[str, ...]] = {
     "s3": ("SlowDown", "InternalError", "ServiceUnavailable", CONFLICT),
@@ -29,10 +29,11 @@ REFUSALS: Mapping[str, tuple[str, ...]] = {
     "rabbitmq": ("basic.nack",),
     "aws": ("ThrottlingException",),
 }
-WRITTEN_ALL_THE_SAME = ("InternalError",)  # codes behind which the effect may have taken place
+WRITTEN_ALL_THE_SAME = ("InternalError",)  # codes after which the write may have taken effect
 
 
-# What is so large that a small run never comes to it, and what it may be instead: code for several parts, pages, spares and long waits.
+# Sizes and times that a small run never reaches, with the values that they may have instead, so that code for several parts, pages, spares
+# and long waits is run.
 LIMITS: Mapping[str, tuple[float, ...]] = {
     "part_bytes": (16, 24),  # of a gradient, that one averaging function takes
     "body_bytes": (8,),  # of a message; a longer one lies in the bucket
@@ -43,7 +44,7 @@ LIMITS: Mapping[str, tuple[float, ...]] = {
     "minibatches": (4, 6),  # of a worker in an epoch
     "checkpoint_every": (1, 3),  # rounds
     "time_to_live_s": (20_000,),  # of a key in a database
-    "exchange_every": (1,),  # minibatches, where there is otherwise one exchange an epoch, and no mailbox is used twice
+    "exchange_every": (1,),  # minibatches; otherwise there is one exchange an epoch, and no mailbox is used twice
     "page_s": (0.3, 2.0),  # what a page of a listing takes, while others write and delete
     "missing_samples": (1, 3),  # of the training data: so many workers have a smaller minibatch
     "epochs": (3, 4),  # at most: training ends after the first without a better loss
@@ -59,30 +60,32 @@ LEARNING_LIMITS = ("missing_samples", "epochs", "own_bits")  # each drawn by its
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """One thing that goes wrong.
+    """One fault of a schedule. Its fields mean, by kind:
 
-    - kill, freeze, slow, lose: strike the `request`-th request of `role`, `side` its effect. A frozen process goes on after `seconds`; a
-      slow one takes `seconds` longer for each request from there on; a lost reply is a broken connection, or silence (`silent`).
+    - kill, freeze, slow, lose: strike the `request`-th request of `role`, before or after its effect (`side`). A frozen process continues
+      after `seconds`; a slow one takes `seconds` longer for each request from then on; a lost reply is a broken connection, or no reply at
+      all (`silent`).
     - message: the `request`-th message that `role` sends reaches the broker `seconds` late, so that others overtake it (`side` before), or
-      comes again then; with `behind`, so long behind the next message but `behind` - 1 that goes to the same queue or exchange.
-    - duplicate: the `request`-th invocation of `role` comes again `seconds` later. Its caller goes on with the second one's answer (`side`
-      before), or has gone on with the first one's.
+      comes a second time after `seconds` (`side` after). With `behind`, these `seconds` count from the `behind`-th of the sender's later
+      messages to the same queue or exchange.
+    - duplicate: the `request`-th invocation of `role` comes again `seconds` later. Its caller waits for the second one's answer (`side`
+      before), or has continued with the first one's.
     - outage: `service`'s server number `server` refuses connections from `at_s` for `seconds`; refusal: it answers `code` of
       REFUSALS, `side` the request's effect.
-    - memory_lost, queues_lost: a database host, the broker, starts again with nothing at `at_s`.
-    - clock: the wall clock of `role` is ahead by `seconds`; of the client, where several follow each other, that of the `request`-th.
+    - memory_lost, queues_lost: database `server`, or the broker, restarts empty at `at_s`.
+    - clock: the wall clock of `role` is ahead by `seconds`; of the client role, only that of the `request`-th client.
     - client_dies at `at_s`; another resumes the run `seconds` later.
     - throttle, starts: from `at_s` for `seconds` no function is invoked, no execution started.
-    - taken: the instance of program `role` is taken at `at_s`; late: it starts `seconds` after the others. Its successor does not: whoever
-      is given up, because it came too late, must not fail every resumption after that too.
-    - limit: `service` names one of LIMITS, which is `seconds` (bytes, keys, instances) in this run.
-    - gone: from the `request`-th request of `role` on, whoever plays it is killed, until the run is resumed.
+    - taken: the instance of program `role` is taken away at `at_s`; late: it starts `seconds` after the others, but its successor does not,
+      because otherwise a program that was given up as late would fail every later resumption too.
+    - limit: `service` names one of LIMITS, which has the value `seconds` (bytes, keys, instances, ...) in this run.
+    - gone: from the `request`-th request of `role` on, each process with this role is killed, until the run is resumed.
     """
 
     kind: FaultKind
     role: str = ""
-    request: int = 0  # from 1; 0 where the fault has a moment
-    behind: int = 0  # how many messages to the same place come first
+    request: int = 0  # from 1; 0 if the fault has a time
+    behind: int = 0  # number of later messages to the same place that come first
     side: Side = "before"
     silent: bool = False
     service: str = ""
@@ -178,7 +181,7 @@ PASSES_S: Mapping[FaultKind, float] = {
     "late": 120.0,
 }  # fmt: skip
 ALWAYS_PASS: tuple[FaultKind, ...] = ("kill", "lose", "taken", "gone", "limit")
-# Of any other kind: what a protocol forgets shows most often where a process ends between two requests.
+# Kills for one fault of any other kind: an omission of a protocol shows most often if a process ends between two requests.
 KILLS_FOR_ONE = 3
 KILLS = 2  # of one role, before its retries may be used up
 

@@ -38,7 +38,7 @@ BOOT_S = 45.0  # of an instance, assumed
 TRANSITION_S, INVOKE_S, REDIS_S = 0.03, 0.015, 0.001
 COLD_S = {False: 0.9, True: 4.5}  # by whether the function has torch
 ASKED = 8  # how often boto3 asks one of AWS's own APIs, as stores/deployed_clients.py has set it
-SILENT_S = 60.0  # how long a client waits for a reply where the request does not say
+SILENT_S = 60.0  # how long a client waits for a reply if the request has no limit
 RESUME_S = 10.0
 CODE: Mapping[str, Any] = {"digest": "", "settings": {}, "files": {}}  # the same wherever it runs, as all of a history
 
@@ -53,7 +53,7 @@ class VirtualCall:
     request: Request
     process: Process
     at_s: float  # when it reached the server
-    outcome: str = ""  # "ok", the name of what the server refused with, or "" where it never got there
+    outcome: str = ""  # "ok", the name of what the server refused with, or "" before the server has seen it
     reply: Any = None
     bytes_in: int = 0
 
