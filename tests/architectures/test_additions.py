@@ -101,7 +101,9 @@ def test_what_is_found_can_be_named_and_nothing_else() -> None:
 def test_stores_carry_a_whole_run(
     channel: Literal["redis", "s3"], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All-reduce through SQLite files: data, gradients, checkpoints and the trained model. The conformance suite holds the stores."""
+    """Run AllReduce through SQLite files: data, gradients, checkpoints and the trained model. The conformance suite checks the stores
+    themselves.
+    """
     monkeypatch.setitem(connecting.OBJECT_STORES, "sqlite", SqliteObjectStore)  # the one line each
     monkeypatch.setitem(connecting.TENSOR_STORES, "sqlite", SqliteTensorStore)
     experiment = replace(small("all_reduce"), storage=Storage(channel=channel))

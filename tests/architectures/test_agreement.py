@@ -84,7 +84,7 @@ def test_who_dies_evaluating_does_so_again(architecture: str, monkeypatch: pytes
 
 @pytest.mark.slow
 def test_who_dies_evaluating_for_good_is_replaced_and_removed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """MLLess: another one evaluates before the supervisor loses its patience, then goes on without the dead."""
+    """In MLLess, another worker evaluates before the supervisor removes the dead one, then the run continues without it."""
     job, dead, clock = Job(experiment("mlless")), list[int](), Hurry(60)
 
     def die(worker: int) -> None:

@@ -53,7 +53,7 @@ def test_the_median_stays_within_a_point_of_the_clean_run(attack: Attack) -> Non
 @pytest.mark.deep
 @pytest.mark.parametrize("attack", [attack for attack in ATTACKS if attack != "non_finite"])
 def test_of_four_the_trimmed_mean_is_the_median(attack: Attack) -> None:
-    """One dropped at each end leaves the middle two: the same bits, so the same accuracy."""
+    """With one value dropped at each end, the middle two are left, so bits and accuracy are equal."""
     assert trained("trimmed_mean", attack, 1) == trained("median", attack, 1)
 
 

@@ -61,7 +61,7 @@ def test_members_meet_again_when_one_is_lost(k: int, undisturbed: bytes, monkeyp
 @pytest.mark.parametrize("moment", ["before", "after"])
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_member_killed_at_any_call_is_replaced(rank: int, moment: str, undisturbed: bytes) -> None:
-    """Its calls from the claim of its rank to the end; how often it looks differs from run to run."""
+    """Kill at each of the member's calls from the claim of its rank to the end. The number of its polls differs from run to run."""
     calls = FailAt()
     with pytest.MonkeyPatch.context() as patch:
         counted = fleet()
@@ -282,7 +282,7 @@ def test_a_member_that_was_overtaken_ends_where_the_next_checkpoint_is_due() -> 
 
 
 def test_a_meeting_to_which_a_member_comes_back_begins_anew() -> None:
-    """Rank 1 comes and dies while rank 2 is still awaited: the others must not connect to what it has left."""
+    """Rank 1 comes and dies while rank 2 is still awaited; the others must not connect to what rank 1 has left."""
     job = Job(gpu(workers=3, exchange="distributed"))
     stores: dict[int, Any] = {}
 

@@ -66,7 +66,7 @@ KEPT = [
 def test_what_was_left_out_outlives_any_invocation(
     architecture: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Invocations that end after a few looks, in the middle of an exchange too: a residual that is lost, or added twice, is another bit."""
+    """Invocations end after a few polls, also in the middle of an exchange. A residual that is lost, or added twice, changes the bits."""
     experiment = compressed(architecture, name)
     for looks in (2, 9):
         job = Job(experiment)

@@ -232,8 +232,8 @@ def test_a_lost_broker_and_the_checkpoint_that_its_messages_came_from_damaged(
 @pytest.mark.slow
 @pytest.mark.parametrize("architecture", claiming("resumes"))
 def test_a_damaged_minibatch_is_named_and_the_rest_stays(architecture: str, tmp_path: Path) -> None:
-    """Staged once, and read by every run of the same data. Steps that wait for the worker that has failed do so for minutes in one process;
-    where a state machine ends them, on its own.
+    """The minibatch was staged once, and every run of the same data reads it. Architectures with their state in a database have one worker
+    here, because in one process others would wait for the failed one for minutes; on AWS the state machine ends them.
     """
     rng, asked = random.Random(architecture), experiment(architecture)
     if load(architecture).state == "database":

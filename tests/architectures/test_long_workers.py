@@ -88,7 +88,7 @@ def test_what_a_variation_of_the_worker_keeps_outlives_its_invocations(monkeypat
     ("architecture", "member"), [*((name, 0) for name in LONG), ("mlless", 2)]
 )  # 2: the supervisor
 def test_progress_renews_the_budget_of_retries(architecture: str, member: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One member dies after each of its checkpoints, twice as often as a step is tried again: that ends no run."""
+    """One member dies after each of its checkpoints, twice as often as a step is retried, and the run still ends well."""
     experiment = small(architecture, epochs=7)
     deaths, save = list[int](), Journal.save
 
@@ -122,8 +122,8 @@ def test_progress_renews_the_budget_of_retries(architecture: str, member: int, m
 
 @pytest.mark.parametrize("architecture", EXCHANGES)
 def test_an_attempt_whose_share_another_did_only_collects(architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two attempts of worker 0 are in round 1. One does its share and dies; the others go on and delete what they sent for it, which the
-    second then waits for in vain.
+    """Two attempts of worker 0 are in round 1. One does its share and dies; the others continue and delete what they sent for it, for which
+    the second would wait in vain.
     """
     model, job, local = trained(long(architecture)).model, Job(long(architecture)), threading.local()
     paused, resume = threading.Event(), threading.Event()
@@ -468,7 +468,7 @@ def test_a_worker_or_master_that_dies_for_good_is_named_and_the_run_can_be_resum
 
 @pytest.mark.parametrize("architecture", EXCHANGES)
 def test_who_leaves_with_an_error_is_not_waited_for(architecture: str) -> None:
-    """The others learn the cause within a second instead of at their time-out."""
+    """The others learn the cause within a second instead of at their timeout."""
     job = Job(long(architecture))
     minibatch = next(key for key in job.clients.object_store.list("data/") if "/train/1/1" in key)
     body = bytearray(job.clients.object_store.get(minibatch))

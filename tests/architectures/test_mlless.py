@@ -196,7 +196,9 @@ def test_deaths_and_short_lives_change_nothing(settings: dict[str, Any], monkeyp
 
 
 def test_nobody_computes_on_more_than_the_slack_allows() -> None:
-    """What a word covers is applied `slack` steps late, never later, and everything by the end of an epoch and before a checkpoint."""
+    """The updates that a word covers are applied `slack` steps late, never later, and all of them by the end of an epoch and before a
+    checkpoint.
+    """
     for slack, rounds_per_epoch, every in itertools.product(range(4), range(1, 7), range(1, 6)):
         steps = 3 * rounds_per_epoch - (slack + every) % rounds_per_epoch
         days, rule = Calendar(rounds_per_epoch, 1, epochs=3, steps=steps), {"slack": slack, "every": every}
@@ -346,7 +348,7 @@ def slow(monkeypatch: pytest.MonkeyPatch, count: Callable[[int], None] = lambda 
 
 @pytest.mark.slow
 def test_past_the_knee_the_slowest_worker_is_sent_home_and_its_residual_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The loss has a knee; the run with scaling in computes less, `min_workers` stay, nothing that was learnt is lost."""
+    """The loss has a knee. The run with scaling in computes less, `min_workers` remain, and no residual is lost."""
     samples = {}
     for scale_in in (False, True):
         job = Job(mlless(epochs=20, every=8, scale_in=scale_in, **SCALING_IN))

@@ -48,7 +48,7 @@ class Received(bytearray):
 @pytest.mark.slow
 @pytest.mark.parametrize("average_in", ["peer", "lambda"])
 def test_many_batches_take_two_vectors_of_memory(average_in: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """235 batches, as VGG-11 had in the paper: beside their sum the peer holds one gradient at a time."""
+    """With 235 batches, as VGG-11 had in the paper, the peer holds one gradient at a time beside their sum."""
     monkeypatch.setattr("crossover.algorithms.schedule.PART_BYTES", 4000)
     experiment = p2p(small("p2p_serverless", workers=1, epochs=1, batch_size=1), average_in=average_in)
     job = Job(replace(experiment, data=replace(experiment.data, limit=240)))
@@ -198,7 +198,7 @@ def test_functions_that_fail_are_tried_again(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_function_killed_between_two_parts_stores_the_others_when_it_is_tried_again(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """That the first part is there says nothing of the second, without which the run could neither end nor be resumed."""
+    """The existence of the first part must not be taken for that of the second, without which the run could neither end nor be resumed."""
     monkeypatch.setattr("crossover.algorithms.schedule.PART_BYTES", 4000)
     job, killed = Job(p2p(small("p2p_serverless", epochs=1, batch_size=6), average_in="lambda")), list[str]()
     store = type(job.clients.object_store)
@@ -271,7 +271,7 @@ def test_a_peer_that_wakes_up_when_all_is_over_leaves_nothing(place: str, monkey
 
 
 def test_troubles_with_a_checkpoint_between_them_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """More of them than a program takes in one place: every round's first message is lost."""
+    """The first message of every round is lost, which is more often than a program retries in one place."""
     arrivals = 0
 
     def hook(moment: str, operation: str) -> None:

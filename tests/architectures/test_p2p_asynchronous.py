@@ -149,7 +149,7 @@ def test_the_statistics_of_other_models_are_left_out(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize(("seen", "waits"), [(7, False), (6, True)])
 def test_peers_that_are_ahead_are_not_waited_for(seen: int, waits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every gradient on show was averaged in an earlier round: those who showed them may be waiting for this peer's."""
+    """Every gradient that is available was averaged in an earlier round; the peers that sent them may be waiting for this peer's."""
 
     class Waited(Exception):
         """Raised instead of a pause: nothing new had come at the first poll."""
@@ -276,7 +276,7 @@ def test_who_took_over_to_clear_away_concludes_with_what_was_trained() -> None:
 
 
 def test_an_overtaken_attempt_declares_nothing() -> None:
-    """The run may be over, and nobody would take the mailboxes back."""
+    """The run may be over, and nobody would delete the mailboxes."""
     job = Job(asynchronous(workers=2))
     store, keys = job.clients.object_store, job.prepared.keys
     with Context(Resources(job.clients), run=job.prepared.run) as ctx:

@@ -127,7 +127,7 @@ def test_a_spot_instance_that_is_taken_away_saves_between_two_checkpoints_and_no
     assert experiment.functions.checkpoint_every == 2
     unbroken = Fleet(Job(experiment)).run(monkeypatch)
     monkeypatch.setattr("crossover.training.fleet.NOTICE_S", 0.0)
-    fleet = Fleet(Job(experiment), members=2)  # the second one takes over
+    fleet = Fleet(Job(experiment), members=2)  # the second program takes over
     rounds: list[int] = []
     update = Replica.advance
 

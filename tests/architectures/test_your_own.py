@@ -42,7 +42,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.slow
 @pytest.mark.parametrize(("where", "name", "architecture"), RUNS if WHOLE else QUICK)
 def test_both_train_where_the_page_says(folder: Path, where: str, name: str, architecture: str) -> None:
-    """Every epoch improves on the untrained model; what claims the reference's bits has them, on a transformer's dropout too."""
+    """Every epoch improves on the untrained model. Architectures that claim the reference's bits have them, also with a transformer's
+    dropout.
+    """
     experiment = validation.load(folder / f"{name}.yaml", [f"architecture={architecture}", "training.epochs=2"])
     here = run_inline if where == "inline" else run_local
     found: RunFolder = here(experiment, folder / "out", lambda progress: None)

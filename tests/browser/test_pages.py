@@ -13,7 +13,7 @@ MOST_SHEETS = {"comparison": 4}
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", PAGES)
 def test_a_page_has_nothing_serious(kind: str, tmp_path: Path) -> None:
-    """No finding of axe-core that is serious, nothing that sticks out, no error, no request, and few sheets of paper."""
+    """Check that axe-core has no serious finding, nothing sticks out, no error and no request occurs, and the page prints on few sheets."""
     wrong, sheets = judged(PAGES[kind](tmp_path), tmp_path)
     assert wrong == []
     assert 1 <= sheets <= MOST_SHEETS.get(kind, 40)

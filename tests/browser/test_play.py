@@ -78,7 +78,9 @@ def rows(points: Sequence[Point], refused: Mapping[str, str], late_s: float) -> 
 
 
 def test_the_sliders_change_table_answer_and_list(found: PlayGrid, tmp_path: Path) -> None:
-    """At each place the table has the simulated figures, the answer its cheapest, the list where another one takes over."""
+    """At each position the table shows the simulated figures, the answer the cheapest architecture, and the list where another one becomes
+    cheapest.
+    """
     *seen, again = moved(breakeven_page.write_sliders(found, tmp_path), tmp_path, *MOVES)
     assert {**again, "drawn": []} == {**seen[-1], "drawn": []}, "the address keeps the sliders' positions"
     assert seen[-1]["hash"] == "#epochs=1&parameters=300000000&workers=16&deadline=10&over=parameters"

@@ -140,7 +140,7 @@ def test_finite_gradients_in_a_row_double_the_scale(device: torch.device, monkey
 
 
 def test_the_scale_moves_as_pytorchs_own_does() -> None:
-    """An overflow halves it, and so many finite steps in a row double it, in whatever order they come."""
+    """An overflow halves the scale, and a number of finite steps in a row doubles it, in any order of the two."""
     theirs = torch.amp.GradScaler("cpu", init_scale=FIRST_SCALE, growth_interval=3)
     mine, weight = LossScale(), torch.nn.Parameter(torch.ones(1))
     optimizer = torch.optim.SGD([weight], lr=0.0)
@@ -166,7 +166,7 @@ def test_the_scale_moves_as_pytorchs_own_does() -> None:
 def test_a_program_trains_as_the_reference_does(
     device: torch.device, monkeypatch: pytest.MonkeyPatch, architecture: str, settings: dict[str, Any]
 ) -> None:
-    """One epoch: later rounds amplify the last bits, as they would on any two machines."""
+    """Only one epoch, because later rounds amplify the last bits, as they would on any two machines."""
     fleet = Fleet(Job(on_gpu(architecture, epochs=1, **settings)))
     made = _count_learners(monkeypatch)
     model = fleet.run(monkeypatch)

@@ -247,7 +247,7 @@ def test_bad_input_is_named_and_stores_nothing(client: Client, command: tuple[ob
 
 
 def test_the_distances_of_krum_are_bounded_and_counted(start: Start) -> None:
-    """They are held beside the tensors, and grow with the square of the inputs however small those are."""
+    """Krum's distances need memory beside the tensors, which grows with the square of the number of inputs, however small those are."""
     client = start().client()
     put(client, "a", floats([1]))
     for inputs, limit in ((1025, 0), (1000, 20_000_000)):

@@ -41,7 +41,7 @@ def inputs(client: Client, names: str = "ab", tag: str = "") -> None:
 
 @pytest.mark.parametrize("command", STORING, ids=lambda command: command[0])
 def test_whatever_is_stored_counts_as_a_change(client: Client, command: tuple[Any, ...]) -> None:
-    """Where neither an AOF nor a replica hears of it, too: else no save falls due."""
+    """The change must be counted even without AOF and replicas, or no save would become due."""
     inputs(client)
     before = changes(client)
     client.execute_command(*command)
@@ -81,7 +81,7 @@ NOTHING: list[Any] = [
 def test_a_command_that_stores_nothing_notifies_nobody(
     server: Server, client: Client, command: tuple[Any, ...]
 ) -> None:
-    """Neither a transaction that watches the key nor a client that keeps a copy of it."""
+    """Neither a transaction that watches the key nor a client with a cached copy of it may be notified."""
     inputs(client, "a")
     put(client, "out", floats([1]))
     client.set("text", "x")

@@ -77,7 +77,7 @@ def test_a_long_tensor_is_stored_beside_the_server(server: Server, client: Clien
 
 
 def test_a_long_tensor_is_looked_through_beside_the_server(server: Server, client: Client) -> None:
-    """Every byte of a BOOL must be 0 or 1."""
+    """A thread of the module checks that every byte of a BOOL is 0 or 1."""
     words = ("AI.TENSORSET", "t", "BOOL", LONG_COPY, "BLOB", bytes(LONG_COPY - 1) + b"\2")
     with queued(server, *words) as waiting:
         (refusal,) = replies(waiting, 1)
@@ -139,7 +139,7 @@ def test_zeros_are_asked_of_maxmemory(start: Start) -> None:
 
 
 def test_zeros_are_not_written(server: Server, client: Client) -> None:
-    """The kernel gives pages of zeros when they are first wanted: 512 MB of them take none."""
+    """The kernel provides pages of zeros at their first use, so 512 MB of zeros take no memory."""
 
     def resident_kb() -> int:
         """Return the server's resident memory in KiB."""

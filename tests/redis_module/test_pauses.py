@@ -113,7 +113,7 @@ def test_a_job_that_ends_in_a_pause_is_stored_after_it(pair: tuple[Server, Serve
 
 
 def test_a_job_that_ends_just_before_a_pause_is_refused(pair: tuple[Server, Server]) -> None:
-    """During a long script the server looks at its connections: the job is handed back then, and answered after the pause's begin."""
+    """During a long script the server handles its connections, so the job is returned then, and answered after the pause has begun."""
     master, replica = pair
     client = master.client()
     client.config_set("busy-reply-threshold", 1)
@@ -190,7 +190,7 @@ def test_a_job_that_ends_before_a_shutdown_is_not_stored(pair: tuple[Server, Ser
 
 
 def test_an_end_that_the_server_refuses_ends_no_thread(start: Start) -> None:
-    """A server whose first AOF is still being written does not end at a SIGTERM, which it says in its log alone."""
+    """A server whose first AOF is still being written refuses to end at a SIGTERM, and says so only in its log."""
     server = start(config={"rdb-key-save-delay": "1000000000"})
     client = server.client()
     put(client, "a", floats([1, 2]))
@@ -290,7 +290,7 @@ def shutdown(pair: Pair) -> None:
 def test_jobs_beside_pauses_failovers_and_shutdowns_lose_no_acknowledged_result(
     pair: tuple[Server, Server], event: Callable[[Pair], None]
 ) -> None:
-    """It happens again and again while the replica is behind: an acknowledged job is in the master, its replica and the file."""
+    """Repeat the event while the replica lags: the result of each acknowledged job is in the master, its replica and the file."""
     servers = Pair(*pair)
     names, done, over = [f"out:{k}" for k in range(4)], Counter[str](), threading.Event()
     with ThreadPoolExecutor(len(names)) as pool:

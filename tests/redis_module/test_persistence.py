@@ -96,7 +96,7 @@ def test_kill_9_keeps_what_was_acknowledged(start: Start) -> None:
 
 
 def test_both_outputs_of_a_step_travel_in_one_transaction(start: Start) -> None:
-    """Cut the AOF anywhere inside it and neither output exists."""
+    """If the AOF is cut anywhere inside the transaction, neither output exists."""
     server = start(config={**ALWAYS, "aof-load-truncated": "yes"})
     client = server.client()
     put(client, "p", floats([1, 2]))
@@ -173,7 +173,7 @@ def type_id(name: str, encoding: int) -> bytes:
 
 @pytest.mark.parametrize(("name", "encoding"), [("xo-script", 2), ("xo-models", 1)])
 def test_a_file_with_scripts_or_models_is_refused_in_words(start: Start, name: str, encoding: int) -> None:
-    """Values of types that this module once had in a second build."""
+    """The file has values of types that a second build of this module once had."""
     server = start()
     put(server.client(), "t", floats([1]))
     server.client().save()

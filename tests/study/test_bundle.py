@@ -51,7 +51,7 @@ def files(bundle: Path, last: str) -> dict[str, bytes]:
 
 
 def test_a_bundle_makes_the_tables_again_bit_by_bit(bundled: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """In a process that knows nothing of the study, from the archive alone."""
+    """Make them from the archive alone, in a process that knows nothing of the study."""
     assert status("reproduce", str(bundled)) == 0
     said = capsys.readouterr().out
     cells = json.loads((bundled.parent / "cells.json").read_text())
@@ -61,7 +61,9 @@ def test_a_bundle_makes_the_tables_again_bit_by_bit(bundled: Path, capsys: pytes
 def test_a_study_run_again_from_its_bundle_has_equal_accuracies(
     bundled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Accuracies are the same bits; seconds and dollars are new draws, which may lie anywhere. Going on with it is asked for by name."""
+    """Accuracies have equal bits; seconds and dollars are new draws, which may be anything. A reproduction is continued only
+    with --resume.
+    """
     again, out = ["reproduce", str(bundled), "--run"], ["--out", str(tmp_path / "again")]
     assert status(*again, *out) in (0, 1)
     said = capsys.readouterr().out
@@ -87,7 +89,7 @@ def test_a_study_run_again_from_its_bundle_has_equal_accuracies(
 def test_nothing_is_run_again_that_proves_nothing_or_spends_unasked(
     options: list[str], words: str, bundled: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In the original's own folder."""
+    """Check refusals of --run in the folder of the original study."""
     assert status("reproduce", str(bundled), "--out", str(bundled.parent), *options) == 2
     assert words in capsys.readouterr().err
 
@@ -95,7 +97,9 @@ def test_nothing_is_run_again_that_proves_nothing_or_spends_unasked(
 def test_a_table_that_its_records_do_not_make_is_told(
     bundled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The table comes from the same records: a wider interval is no excuse, and rounding is told apart."""
+    """Cells are computed again from the same records: one with a wider interval counts as different all the same, and rounding is counted
+    separately.
+    """
     cells = json.loads((bundled.parent / "cells.json").read_text())
     (cell,) = [each for each in cells if each["column"] == "final_metric" and "0.05" in each["row"]]
     for other, code, words in (
@@ -166,7 +170,7 @@ def test_a_file_that_is_no_bundle_is_refused(
 
 
 def test_no_damage_is_taken_for_a_fault_of_ours(bundled: Path, tmp_path: Path) -> None:
-    """Bytes turned around anywhere: the same study, or a refusal."""
+    """With bytes changed anywhere, the result is the same study or a refusal."""
     whole, path, refused = bundled.read_bytes(), tmp_path / "damaged.zip", 0
     for seed in range(150):
         draw, body = random.Random(seed), bytearray(whole)
@@ -192,7 +196,7 @@ def test_an_encrypted_archive_is_refused(bundled: Path, tmp_path: Path) -> None:
 
 
 def test_records_that_were_cut_are_told(bundled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Results, tables and digests are as they should be: the records alone are short."""
+    """Results, tables and digests are correct; only the records are incomplete."""
     cut = {name: body.partition(b"\n")[0] + b"\n" for name, body in files(bundled, "metrics.jsonl").items()}
     assert status("reproduce", str(edited(bundled, tmp_path, cut))) == 1
     said = capsys.readouterr()
@@ -305,7 +309,7 @@ def test_a_study_of_several_fields_is_reproduced(tmp_path: Path, capsys: pytest.
 def test_one_run_does_not_count_as_two_trials(
     bundled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Another trial's result and records, with the seed exchanged."""
+    """The bundle has the result and records of another trial, with only the seed changed."""
     metrics, results = files(bundled, "metrics.jsonl"), files(bundled, "result.json")
     (metric, other_metric), (name, other_name) = list(metrics)[:2], list(results)[:2]
     result = json.loads(results[name])
@@ -351,7 +355,7 @@ def test_files_of_other_bytes_than_their_digests_are_named(
 def test_code_that_is_not_the_studys_is_named(
     bundled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A path that leads out of this version is none of its files."""
+    """A path that leads out of the project's folder counts as none of its files."""
     assert status("reproduce", str(bundled)) == 0 and "files that computed the study" not in capsys.readouterr().out
     name, body = next(iter(files(bundled, "result.json").items()))
     result = json.loads(body)
@@ -479,7 +483,7 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_own_code_is_named_before_it_is_imported(
     own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Beside the bundle lies the file that was run."""
+    """The file that was run is beside the bundle."""
     bundle = tmp_path / "rates.zip"
     bundle.write_bytes((own / "rates" / "rates.zip").read_bytes())
     body = (own / "sketch.py").read_bytes()

@@ -320,8 +320,8 @@ def test_a_killed_study_continues_to_the_same_table(
 
 @pytest.mark.slow
 def test_three_architectures_come_and_go_on_aws(cloud: LocalCloud, tmp_path: Path) -> None:
-    """By AWS's APIs and the CDK's command, beside a stack of another study that stays as it is; the budget is not passed. The command is
-    killed once, and goes on with what stands.
+    """Use AWS's APIs and the CDK's command, beside a stack of another study, which must stay unchanged; the budget is not exceeded. The
+    command is killed once, and continues with the deployed stacks.
     """
     session = cloud.session()
     session.client("cloudformation").create_stack(

@@ -109,7 +109,9 @@ def test_a_host_whose_module_is_missing_says_so_and_powers_off(boot: Boot) -> No
 
 
 def test_a_boot_that_hangs_ends_at_its_deadline(boot: Boot) -> None:
-    """Before apt, with a program that waits for ever: the deadline's own kill ends the script, not what it waits for."""
+    """The script hangs before apt, in a program that never ends. The deadline must kill the script itself, and not wait for
+    that program.
+    """
     hanging = database(BOOT_S="5").replace("apt update\n", "sleep infinity\n", 1)
     assert hanging != database(BOOT_S="5")
     host = boot(hanging)

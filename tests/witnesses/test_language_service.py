@@ -31,7 +31,7 @@ def test_the_language_service_finds_planted_errors() -> None:
 
 
 def test_the_language_service_misses_a_name_that_occurs_twice() -> None:
-    """Why it is not the only one that is asked."""
+    """This is why the language service is not the only judge."""
     assert (
         judged({"twice": {"StartAt": "a", "States": {"a": {"Type": "Parallel", "Branches": [FINE], "End": True}}}})
         == {}
