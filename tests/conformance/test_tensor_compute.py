@@ -361,7 +361,7 @@ def test_updates_refuse_what_does_not_fit_and_store_nothing(database: Database, 
 # --- questions --------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_finite(database: Database, run: str) -> None:
+def test_vectors_with_nan_or_infinity_are_not_finite(database: Database, run: str) -> None:
     database.put(f"{run}/v", torch.tensor([3.0, 4.0]))
     database.put(f"{run}/large", torch.full((10_000,), 1e30))  # its squares pass float32
     database.put(f"{run}/nan", torch.tensor([1.0, math.nan]))

@@ -47,7 +47,7 @@ def test_it_is_deployed_empty_and_keeps_what_a_run_sets(template: Json) -> None:
     assert group["AutoScalingGroupName"] == "crossover-spirt-fleet"
 
 
-def test_its_instances(template: Json) -> None:
+def test_fleet_instances_are_encrypted_tagged_and_without_ssh(template: Json) -> None:
     data = only(template, "AWS::EC2::LaunchTemplate")["LaunchTemplateData"]
     assert data["MetadataOptions"]["HttpTokens"] == "required"
     assert data["InstanceInitiatedShutdownBehavior"] == "terminate"

@@ -34,7 +34,7 @@ def test_everybody_reaches_what_the_tree_asks_for(name: str, assembled: Assemble
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_take_any_piece_away_and_somebody_does_not(name: str, assembled: Assembled) -> None:
+def test_without_any_one_piece_somebody_lacks_a_service(name: str, assembled: Assembled) -> None:
     """Each piece is taken away once, under everybody who relies on it."""
     made, experiment = assembled(name), Case.of(name).experiment
     found = {need: set(look(made.templates, need, experiment=experiment).evidence) for need in needs(experiment)}

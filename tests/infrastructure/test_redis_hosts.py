@@ -23,7 +23,7 @@ def test_one_host_per_worker(assembly: Assembly, large: Assembly) -> None:
         assert [t["Name"] for t in tags] == [f"{made.name}-redis-{rank}" for rank in range(workers)]
 
 
-def test_a_host(assembly: Assembly) -> None:
+def test_a_redis_host_is_encrypted_and_without_ssh(assembly: Assembly) -> None:
     parameters = assembly.experiment["Parameters"]
     template = only(assembly.experiment, "AWS::EC2::LaunchTemplate")["LaunchTemplateData"]
     for host in resources(assembly.experiment, "AWS::EC2::Instance").values():
@@ -190,7 +190,7 @@ def test_the_password_is_made_by_secrets_manager(assembly: Assembly) -> None:
         ("m7i-flex.large", "amd64"),
     ],
 )
-def test_processors(instance_type: str, expected: str) -> None:
+def test_the_processor_follows_from_the_instance_type(instance_type: str, expected: str) -> None:
     assert processor(instance_type) == expected
 
 

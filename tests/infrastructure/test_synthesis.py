@@ -80,7 +80,7 @@ def test_an_architecture_without_a_stack_file_gets_what_its_tree_asks_for(
 
 
 @pytest.mark.slow
-def test_both_would_have_spoken_up(tmp_path: Path) -> None:
+def test_validator_and_nag_report_what_is_wrong(tmp_path: Path) -> None:
     """The same app without its acknowledgements, and with a parameter that nothing refers to."""
     sabotage = """
 import cdk.nag, cdk.parameters
@@ -198,7 +198,7 @@ def test_synthesis_does_not_move_with_the_working_directory(
     assert masked(synth().experiment) == masked(assembly.experiment)
 
 
-def test_cdk_json() -> None:
+def test_cdk_json_builds_nothing_and_sets_what_templates_need() -> None:
     settings = json.loads((ROOT / "cdk.json").read_text())
     assert "build" not in settings  # `cdk ls`, `diff` and `destroy` build and install nothing
     assert settings["app"].endswith("app.py")
@@ -227,7 +227,7 @@ def test_the_bootstrap_that_is_asked_for_is_the_one_that_the_manifest_names(
     assert preflight.QUALIFIER_KEY in feature_flags()
 
 
-def test_templates_fit(assembly: Assembly, large: Assembly) -> None:
+def test_templates_fit_into_cloudformations_limits(assembly: Assembly, large: Assembly) -> None:
     """CloudFormation takes 1 MB, 500 resources, 200 parameters; a definition may have 1 MB."""
     for made in (assembly, large):
         for name, template in made.templates.items():

@@ -87,7 +87,7 @@ def machines(cloud: LocalCloud) -> Machines:
 
 
 @pytest.mark.slow
-def test_one_that_succeeded_gives_its_result(machines: Machines) -> None:
+def test_a_child_that_succeeded_gives_its_result(machines: Machines) -> None:
     result = {**EVENT, "epoch": 7}
     machines.ended(machines.child({"Type": "Pass", "Result": result, "End": True}))
     execution = machines.run()
@@ -96,7 +96,7 @@ def test_one_that_succeeded_gives_its_result(machines: Machines) -> None:
 
 
 @pytest.mark.slow
-def test_one_that_runs_is_waited_for(cloud: LocalCloud, machines: Machines, tmp_path: Path) -> None:
+def test_a_child_that_runs_is_waited_for(cloud: LocalCloud, machines: Machines, tmp_path: Path) -> None:
     client = cloud.session().client("lambda")
     handlers = HANDLERS + GATE
     gate = client.create_function(
@@ -163,7 +163,7 @@ def test_one_that_did_not_succeed_ends_the_run_with_a_message(
 @pytest.mark.slow
 @pytest.mark.parametrize(("error", "status"), [("RunFailed", "SUCCEEDED"), ("StaleAttempt", "FAILED")])
 @pytest.mark.parametrize("adopted", [False, True], ids=["started", "adopted"])
-def test_where_deaths_are_tolerated_one_that_gave_way_is_none(
+def test_a_superseded_worker_is_not_tolerated_as_a_failed_one_is(
     machines: Machines, error: str, status: str, adopted: bool
 ) -> None:
     """A worker of MLLess that fails ends alone; one that another attempt has overtaken ends its execution."""

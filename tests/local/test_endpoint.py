@@ -61,7 +61,7 @@ def test_who_signs_with_a_key_of_the_cloud_is_let_in(
     assert ask(running, "GET", path, **by(running, path, key=key)) == (418, [])
 
 
-def test_nobody_else_is(running: Endpoint) -> None:
+def test_every_other_request_is_refused(running: Endpoint) -> None:
     admin, right = "/moto-api/reset", by(running, "/")
     refused = {
         "unsigned": ask(running, "GET", "/"),

@@ -27,7 +27,7 @@ def of(folder: Path) -> list[int]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", ["assembly", "cloud/redis"])
-def test_nothing_is_left(tmp_path: Path, moment: str) -> None:
+def test_a_killed_run_leaves_no_process_and_no_folder(tmp_path: Path, moment: str) -> None:
     temporary = tmp_path / "tmp"
     temporary.mkdir()
     code = "from crossover.cli.main import main; main()"

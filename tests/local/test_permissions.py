@@ -42,7 +42,7 @@ def allow(actions: str | Sequence[str], resources: str | Sequence[str], effect: 
         (allow("*", "*", "Deny"), ApiCall("s3:GetObject", f"{BUCKET}/a"), False),
     ],
 )
-def test_statements(statement: Mapping[str, Any], call: ApiCall, expected: bool) -> None:
+def test_a_statement_allows_what_iam_would_allow(statement: Mapping[str, Any], call: ApiCall, expected: bool) -> None:
     assert permissions.is_allowed([policy(statement)], call) is expected
 
 

@@ -121,7 +121,7 @@ def test_how_a_process_ended(status: int, words: str) -> None:
     assert servers.describe_exit(status) == words
 
 
-def test_stop_kills_what_ignores_ignores_the_signal() -> None:
+def test_stop_kills_a_process_that_ignores_the_signal() -> None:
     child = servers.start_process(
         [sys.executable, "-c", "import signal; signal.signal(15, signal.SIG_IGN); signal.pause()"]
     )

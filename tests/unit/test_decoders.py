@@ -181,7 +181,7 @@ def test_another_shape_is_corrupt_and_names_the_key(decoder: Decoder, data: st.D
         ("heartbeat", "over", None),
     ],
 )
-def test_the_place_is_named(name: str, place: str, value: Any) -> None:
+def test_a_wrong_value_is_refused_with_its_place(name: str, place: str, value: Any) -> None:
     decoder = next(each for each in DECODERS if each.name == name)
     with pytest.raises(Corrupt, match=place):
         decoder.read(json.dumps({**decoder.sample, place: value}).encode())

@@ -261,7 +261,7 @@ def test_a_yaml_of_another_architecture_does_not_hear_of_it(write: Write, tmp_pa
     assert refused().startswith("architecture: ") and "eighth" in refused()
 
 
-def test_nor_of_two_others_that_describe_one_section_differently(write: Write) -> None:
+def test_two_others_that_describe_one_section_differently_do_not_disturb_a_third(write: Write) -> None:
     other = EIGHTH.replace("    order:", '    section = "eighth"\n    order:')
     for name, text in {"eighth": EIGHTH, "ninth": other, "tenth": EIGHTH}.items():
         write(f"functions/{name}.py", text.replace('"eighth", run', f'"{name}", run'))

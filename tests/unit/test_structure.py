@@ -198,7 +198,7 @@ def test_third_party_packages_stay_where_they_belong() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_the_house_can_be_seen_whole() -> None:
+def test_every_part_of_the_project_has_a_floor() -> None:
     """Every part has its floor."""
     assert {part_of(module_of(path)) for path in files()} - {"crossover"} == FLOOR.keys()
 

@@ -33,7 +33,7 @@ def test_a_judge_that_was_asked_for_does_not_pass_by_absence(monkeypatch: pytest
         environments.environment("asl_validator")
 
 
-def test_an_environment_made_from_other_pins_is_none(
+def test_an_environment_made_from_other_pins_is_not_used(
     nowhere: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(environments, "HERE", tmp_path)

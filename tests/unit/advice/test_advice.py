@@ -91,7 +91,9 @@ TIED = [finalist("spirt", 800, 1.004), finalist("mlless", 100.3, 4.0)]
         ([*FRONT, *TIED], Constraints(budget_usd=9), "mlless"),
     ],
 )
-def test_a_wish_chooses(front: list[Finalist], constraints: Constraints, architecture: str) -> None:
+def test_constraints_decide_which_finalist_is_chosen(
+    front: list[Finalist], constraints: Constraints, architecture: str
+) -> None:
     assert choose_finalist(front, constraints).candidate.architecture == architecture
 
 
@@ -132,7 +134,9 @@ def test_spot_never_leads_without_what_it_is_on_demand(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_so_it_is_in_a_search(found: Advice, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_a_real_search_a_looser_constraint_never_gives_a_worse_answer(
+    found: Advice, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What an answer is chosen from does not depend on the constraints."""
     listed = (found.winner, *found.front, *(each.best for each in found.rejected if each.best))
     runnable = [each for each in listed if each.would_run]
@@ -158,7 +162,7 @@ def test_the_same_input_gives_the_same_advice(found: Advice) -> None:
     assert page.as_json(again) == page.as_json(found)
 
 
-def test_what_is_said(found: Advice) -> None:
+def test_the_verdict_names_the_winner_and_the_front_is_in_order(found: Advice) -> None:
     assert found.met
     assert verdict(found)[0].startswith(f"Train it on {found.winner.candidate.words}: ")
     kinds = {each.candidate.on for each in found.finalists if each.candidate.architecture == "single"}
@@ -337,7 +341,7 @@ def test_this_machine_is_the_answer_if_it_is_sooner(found: Advice) -> None:
     assert headline(replace(found, here=slow)) == headline(found)
 
 
-def test_its_page(found: Advice, tmp_path: Path) -> None:
+def test_the_page_shows_answer_chart_choices_and_assumptions(found: Advice, tmp_path: Path) -> None:
     text = page.write_page(found, tmp_path, ["a note"]).read_text()
     assert "Train it on" in text
     assert text.count("<title>") == 1 + 2 * len(found.finalists), "each point says what it is, on a desk and on a phone"
@@ -387,7 +391,7 @@ def test_the_pages_command_and_months_follow_the_answer(found: Advice) -> None:
     ({"on_hand": "tpu"}, "--on-hand: tpu is unknown"),
     ({"on_hand": "spot"}, "spot is a price"),
 ])  # fmt: skip
-def test_nonsense_is_refused(given: dict[str, str], words: str) -> None:
+def test_constraints_that_make_no_sense_are_refused(given: dict[str, str], words: str) -> None:
     asked = {"deadline": None, "budget": None, "on_hand": None, **given}
     with pytest.raises(ConfigError, match="--") as refused:
         question_.parse_constraints(asked["deadline"], asked["budget"], None, asked["on_hand"])

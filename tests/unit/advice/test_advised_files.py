@@ -47,7 +47,7 @@ def test_project_says_of_the_files_that_advise_wrote_what_advise_said(own: Path,
         assert projected["seconds"]["p50"] == pytest.approx(said["seconds"]["p50"] - said["before_s"], rel=0.01)
 
 
-def test_nothing_holds_that_is_no_advice(own: Path, tmp_path: Path) -> None:
+def test_a_deadline_that_nothing_meets_ends_with_status_3(own: Path, tmp_path: Path) -> None:
     with few_candidates():
         assert (
             status("advise", str(own), "--on-hand", "lambda", "--deadline", "1s", "--out", str(tmp_path / "advice"))

@@ -91,7 +91,7 @@ def test_local_steps_that_a_run_shows_compete_as_they_are(tmp_path: Path) -> Non
     assert {(each.what, each.every, each.workers, each.batch_size) for each in own} == {("model", "epoch", 4, 60)}
 
 
-def test_other_updates_stand_apart() -> None:
+def test_candidates_with_other_updates_are_marked_as_unknown() -> None:
     """Local steps, outer optimizers and compressed gradients."""
     found = candidates.list_candidates(BASE, samples=1_438, prices=prices.load(), least_mb=lambda _: 1_769)
     other = {(each.what, each.compression) for each in found if each.updates == UNKNOWN}

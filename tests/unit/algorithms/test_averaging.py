@@ -28,14 +28,14 @@ def weighted_vectors(draw: st.DrawFn) -> tuple[list[np.ndarray], list[int]]:
 
 
 @given(weighted_vectors())
-def test_it_equals_its_definition(case: tuple[list[np.ndarray], list[int]]) -> None:
+def test_the_mean_equals_its_definition_bit_for_bit(case: tuple[list[np.ndarray], list[int]]) -> None:
     vectors, weights = case
     result = mean([torch.from_numpy(vector.copy()) for vector in vectors], weights)
     assert result.numpy().tobytes() == references.mean(vectors, weights).tobytes()
 
 
 @pytest.mark.parametrize("weights", [[3, 3, 3], [5, 1, 2]])
-def test_blocks_do_not_show(weights: list[int]) -> None:
+def test_the_mean_of_long_vectors_does_not_depend_on_blocks(weights: list[int]) -> None:
     vectors = [torch.randn(200_003, generator=torch.Generator().manual_seed(i)) for i in range(3)]
     assert mean(vectors, weights).numpy().tobytes() == references.mean([v.numpy() for v in vectors], weights).tobytes()
 

@@ -22,7 +22,7 @@ def optimizer(rate: float = 1.0) -> torch.optim.SGD:
     return torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=rate)
 
 
-def test_constant() -> None:
+def test_without_a_schedule_the_learning_rate_is_constant() -> None:
     assert learning_rate(Training(learning_rate=0.3), round=7, rounds=9) == 0.3
 
 
@@ -115,7 +115,7 @@ def test_epochs_without_improvement() -> None:
     ]
 
 
-def test_verdicts() -> None:
+def test_a_run_stops_at_target_early_stopping_or_last_epoch() -> None:
     training = Training(epochs=5, early_stopping=2, target=0.9)
     assert find_stop_reason(training, []) == ""
     assert find_stop_reason(training, [(1.0, 0.5)]) == ""

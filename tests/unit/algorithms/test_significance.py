@@ -52,7 +52,7 @@ def test_the_threshold_falls_with_the_square_root_of_the_step() -> None:
         assert bool(indices.numel()) is sent, step  # 0.3 > 1.3 * 0.5 / sqrt(t + 1) from t = 4 on
 
 
-def test_blocks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_filter_does_not_depend_on_the_size_of_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     random = torch.Generator().manual_seed(1)
     shared, residual = torch.randn(1000, generator=random), torch.randn(1000, generator=random)
     whole = take_significant(residual.clone(), shared, threshold=1.0, step=0)

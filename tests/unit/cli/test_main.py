@@ -68,7 +68,9 @@ def test_help_shows_every_word_of_an_options_text(name: str) -> None:
         ["compare"],
     ],
 )
-def test_what_the_user_can_mend_is_2(arguments: list[str], config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_that_the_user_can_fix_end_with_status_2(
+    arguments: list[str], config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert status(*[a.format(config=config, folder=config.parent) for a in arguments]) == 2
     shown = capsys.readouterr().err
     assert shown
@@ -155,7 +157,7 @@ def test_a_stack_is_not_deployed_for_a_model_that_no_run_would_find(
 
 
 @pytest.mark.parametrize("error", [RunFailed("step x failed"), ZeroDivisionError("oh")])
-def test_our_fault_is_1_and_the_traceback_waits_for_debug(
+def test_a_fault_of_crossover_ends_with_status_1_and_debug_shows_the_traceback(
     error: Exception, config: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail(*_: Any, **__: Any) -> None:

@@ -84,7 +84,7 @@ def test_a_mistake_is_refused_with_what_was_meant(
         (("advice",), "Did you mean 'advise'?"),
     ],
 )
-def test_a_slip_is_told_with_what_was_meant(
+def test_a_likely_slip_is_answered_with_what_was_meant(
     arguments: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert status(*arguments) == 2

@@ -40,7 +40,7 @@ def test_what_was_started_is_stopped(number: signal.Signals) -> None:
     assert process.returncode == 128 + number
 
 
-def test_nohup_holds() -> None:
+def test_a_hangup_signal_that_was_ignored_before_stays_ignored() -> None:
     """A signal that was ignored before stays so."""
     ignoring = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)"
     within = "with stop_on_signals(): signal.raise_signal(signal.SIGHUP); print('on')"

@@ -54,7 +54,7 @@ def test_images_are_tried_out_by_the_first_two(dtype: torch.dtype) -> None:
     assert take_first_samples(dataset).labels.tolist() == [0, 1]
 
 
-def test_a_gradient_is_that_of_torch_on_one_sequence_after_another() -> None:
+def test_the_gradient_of_padded_sequences_equals_that_of_single_ones() -> None:
     """No padding, no mask: the sum over all tokens by their number."""
     experiment = experiment_of(loss="zoo:summed", metric=zoo_metric())
     dataset = load(experiment)

@@ -28,7 +28,7 @@ def test_what_is_written_is_read_here_and_elsewhere() -> None:
 
 
 @pytest.mark.parametrize("length", [0, 4, 9, 60, -1])
-def test_a_part_of_a_file_is_none(length: int) -> None:
+def test_a_truncated_tensor_file_is_refused(length: int) -> None:
     with pytest.raises(Corrupt, match="tensor file"):
         batches.decode_tensors(batches.encode_tensors(TENSORS, {})[:length])
 

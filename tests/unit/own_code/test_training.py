@@ -75,7 +75,7 @@ def told(field: str, name: str, line: int) -> str:
     return f"{field}: 'task:{name}': your code, experiment/task.py, line {line}"
 
 
-def test_all_four_of_ones_own(folders: Folders) -> None:
+def test_model_data_loss_and_metric_may_all_be_user_code(folders: Folders) -> None:
     found = prepared(folders, OWN)
     assert found.facts["parameters"] == 9 and found.facts["data_manifest"]["input_shape"] == [2]
 

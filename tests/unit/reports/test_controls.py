@@ -9,14 +9,14 @@ from crossover.reports import tables
 NAME = "\x1b]0;owned\x07\x1b[2J\x9b2J\u202e"
 
 
-def test_the_terminal_shows_them(capsys: pytest.CaptureFixture[str]) -> None:
+def test_control_characters_in_tables_are_quoted(capsys: pytest.CaptureFixture[str]) -> None:
     tables.show(NAME, tables.TextTable(NAME, ["run", "is"], [[NAME, NAME]]))
     shown = capsys.readouterr().out
     assert shown.count("\\x1b]0;owned") == 4
     assert quote_controls(shown) == shown
 
 
-def test_errors_show_them(capsys: pytest.CaptureFixture[str]) -> None:
+def test_control_characters_in_errors_are_quoted(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main._fail(ConfigError(NAME), NAME, status=2, arguments=[])
     assert capsys.readouterr().err.startswith("error: \\x1b]0;owned\\x07\\x1b[2J\\x9b2J\\u202e")

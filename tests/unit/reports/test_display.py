@@ -40,5 +40,5 @@ from crossover.reports import display
         (display.times(13.08), "13x"),
     ],
 )
-def test_figures(shown: str, expected: str) -> None:
+def test_figures_are_formatted_with_their_units(shown: str, expected: str) -> None:
     assert shown.replace(display.GAP, " ") == expected

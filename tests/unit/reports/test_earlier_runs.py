@@ -26,7 +26,7 @@ def files(folder: Path) -> dict[str, bytes]:
     return {str(each.relative_to(folder)): each.read_bytes() for each in folder.rglob("*") if each.is_file()}
 
 
-def test_it_is_moved_as_it_is_and_what_is_the_user_s_stays(tmp_path: Path) -> None:
+def test_an_earlier_run_is_moved_unchanged_and_user_files_stay(tmp_path: Path) -> None:
     before = run_in(tmp_path, FIRST)
     assert move_aside(tmp_path) == tmp_path / FIRST
     assert files(tmp_path / FIRST) | {"notes.txt": b"mine"} == before
@@ -41,7 +41,7 @@ def test_the_run_itself_stays_where_it_is(tmp_path: Path) -> None:
     assert move_aside(tmp_path, SECOND) == tmp_path / FIRST
 
 
-def test_each_keeps_a_folder_of_its_own(tmp_path: Path) -> None:
+def test_each_earlier_run_keeps_a_folder_of_its_own(tmp_path: Path) -> None:
     run_in(tmp_path, FIRST)
     move_aside(tmp_path)
     (tmp_path / "notes.txt").unlink()
@@ -73,13 +73,13 @@ def test_cut_off_at_any_move_the_next_one_goes_on(at: int, tmp_path: Path, monke
     assert files(tmp_path / FIRST) | {"notes.txt": b"mine"} == before
 
 
-def test_what_tells_no_run_is_kept_as_well(tmp_path: Path) -> None:
+def test_files_that_name_no_run_are_moved_aside_too(tmp_path: Path) -> None:
     (tmp_path / "report.html").write_text("cut off")
     (earlier,) = [move_aside(tmp_path)]
     assert earlier is not None and (earlier / "report.html").read_text() == "cut off"
 
 
-def test_who_looks_for_a_run_is_told_of_the_earlier_one(tmp_path: Path) -> None:
+def test_reading_a_folder_without_a_run_names_the_earlier_run(tmp_path: Path) -> None:
     run_in(tmp_path, FIRST)
     move_aside(tmp_path)
     with pytest.raises(DataError, match=rf"no such file; give the folder of a run, such as .*{FIRST}, an earlier run"):

@@ -47,7 +47,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
     assert target.read_bytes() == b"old"
 
 
-def test_folders_that_are_none(tmp_path: Path) -> None:
+def test_folders_without_a_readable_result_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"result\.json: no such file; give the folder of a run"):
         folder.read(tmp_path)
     for text, complaint in (

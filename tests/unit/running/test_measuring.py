@@ -122,7 +122,7 @@ def test_an_invocation_that_could_pass_the_budget_is_not_made(monkeypatch: pytes
     found.invoke("train", event)
 
 
-def test_one_of_which_nothing_is_known_counts_with_the_most(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invocation_without_a_report_counts_with_its_largest_cost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(usage, "wait_for_reports", lambda *_, **__: reported())
     found = calls(Lambda(), 1.0)
     found.invoke("train", first_event("run", workers=1))

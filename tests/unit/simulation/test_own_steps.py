@@ -62,7 +62,9 @@ def test_a_long_worker_goes_on_in_its_next_function() -> None:
 
 
 @pytest.mark.parametrize("command", ["plan", "deploy", "doctor"])
-def test_commands_refuse_it(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_refuse_steps_that_do_not_fit_into_a_function(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     text = (
         (CONFIG / "spirt-cifar10.yaml").read_text().replace("name: ", "exchange: {what: model, every: 240}\nname: ", 1)
     )

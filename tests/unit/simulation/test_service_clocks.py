@@ -111,7 +111,7 @@ def test_every_file_has_its_source_and_every_row_its_residual() -> None:
 # --- predictions ------------------------------------------------------------------------------------------------------
 
 
-def test_the_page_has_what_others_judge() -> None:
+def test_the_page_has_the_predictions_of_published_measurements() -> None:
     page = (ROOT / "docs" / "simulation.md").read_text("utf-8")
     assert clocks.format_predictions() in page, "docs/simulation.md: see clocks.format_predictions"
     assert [letter for letter, *_ in clocks.predict_bands()] == list("abccccdee")
@@ -120,7 +120,7 @@ def test_the_page_has_what_others_judge() -> None:
 
 
 @pytest.mark.slow
-def test_the_page_has_what_tasks_cost() -> None:
+def test_the_page_has_the_table_of_task_costs() -> None:
     page = (ROOT / "docs" / "calibration.md").read_text("utf-8")
     assert clocks.format_table(clocks.COST_HEAD, clocks.project_costs()) in page, (
         "docs/calibration.md: see python -m tools.clocks"
@@ -158,7 +158,7 @@ def gaps(run: Simulated, *, of: str, after: str) -> list[float]:
 
 
 @pytest.mark.parametrize("calibration", [STILL, AWS_2022.without_stragglers()], ids=["2024", "2022"])
-def test_from_task_to_task_it_takes_what_was_measured(calibration: object) -> None:
+def test_the_time_between_two_tasks_is_the_measured_one(calibration: object) -> None:
     run, clock = walked(small("spirt"), calibration), calibration
     expected = clock.task_s + EVENT_BYTES * clock.payload_s_byte  # type: ignore[attr-defined]
     found = gaps(run, of="notify_peers", after="average_in_database")
@@ -167,7 +167,7 @@ def test_from_task_to_task_it_takes_what_was_measured(calibration: object) -> No
     assert found + joined == pytest.approx([expected] * len(found + joined), abs=1e-5)
 
 
-def test_it_spreads_as_measured() -> None:
+def test_the_time_between_tasks_has_the_measured_percentiles() -> None:
     factors = RandomFactors(1, 0, compute_sigma=0.0, request_sigma=0.0, task_sigma=AWS.task_sigma)
     drawn = sorted(AWS.task_s * factors.task() for _ in range(20_000))
     rows = [row.seconds for row in clock_rows.load_rows(TASKS) if row.told["file"] == "aws_2e5/warm_256.csv"]

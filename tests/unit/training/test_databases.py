@@ -38,7 +38,7 @@ class Stored:
         return {key for key in (CONTRIBUTION, VELOCITY) if self.tensors.exists(key)}
 
 
-def test_in_time_all_stays() -> None:
+def test_a_round_that_is_not_over_keeps_everything() -> None:
     stored = Stored(models=(ROUND,))
     stored.settle()
 
@@ -50,7 +50,7 @@ def test_in_time_all_stays() -> None:
     [((ROUND + 1, ROUND + 2), {VELOCITY}), ((ROUND + 2, ROUND + 3), set())],
     ids=["the next one may be resumed", "and so is the next"],
 )
-def test_the_round_is_over(models: tuple[int, ...], left: set[str]) -> None:
+def test_a_contribution_to_a_round_that_is_over_is_stale(models: tuple[int, ...], left: set[str]) -> None:
     stored = Stored(models=models)
     with pytest.raises(StaleAttempt, match="round 3 is over"):
         stored.settle()
@@ -59,7 +59,7 @@ def test_the_round_is_over(models: tuple[int, ...], left: set[str]) -> None:
 
 
 @pytest.mark.parametrize("taken_over", [False, True])
-def test_the_run_was_resumed(taken_over: bool) -> None:
+def test_a_contribution_of_a_superseded_attempt_is_stale(taken_over: bool) -> None:
     stored = Stored(models=(ROUND,))
     stored.objects.put_new(KEYS.overtaken_marker, b"")
     if taken_over:

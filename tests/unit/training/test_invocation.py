@@ -46,13 +46,13 @@ def clock(ctx: Context) -> Stepping:
     return ctx.clock
 
 
-def test_the_first_one_evaluates_and_its_next_attempt_does_so_again(ctx: Context) -> None:
+def test_the_first_worker_evaluates_and_its_retry_does_so_again(ctx: Context) -> None:
     assert not elsewhere(ctx, 1)
     assert not elsewhere(ctx, 1)
     assert json.loads(ctx.objects.get(ctx.keys.evaluation_claim(1))) == {"by": 1, "at": 1000.0}
 
 
-def test_the_others_take_its_decision(ctx: Context) -> None:
+def test_other_workers_take_the_evaluating_workers_decision(ctx: Context) -> None:
     elsewhere(ctx, 1)
     ctx.objects.put(ctx.keys.decision(1), b"{}")
     assert elsewhere(ctx, 0)

@@ -23,7 +23,7 @@ def test_there_is_one_on_digits_and_one_at_the_papers_setting_for_each() -> None
 
 
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
-def test_it_is_accepted_here_and_on_aws(path: Path) -> None:
+def test_each_configuration_file_is_valid_here_and_on_aws(path: Path) -> None:
     found = load(path)
     assert found.name == path.stem
     check_deployment(found)

@@ -87,7 +87,7 @@ def test_a_notice_is_seen_once_the_service_has_one(metadata: Metadata) -> None:
     assert on_spot.interrupted
 
 
-def test_elsewhere_nobody_is_asked(metadata: Metadata, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_metadata_service_nobody_is_asked(metadata: Metadata, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("crossover.training.fleet.has_notice", lambda _: pytest.fail("asked"))
     member("").check_for_notice()
 
