@@ -84,7 +84,7 @@ def most_to_lose(architecture: str) -> Exchange | None:
 
 
 class Proxy:
-    """A client that calls a hook before and after each call of its methods."""
+    """A client that calls a hook before and after each call of its methods, with "before" or "after" and the method's name."""
 
     def __init__(self, client: Any, hook: Hook) -> None:
         self._client, self._hook = client, hook

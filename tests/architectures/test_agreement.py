@@ -43,6 +43,8 @@ def evaluations(
         return evaluate(ctx)
 
     def known(run: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a replacement for Step.run that remembers the worker of each thread."""
+
         def attempt(step: Any, ctx: Context, event: Any) -> Any:
             """Remember the step's worker for this thread, and run the step."""
             local.worker = event["worker"]

@@ -88,6 +88,7 @@ def told_in_time() -> Iterator[OnProgress]:
 
 
 def stored(folder: Path, kind: str) -> list[Path]:
+    """Return the sorted paths of a failed run's files of one kind, "kept" or "checkpoint"."""
     return sorted(path for path in (folder / "unfinished").glob(f"runs/*/{kind}/**/*") if path.is_file())
 
 
@@ -105,6 +106,7 @@ def named_and_as_it_was(architecture: str, folder: Path, whole: str, names: list
 
 
 def again(architecture: str, folder: Path) -> RunFolder:
+    """Resume the architecture's run in the folder, and return it."""
     return run_inline(experiment(architecture), folder, quietly, resume=True)
 
 
@@ -169,6 +171,7 @@ def failed_job(architecture: str) -> Job:
 
 
 def spoil(job: Job, key: str, rng: random.Random) -> None:
+    """Flip a bit of an object in the job's object store."""
     job.clients.object_store.put(key, damaged(job.clients.object_store.get(key), rng))
 
 

@@ -87,6 +87,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(params=["parameter_server", pytest.param("local_sgd", marks=pytest.mark.deep)])
 def eighth(request: pytest.FixtureRequest, tree: Path) -> Eighth:
+    """Return one of the additional architectures in the copy."""
     return Eighth(request.param, tree)
 
 

@@ -16,6 +16,7 @@ from tests.architectures.trained import assert_equal_to_reference, trained
 
 @pytest.fixture(autouse=True)
 def beside() -> None:
+    """Let experiments find the modules of the folder with zoo.py."""
     user_code.set_folders(Path(zoo.__file__).parent)
 
 

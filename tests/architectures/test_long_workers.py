@@ -104,6 +104,7 @@ def test_progress_renews_the_budget_of_retries(architecture: str, member: int, m
         """Return a replacement for Step.run that reports a kill as an error that is retried."""
 
         def attempt(step: Any, ctx: Context, event: Any) -> Any:
+            """Run the step. Raises Unavailable if its process is killed."""
             try:
                 return run(step, ctx, event)
             except Killed:
@@ -216,6 +217,7 @@ def test_the_s3_channel_gives_the_same_bits_and_never_lists(architecture: str, m
         """Return a replacement for Step.run that adds each step's operations to `steps`."""
 
         def counted(step: Any, ctx: Context, event: Any) -> Any:
+            """Run the step, and add its operations to those of all steps of its name."""
             result = run(step, ctx, event)
             counts = steps.setdefault(step.name, Counter())
             for traffic in ctx.traffic.values():
@@ -276,6 +278,7 @@ class Counting:
         """Return a replacement for `run`, the function Step.run, that records the bytes of each training step."""
 
         def counted(step: Any, ctx: Context, event: Any) -> Any:
+            """Run the step; record the bytes if it is a training step."""
             result = run(step, ctx, event)
             if step.name == "train":
                 moved = ctx.traffic["tensor_store"].as_record()
@@ -307,6 +310,7 @@ def test_bytes_and_requests_equal_the_closed_form(
             """Return a function that calls the store's method and counts the call if it does not raise."""
 
             def call(*arguments: Any, **named: Any) -> Any:
+                """Call the method, count the call, and return the result."""
                 result = getattr(self._store, name)(*arguments, **named)
                 with counting.lock:
                     successful[name] += 1

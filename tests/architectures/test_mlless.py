@@ -143,6 +143,7 @@ def test_the_filter_saves_bytes_and_still_learns_something(monkeypatch: pytest.M
             """Return a replacement for Step.run that adds up the bytes sent to the tensor store."""
 
             def counted(step: Any, ctx: Context, event: Any) -> Any:
+                """Run the step, and add the bytes that it sent to the tensor store."""
                 result = run(step, ctx, event)
                 with lock:
                     moved[0] += ctx.traffic["tensor_store"].as_record()["bytes_out"]
@@ -329,10 +330,12 @@ def slow(monkeypatch: pytest.MonkeyPatch, count: Callable[[int], None] = lambda 
         """Return the replacement for `run`."""
 
         def attempt(step: Any, ctx: Context, event: Any) -> Any:
+            """Run the step; let a training step compute its gradients by `slowly`."""
             if step.name == "train":
                 compute = ctx.learner.compute_gradient
 
                 def slowly(batch: Any, **where: Any) -> float:
+                    """Wait 0.1 s if the worker is number 1, report the samples, and compute the gradient."""
                     if where["worker"] == 1:
                         threading.Event().wait(0.1)
                     count(batch.samples)

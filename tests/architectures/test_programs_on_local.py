@@ -50,6 +50,7 @@ def deployed(
 
 
 def run(cloud: LocalCloud, architecture: str, out: Path) -> RunFolder:
+    """Run the experiment on the local cloud, on which it is deployed, and return the run's folder."""
     return run_deployed(experiment(architecture), out, lambda progress: None, session=cloud.session(), where="local")
 
 

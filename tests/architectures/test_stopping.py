@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def interrupt(progress: Progress) -> None:
+    """Raise KeyboardInterrupt at the first report of progress, as Ctrl-C does."""
     raise KeyboardInterrupt
 
 

@@ -55,7 +55,7 @@ def beyond(experiment: Experiment) -> Samples:
 
 
 class Pooled(nn.Module):
-    """A model that classifies each token from its embedding and the mean of its sequence, without padding."""
+    """A model that classifies each token from its embedding and the mean of its sequence, in which padding does not count."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -260,6 +260,7 @@ class Listed(nn.Module):
         self.pairs = [(layer.weight, layer.bias) for layer in self.layers]
 
     def forward(self, inputs: Tensor) -> Tensor:
+        """Apply each layer, by the parameters in the list, and a tanh."""
         for weight, bias in self.pairs:
             inputs = torch.tanh(nn.functional.linear(inputs, weight, bias))  # type: ignore[arg-type]
         return inputs
@@ -271,7 +272,7 @@ def listed(classes: int, shape: Shape) -> nn.Module:
 
 
 class Extractor(nn.Sequential):
-    """A frozen body that always stays in evaluation mode."""
+    """A body that always stays in evaluation mode, whatever `train` is called with."""
 
     def train(self, mode: bool = True) -> "Extractor":
         """Stay in evaluation mode, whatever `mode` is."""
@@ -296,7 +297,7 @@ def extractor_whose_weights_train(classes: int, shape: Shape) -> nn.Module:
 
 
 class Quiet(nn.Sequential):
-    """A model whose `train` returns nothing, as many users write it."""
+    """A model whose `train` keeps the first layer in evaluation mode and returns None, as many users write it."""
 
     def train(self, mode: bool = True) -> None:  # type: ignore[override]
         """Set the mode, except for the first layer, which stays in evaluation mode."""
@@ -383,7 +384,7 @@ def embedding_with_padding(classes: int, shape: Shape) -> nn.Module:
 
 
 class Last(nn.Linear):
-    """A linear layer whose output has the classes on its second axis."""
+    """A linear layer whose output, the logits of each token, has the classes on its second axis."""
 
     def __init__(self) -> None:
         super().__init__(WIDTH, WORDS)

@@ -64,7 +64,7 @@ class Asked:
 
 @dataclass
 class Invoked:
-    """One invocation of a step, or one epoch of a program: its requests in order, and its record."""
+    """One invocation of a step, or one epoch of a program: its requests in order, and the record that it wrote."""
 
     requests: list[Asked]
     record: dict[str, Any]

@@ -21,7 +21,7 @@ from tests.chaos.world.machines import Failed
 
 @dataclass(frozen=True, kw_only=True)
 class VirtualFunction:
-    """One deployed Lambda function."""
+    """One deployed Lambda function. `cold_s`: function that returns the seconds of a cold start."""
 
     step: Step
     memory_mb: int

@@ -30,7 +30,7 @@ _FIELDS = frozenset(_UNDERSTOOD.split())
 
 
 class Failed(Exception):
-    """An error with its name and cause, as Step Functions reports it."""
+    """An error with its name and cause, as Step Functions reports it. Raised in states, by functions, and by refused starts."""
 
     def __init__(self, error: str, cause: str = "") -> None:
         super().__init__(f"{error}: {cause}")

@@ -47,7 +47,7 @@ TURNS = 300_000  # a hundred times what a small run takes
 
 @dataclass(frozen=True)
 class Trial:
-    """One run under a schedule: its faults, those that took effect, and the promises that it broke."""
+    """One run under a schedule: its faults, those that took effect (`struck`), and the promises that it broke, in words (`findings`)."""
 
     seed: int
     faults: tuple[Fault, ...]
