@@ -207,7 +207,7 @@ JOBS, ROUNDS = (1000, 10) if WHOLE else (60, 2)
 
 @dataclass
 class Pair:
-    """Two servers, of which one is the master now."""
+    """Two servers linked by replication, with the roles that they have at present."""
 
     master: Server
     replica: Server

@@ -209,6 +209,7 @@ def _set(*path: Any, by: Callable[[Any], Any]) -> Callable[[Any], None]:
     """Return a function that changes one value of a result. `path`: keys to the value; `by`: makes the new value of the old one."""
 
     def change(result: Any) -> None:
+        """Replace the value at the path in the result."""
         for each in path[:-1]:
             result = result[each]
         result[path[-1]] = by(result[path[-1]])

@@ -25,7 +25,7 @@ SHARED = ("crossover-network", "crossover-broker")
 
 @dataclass(frozen=True)
 class Created:
-    """The created stacks of our project by name: their templates, and their final states."""
+    """The project's stacks on a LocalStack. `templates`: by the stack's name; `stacks`: description of each after its creation."""
 
     server: LocalStack
     templates: dict[str, Json]

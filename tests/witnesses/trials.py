@@ -172,7 +172,7 @@ def all_states(block: StateDefinition) -> dict[str, StateDefinition]:
 
 @dataclass
 class Played:
-    """The result of a trial on LocalStack, beside what the tree of steps gives."""
+    """The result of a trial on LocalStack. `walk`: what the state machines walked; `expected`: what the tree of steps gives."""
 
     run: Run
     walk: Walk

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class LocalSGD:
-    """The outer step: SGD with Nesterov's momentum."""
+    """The settings of the outer step, which is SGD with Nesterov's momentum."""
 
     outer_learning_rate: Annotated[float, Gt(0)] = 0.7
     outer_momentum: Fraction = 0.5
