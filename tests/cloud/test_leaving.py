@@ -136,7 +136,7 @@ def test_functions_that_an_interrupted_deletion_took_out_come_back(
 
 @pytest.mark.slow
 def test_only_functions_of_the_stack_leave(session: Any) -> None:
-    """Not by their names, which others may have chosen alike."""
+    """Functions are not chosen by their names, because others may have chosen similar ones."""
     client = session.client("lambda")
     there = client.get_function_configuration(FunctionName=f"{STACK}-step")
     inside = {key: there["VpcConfig"][key] for key in ("SubnetIds", "SecurityGroupIds")}

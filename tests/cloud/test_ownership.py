@@ -34,7 +34,7 @@ def buckets(session: Any) -> set[str]:
 
 @pytest.mark.slow
 def test_another_regions_bucket_of_the_same_experiment_stays(session: Any, crossover: Command) -> None:
-    """And one that nobody tagged, whose name begins with ours: both are listed as what they are."""
+    """An untagged bucket there whose name begins with ours stays too; the command lists both."""
     far = session.client("s3", region_name="eu-west-1")
     names = {"crossover-tiny-storageruns1a2b-eu", "crossover-tiny-photos"}
     for name in names:
@@ -99,7 +99,7 @@ def groups(session: Any) -> set[str]:
 
 @pytest.mark.slow
 def test_a_log_group_that_a_late_line_brought_back_goes(cloud: LocalCloud, session: Any, crossover: Command) -> None:
-    """And one beside it, which no stack of ours ever named, stays."""
+    """Another log group with a similar name, which no stack of ours ever named, stays."""
     logs, beside = session.client("logs"), f"{COLLECT}-thesis"
     ours(session, "crossover", "tiny", LOG)
     cloud.destroy("crossover-tiny")

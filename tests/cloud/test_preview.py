@@ -139,7 +139,7 @@ def test_a_run_under_way_keeps_its_hosts(
 def test_a_run_under_way_keeps_the_shared_stacks(
     session: Any, tmp_path: Path, differ: deploying.Differ, run: str
 ) -> None:
-    """Also against the deployment of another experiment: the network and the broker are everybody's."""
+    """The deployment of another experiment must not change them either, because all experiments use the network and the broker."""
     deploy(session, NETWORK, BEFORE)
     with pytest.raises(
         UserError, match=r"crossover-network: run r1 of crossover-tiny is under way.* replace AWS::EC2::Instance Host"

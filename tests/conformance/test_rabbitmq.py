@@ -117,7 +117,7 @@ def away(monkeypatch: pytest.MonkeyPatch, clock: Passing, *, until_s: float, eac
 
 
 def test_a_broker_that_is_away_for_half_a_minute_costs_time_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As at Amazon MQ's maintenance; the clock goes by the pauses alone."""
+    """Amazon MQ's maintenance takes that long. The clock passes only in pauses."""
     clock, bus = Passing(), bus_at("amqp://127.0.0.1:1")
     away(monkeypatch, clock, until_s=30.0)
     with runtime.use(clock):
@@ -128,7 +128,7 @@ def test_a_broker_that_is_away_for_half_a_minute_costs_time_only(monkeypatch: py
 
 @pytest.mark.parametrize("each_s", [0.0, 1.0, 20.0, 70.0])
 def test_a_broker_that_stays_away_is_asked_for_a_minute(monkeypatch: pytest.MonkeyPatch, each_s: float) -> None:
-    """Then what has been begun ends, so that it is asked twice at least; however long each attempt takes."""
+    """An attempt that has begun by then is finished, so that there are two at least, however long each takes."""
     clock, bus = Passing(), bus_at("amqp://127.0.0.1:1")
     away(monkeypatch, clock, until_s=7200.0, each_s=each_s)
     with runtime.use(clock), pytest.raises(Unavailable):

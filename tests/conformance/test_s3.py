@@ -107,7 +107,7 @@ def test_a_body_that_breaks_off_is_read_again() -> None:
 
 @pytest.mark.parametrize("each_s", [0.0, 5.0, 65.0])
 def test_a_bucket_that_does_not_answer_is_asked_for_some_seconds_and_twice(clock: Passing, each_s: float) -> None:
-    """However long it is silent each time."""
+    """That holds however long it is silent each time."""
 
     class Silent:
         """An S3 client that times out after `each_s` seconds of the clock."""

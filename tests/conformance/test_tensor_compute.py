@@ -80,7 +80,7 @@ SHAPES = st.tuples(st.integers(1, 6), st.integers(1, 300), st.integers(0, 2**31)
 def test_mean_has_the_bits_of_our_own(
     database: Database, shape: tuple[int, int, int], weights: list[int], equal: bool
 ) -> None:
-    """Which tests/unit/algorithms/test_averaging.py holds to its definition."""
+    """tests/unit/algorithms/test_averaging.py checks our own mean against its definition."""
     count, elements, seed = shape
     weights = [weights[0]] * count if equal else weights[:count]
     vectors = [random(elements, seed=seed + i, scale=10.0**i) for i in range(count)]
@@ -126,7 +126,7 @@ def robust_rules(draw: st.DrawFn) -> tuple[int, Aggregation]:
 def test_robust_rules_have_the_bits_of_our_own(
     database: Database, case: tuple[int, Aggregation], elements: int, seed: int
 ) -> None:
-    """Which tests/unit/algorithms/test_robust.py holds to their definitions."""
+    """tests/unit/algorithms/test_robust.py checks our own rules against their definitions."""
     count, rule = case
     vectors = [random(elements, seed=seed + i) for i in range(count)]
     if rule.rule == "krum":  # distances that are equal but for the last bit of a sum choose differently
@@ -273,7 +273,9 @@ def test_a_finished_step_changes_nothing_even_when_its_inputs_are_gone(database:
     ),
 )
 def test_an_update_is_our_own(database: Database, parameters: int, seed: int, options: dict[str, Any]) -> None:
-    """Which tests/unit/algorithms/test_optimizer.py holds to torch: SGD to the bit, Adam within a millionth of what it changes."""
+    """tests/unit/algorithms/test_optimizer.py checks our own update against torch's: SGD to the bit, Adam within a millionth of the
+    change.
+    """
     update = Update(**{**options, "nesterov": options["nesterov"] and options["momentum"] > 0})
     optimizer = OPTIMIZERS[update.optimizer]
     model, gradient = (random(parameters + update.buffers, seed=seed + i) for i in range(2))

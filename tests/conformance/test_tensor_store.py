@@ -115,7 +115,7 @@ def test_who_sees_a_state_sees_all_of_it(store: TensorStore, run: str) -> None:
 
 
 def test_a_race_of_states_has_one_winner(store: TensorStore, run: str, request: pytest.FixtureRequest) -> None:
-    """Where a state is stored at once, all of it is of one attempt, and the others leave nothing."""
+    """If several store a state at once, the stored one is all of one attempt, and the others leave nothing."""
 
     def attempt(i: int) -> bool:
         return store.create_together([(f"{run}/m", vector(i, i)), (f"{run}/v", vector(i))])

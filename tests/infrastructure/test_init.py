@@ -68,7 +68,7 @@ def importing_torch(folder: Path) -> set[str]:
 
 @pytest.mark.slow
 def test_a_function_that_computes_has_torch_when_init_ends_and_no_other_has(assembled: Assembled) -> None:
-    """And all that computes by it in its zip, so that the first invocation imports none of that; a snapshot holds it too."""
+    """INIT has also loaded all modules of the zip that computing needs: the first invocation imports none, and a snapshot holds them."""
     asked: dict[
         tuple[Path, str], tuple[str, bool]
     ] = {}  # a handler of each module of each zip decides it for all of them

@@ -59,7 +59,7 @@ def kinds(made: Assembly, evidence: set[Pointer]) -> set[str]:
 
 
 def test_the_look_up_sees_every_kind_of_piece(assembled: Assembled) -> None:
-    """Else it could pass by looking at little."""
+    """Otherwise the look-up could pass by looking at little."""
     found = set[str]()
     for name in ("spirt", "p2p-serverless", "gpu distributed"):
         made, experiment = assembled(name), Case.of(name).experiment

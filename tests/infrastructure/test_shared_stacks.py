@@ -22,7 +22,7 @@ def test_an_experiment_brings_network_and_broker_along(assembly: Assembly) -> No
 
 @pytest.mark.parametrize("name", ["all-reduce over s3", "scatter-reduce over s3"])
 def test_what_exchanges_through_the_bucket_stands_alone(name: str, assembled: Assembled) -> None:
-    """One stack, nothing in it that is billed by the hour, and nothing that it looks for in another one."""
+    """It has one stack, without anything that is billed by the hour or that is looked up in another stack."""
     made, config = assembled(name), Case.of(name).config
     assert set(made.templates) == {f"crossover-{config}"}
     found = made.experiment["Resources"].values()

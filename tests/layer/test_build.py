@@ -184,7 +184,7 @@ def test_a_wheel_of_another_hash_is_not_taken(tmp_path: Path) -> None:
 
 
 def test_pip_itself_refuses_what_is_not_as_it_was_locked(tmp_path: Path) -> None:
-    """Of a file that is there under the right name, as an index would hand it out."""
+    """The file has the right name and other bytes, as an index might serve it."""
     there = wheel(tmp_path / "index", FILES)
     line = f"tiny==1.0 --hash=sha256:{'0' * 64}"
     (tmp_path / "requirements.txt").write_text(f"--no-index\n--find-links {there.parent}\n{line}\n")

@@ -202,7 +202,7 @@ def test_cdk_ls_asks_nobody_and_builds_nothing(checkout: Checkout) -> None:
 def test_another_qualifier_and_an_older_bootstrap_are_honoured(
     checkout: Checkout, account: Mapping[str, str], cloud: LocalCloud, request: pytest.FixtureRequest
 ) -> None:
-    """As an account has it whose owners bootstrap under a name of their own, and not every month."""
+    """Some owners bootstrap their account under a qualifier of their own, and seldom."""
     settings, doctor = checkout.folder / "cdk.json", ".venv/bin/crossover doctor config/all-reduce-s3.yaml --on aws"
     was = settings.read_text()
     request.addfinalizer(lambda: settings.write_text(was))

@@ -93,7 +93,7 @@ def test_a_role_that_was_assumed_has_keys_of_its_own(running: Endpoint) -> None:
 
 
 def test_the_body_is_signed_too(running: Endpoint) -> None:
-    """Where the client does not send its checksum."""
+    """That holds also if the client does not send the body's checksum."""
     client = running.session().client("sts")
 
     def altered(request: Any, **_: Any) -> None:

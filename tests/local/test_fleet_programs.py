@@ -133,7 +133,7 @@ def test_after_its_end_nothing_starts(fleets: Fleets, user_data: str, tmp_path: 
 
 @pytest.mark.slow
 def test_progress_renews_the_budget_of_starts(fleets: Fleets, user_data: str, tmp_path: Path) -> None:
-    """One that fails, but not before a checkpoint, is started for ever; once it gets nowhere, four times more."""
+    """A program that fails after a new checkpoint is started again without end; once it makes no progress, its starts are limited."""
     (tmp_path / "progressing").touch()
     (tmp_path / "end").write_text("1")
     fleets.resize("f", 1, user_data, "reader")

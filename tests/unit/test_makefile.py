@@ -108,7 +108,7 @@ def make(*arguments: str, programs: Path) -> tuple[int, str, str]:
 
 @pytest.mark.parametrize("tool", ["apt-get", "pip"])
 def test_package_managers_are_quiet_unless_they_fail(bare: Path, tool: str) -> None:
-    """Then their last lines are shown, after each of three attempts."""
+    """If one fails, its last lines are shown after each of three attempts."""
     calls = bare.parent / "calls"
     if tool == "apt-get":
         program, target = bare / "apt-get", ["packages"]

@@ -71,7 +71,9 @@ def test_a_fault_is_found_by_what_its_line_says(root: Path) -> None:
 
 
 def test_a_note_tells_which_test_reaches_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a function's head, which runs once for all, whoever calls it; of a second condition, whoever comes to the first."""
+    """A function's head, which runs once, counts as reached by whoever calls the function; a second condition by whoever reaches the
+    first.
+    """
     source = SOURCE + "        elif (\n            size > 7\n        ):\n            size = 3\n        assert size\n"
     source = source.replace("text: str) -> None", "text: str, size: int = 2) -> None").replace("len(text)", "size")
     monkeypatch.setattr(mutants, "HITS", tmp_path)
@@ -90,7 +92,7 @@ def test_a_note_tells_which_test_reaches_a_line(tmp_path: Path, monkeypatch: pyt
 
 
 def test_the_drawn_faults_can_be_read() -> None:
-    """Those whose lines a later change took away are no longer there; the rest must still be found."""
+    """Faults whose lines have changed since are no longer found; some of the rest must be."""
     faults = mutants.listed()
     assert len(faults) == len(mutants.KINDS) * mutants.OF_A_KIND
     assert any(mutants.line_of(fault, mutants.ROOT) for fault in faults)

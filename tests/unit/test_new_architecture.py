@@ -304,7 +304,7 @@ def test_a_name_that_none_can_have_is_told_in_its_own_words(name: str, said: str
 def test_a_step_that_imports_torch_at_the_top_is_refused_with_its_line(
     write: Write, text: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As in a command, where nothing has imported torch yet."""
+    """The check runs as in a command, in which nothing has imported torch yet."""
     monkeypatch.delattr(algorithms, "averaging")
     for name in [each for each in sys.modules if each.split(".")[0] == "torch" or each == averaging.__name__]:
         monkeypatch.delitem(sys.modules, name)

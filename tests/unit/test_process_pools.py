@@ -63,7 +63,7 @@ def test_each_begins_as_it_is_told() -> None:
 
 
 def test_every_pool_of_the_product_is_one_of_these() -> None:
-    """Else one that outlives its command comes in again."""
+    """A pool made elsewhere might outlive its command."""
     root = Path(__file__).parents[2]
     of: Callable[[Path], str] = lambda path: path.read_text(encoding="utf-8")  # noqa: E731
     using = [

@@ -100,8 +100,8 @@ def task(arn: str, **more: Any) -> dict[str, Any]:
 
 
 def test_waits_are_measured_in_fractions(cloud: LocalCloud, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a clock that goes only while something waits, and always wakes early. It looks up twice a second: moto's event wakes nobody who
-    has looked, and does not wait yet.
+    """The clock passes only while something waits, half as fast as the wait asks for. The wait is polled twice a second, because moto's
+    event does not wake a waiter that has polled and does not wait yet.
     """
     from moto.stepfunctions.parser.asl.component.state.wait.wait_function.seconds import Seconds
 

@@ -215,7 +215,7 @@ def test_state_machines_take_their_substitutions(cloud: LocalCloud, deploy: Depl
 def test_a_bucket_is_emptied_when_its_stack_goes(
     cloud: LocalCloud, deploy: Deploy, late: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where a function that is still at work writes once more."""
+    """It is emptied even if a function that is still at work writes once more."""
     token = "arn:aws:lambda:us-east-1:123456789012:function:emptier"
     deploy(
         {

@@ -197,7 +197,7 @@ def test_its_files_are_accepted_and_say_what_was_projected(found: Advice, tmp_pa
 
 
 def test_files_of_earlier_advice_go_and_files_of_ones_own_stay(found: Advice, tmp_path: Path) -> None:
-    """Those of the loser of last time would be taken for the winner's."""
+    """The files of an earlier loser would be taken for the winner's."""
     config, other = tmp_path / "mine.yaml", replace(found, winner=found.alternatives[-1], alternatives=(), cards=())
     before = [path for path in written(found, tmp_path, config=config) if path.suffix == ".yaml"]
     own, changed = tmp_path / "1-mine.yaml", before[1]
@@ -406,7 +406,7 @@ def test_a_model_too_large_for_any_function_is_told() -> None:
 
 
 def test_where_nothing_is_left_what_came_furthest_says_why() -> None:
-    """Not the first of many that lacked memory."""
+    """The reason is that of the best candidate, not of the first of many that lacked memory."""
     small, large = (Candidate("single", 1, 512, 1, memory_mb=mb) for mb in (512, 10_240))
     refused = {small: ("memory", "needs more than 512 MB"), large: ("", "")}
     reached = SearchResult(impossible={large: "training.precision: not there"})

@@ -103,7 +103,7 @@ def test_a_gpu_without_the_precision_is_no_candidate() -> None:
 
 @pytest.mark.slow
 def test_candidates_make_the_experiments_own_updates() -> None:
-    """As many updates in an epoch, each of as many samples, whatever the workers."""
+    """Whatever the number of workers, an epoch has as many updates, each of as many samples."""
     question, sizes = asked("all-reduce-cifar10")
     shapes = {
         (each.workers, each.batch_size, each.every, each.limit)

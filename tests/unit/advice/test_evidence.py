@@ -77,7 +77,7 @@ def test_a_run_on_part_of_the_data_shows_nothing_of_all_of_it(tmp_path: Path) ->
 
 
 def test_local_steps_that_a_run_shows_compete_as_they_are(tmp_path: Path) -> None:
-    """Whatever architecture averages models alike; nothing else makes the same updates."""
+    """Every architecture that averages models in the same way competes; no other setting makes the same updates."""
     local = replace(BASE, exchange=Exchange(every="epoch", what="model"))
     (setting,), _ = evidence.settings_reaching(BASE, [kept(tmp_path / "local", local, [0.8, 0.9])], 0.85)
     own = [

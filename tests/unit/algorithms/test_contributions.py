@@ -102,7 +102,7 @@ def test_top_k_with_error_feedback_is_these_lines() -> None:
 
 @pytest.mark.parametrize("exchange", [each for each in EXCHANGES if codecs.has_error_feedback(each)], ids=str)
 def test_what_is_left_out_comes_later(exchange: Exchange) -> None:
-    """Of the same gradient again and again, the mean of what is agreed on comes to the gradient itself."""
+    """If the gradient is the same again and again, the mean of what is agreed on approaches that gradient."""
     worker, rounds, own = of(exchange), 60, gradient(0, 0)
     results = [
         exchange_in_process([worker], [own], lambda values: values[0], round=round).clone() for round in range(rounds)

@@ -107,7 +107,7 @@ def ours(rank: int) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def test_a_gradient_of_low_rank_is_found_at_once_and_leaves_nothing() -> None:
-    """Of the same matrix of rank 1 on all workers, the first step's product is the matrix itself; of none, all stays finite."""
+    """If all workers have the same matrix of rank 1, the first step's product is that matrix; if it is zero, everything stays finite."""
     sides = make_generator("sides", 1)
     matrix = torch.outer(torch.randn(30, generator=sides), torch.randn(40, generator=sides))
     own = PowerSGD([(30, 40), (5,)], rank=2, seed=1, feedback=True, dtype=torch.float32)

@@ -58,7 +58,7 @@ def test_a_folder_that_cannot_be_written_is_refused_before_training(capsys: pyte
 def test_a_folder_in_which_another_run_is_at_work_is_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """One that was stopped may still write how far it came when it is resumed: the two together left a folder of no use."""
+    """A run that was stopped may still write its progress when it is resumed: two at once left a folder of no use."""
     command = ("run", str(ROOT / "config/spirt.yaml"), "--on", "inline", "--out", str(tmp_path / "out"))
     statuses = list[int]()
 
@@ -103,7 +103,7 @@ def test_a_terminal_of_no_columns_shows_everything(
 
 @pytest.mark.parametrize("closed", ["1", "0 2", "0 1 2"])
 def test_a_command_whose_streams_are_closed_does_its_work(closed: str) -> None:
-    """As a service manager or `>&-` starts it. What is opened later must not get the number of a closed stream."""
+    """A service manager, or `>&-`, starts commands so. A file that is opened later must not get the number of a closed stream."""
     closing = "; ".join(f"os.close({number})" for number in closed.split())
     script = f"import os, sys; {closing}; os.execv(sys.executable, [sys.executable, '-m', 'crossover.cli', 'schema'])"
     ended = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)

@@ -170,7 +170,7 @@ def test_what_fails_within_leaves_nothing_either(folders: Folders, capsys: pytes
 
 
 def test_torch_that_comes_by_the_users_import_is_clean_too(tmp_path: Path) -> None:
-    """Of an architecture of one's own, which is imported before torch."""
+    """A user's own architecture is imported before torch, and may import it."""
     (tmp_path / "dirty.py").write_text(DIRTY)
     code = (
         "import sys, crossover.user_code as own\n"

@@ -58,7 +58,7 @@ def test_what_won_and_by_how_much(save: Save) -> None:
 
 
 def test_single_runs_never_win(save: Save) -> None:
-    """Not by any margin, and not three of one setting and seed."""
+    """The margin does not matter, and three runs of one setting and one seed do not suffice either."""
     pair = comparison.compare_runs([save("spirt", SPIRT), save("fast", FAST)], at=0.8)
     assert pair.verdict == (
         "no winner by measured time: at least two settings with 3 common seeds are needed (--set seed=...); "

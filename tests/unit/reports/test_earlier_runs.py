@@ -35,7 +35,7 @@ def test_an_earlier_run_is_moved_unchanged_and_user_files_stay(tmp_path: Path) -
 
 
 def test_the_run_itself_stays_where_it_is(tmp_path: Path) -> None:
-    """One that is followed again, or gone on with."""
+    """A run that is followed again or resumed must not move its own files aside."""
     before = run_in(tmp_path, FIRST)
     assert move_aside(tmp_path, FIRST) is None and files(tmp_path) == before
     assert move_aside(tmp_path, SECOND) == tmp_path / FIRST

@@ -95,7 +95,7 @@ SAMPLE = json.loads(json.dumps(EXAMPLE.result()))
 @given(result=mutated(SAMPLE))
 @settings(max_examples=60, deadline=None, phases=[Phase.generate])
 def test_a_result_of_another_shape_is_compared_or_refused(result: object) -> None:
-    """Whatever stands where: a table, a page and a CSV file, or a DataError that names the file."""
+    """Whatever value a field has, the comparison gives a table, a page and a CSV file, or raises DataError with the file's name."""
     with tempfile.TemporaryDirectory() as name:
         run = Path(name) / "run"
         folder.write(run, result={}, records=EXAMPLE.records)

@@ -50,7 +50,7 @@ def common(folder: Path) -> set[int]:
 
 
 def test_two_rounds_that_all_have_are_kept_wherever_workers_stand(objects: MemoryObjectStore, tmp_path: Path) -> None:
-    """Should one checkpoint be damaged, another round is whole; what is older goes."""
+    """If one checkpoint is damaged, the other round is whole; older rounds are deleted."""
     for last in range(4, 40, 3):
         stand_at(objects, (last, last + 1), (last - 1, last))
         resume.save_resume_data(objects, tmp_path, databases={}, tries=1)

@@ -162,7 +162,7 @@ def _known_for(count: int, look: Any) -> Any:
 
 
 def test_deploy_goes_on_where_names_budget_and_account_cannot_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whose the three stacks are is known, and that none is there; nothing else is."""
+    """Only the three stacks are known: they would be ours, and none of them exists."""
     session, told = Session(refusal("OptInRequired")), list[str]()
     monkeypatch.setattr(boto3, "Session", lambda: session)
     for name in ("check_ours", "check_owner", "check_deployable"):

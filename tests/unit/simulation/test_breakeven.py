@@ -129,7 +129,7 @@ def test_a_crossing_lies_between_two_values_that_disagree_who_leads(found: Break
 
 
 def test_every_change_of_lead_is_found(found: Breakeven) -> None:
-    """As many crossings as neighbouring values that disagree."""
+    """There are as many crossings as pairs of neighbouring values with different leaders."""
     for axis in page.AXES:
         for name in ("small", "other"):
             for figure in FIGURES:

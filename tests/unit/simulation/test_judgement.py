@@ -100,7 +100,7 @@ def test_the_goal_is_met_and_the_documented_table_is_what_comes_out() -> None:
 
 
 def test_fitted_figures_are_fitted() -> None:
-    """Where there are as many unknowns as rows, calibration rows come out as printed."""
+    """If there are as many unknowns as rows, the calibration's rows come out as printed."""
     exact = [
         each for each in papers.compare_figures() if not each.held_out and each.row.table in ("Table II", "Table III")
     ]

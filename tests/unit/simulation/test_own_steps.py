@@ -39,7 +39,7 @@ def test_where_images_grow_the_round_on_the_largest_ones_has_to_fit() -> None:
 
 @pytest.mark.slow
 def test_a_projection_holds_the_last_rounds_functions_against_the_limit() -> None:
-    """Not those of the mean of images that grow."""
+    """The images grow: functions of the last round take longest, longer than the mean."""
     growing = ["exchange.what=model", "exchange.every=24", "training.epochs=8", "training.image_size.begin=16"]
 
     def problems(name: str, limit_s: int) -> tuple[str, ...]:

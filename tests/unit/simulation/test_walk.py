@@ -84,7 +84,7 @@ def test_invocations_end_before_the_time_limit_and_go_on(architecture: str) -> N
 
 
 def test_minibatches_as_a_group_are_those_one_by_one() -> None:
-    """Where concurrency could bind, each minibatch is a process of its own: the same run, as long as it does not."""
+    """If concurrency could limit the run, each minibatch is a process of its own; while it does not limit it, the run is the same."""
     experiment = small("spirt", workers=3)
     work = tiny(experiment, minibatches=7)
     grouped = simulate(experiment, replace(STILL, concurrency=None), workload=work, keep_records=True)

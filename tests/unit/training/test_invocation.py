@@ -67,7 +67,7 @@ def test_one_that_left_with_an_error_is_not_waited_for(ctx: Context) -> None:
 
 
 def test_one_that_is_silent_is_waited_for_as_long_as_it_has_been_silent_in_all(ctx: Context) -> None:
-    """Also where each invocation waits less than that."""
+    """That holds also if each invocation waits for less time."""
     elsewhere(ctx, 1)
     clock(ctx).step_s = 1.0
     for _ in range(5):
@@ -81,7 +81,7 @@ def test_one_that_is_silent_is_waited_for_as_long_as_it_has_been_silent_in_all(c
 
 
 def test_once_it_is_decided_nothing_is_waited_for_any_more(ctx: Context) -> None:
-    """Else the next wait, restored with this one's beginning, would end too soon."""
+    """Otherwise the next wait, restored with the beginning of this one, would end too soon."""
     ctx.objects.put(
         ctx.keys.decision(1),
         seal(decision()),

@@ -150,7 +150,7 @@ def test_announcing_a_run_again_forgets_how_it_failed(store: MemoryObjectStore) 
 
 
 def test_a_resumed_run_takes_every_rank_from_its_program_at_once(store: MemoryObjectStore) -> None:
-    """Which may live on, and fail: that is none of the new attempt's failures."""
+    """Programs of the old attempt may live on and fail: the new attempt does not count that as its failure."""
     with claim(store) as former:
         assert former is not None
         announce(store, fleet="f", run="run", members=1)
