@@ -45,7 +45,7 @@ def rows(experiment):
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the working directory for the test, with a model's module net.py in it."""
+    """Return the working directory for the test, with the module of a model in it."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "net.py").write_text(NETWORK)
     return tmp_path

@@ -30,7 +30,7 @@ BASE: dict[str, Any] = {
 
 
 def study(folder: Path, *, base: dict[str, Any] | None = None, **fields: Any) -> Study:
-    """Write a study, small.yaml, and return it as read. `base`: settings of all trials to replace; `fields`: the study's other fields."""
+    """Write a study to a file and return it as read. `base`: settings of all trials to replace; `fields`: the study's other fields."""
     path = folder / "small.yaml"
     path.write_text(yaml.safe_dump({"base": BASE | {"name": "any"} | (base or {}), **fields}))
     return read(path)
