@@ -91,7 +91,9 @@ def strip(data: bytes) -> bytes:
 
 
 def _compute_moves(found: list[Segment]) -> dict[Segment, int]:
-    """Return by how many bytes, a multiple of the page size, each loaded segment is moved towards the start of the file."""
+    """Return, for each loaded segment, by how many bytes it is moved from its place in the file towards the start: a multiple of PAGE
+    (64 KiB), and 0 if there is no such gap.
+    """
     moves, end = dict[Segment, int](), 0
     for segment in sorted((s for s in found if s.kind == LOAD), key=lambda s: s.offset):
         gap = max(0, segment.offset - end)

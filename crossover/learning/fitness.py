@@ -65,9 +65,9 @@ def check_mapped(dataset: Dataset, experiment: Experiment, *, loader: Callable[.
 
 
 def note_blurred_channels(given: Dataset, whole: Affine) -> None:
-    """Print to stderr a note for each channel of float inputs whose spread is hardly larger than their rounding, so that little of
-    it reaches the model. Each note is printed once per process. `given`: data set before preprocessing; `whole`: scale and shift
-    of its preprocessing.
+    """Print to stderr, once per process each, a note for each channel whose spread is hidden by rounding, so that little of it reaches
+    the model, or that is constant at a float32 number of 2^24 or more. `given`: data set before preprocessing, whose inputs must be
+    floats (others raise TypeError); `whole`: scale and shift of its preprocessing.
     """
     inputs, told = given.train_inputs, runtime.get_or_make("notes on data sets", set[str])
     for channel, (scale, shift) in enumerate(zip(whole["scale"], whole["shift"], strict=True)):

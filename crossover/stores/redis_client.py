@@ -164,8 +164,8 @@ class RedisConnection:
 
     def command(self, arguments: Sequence[Argument], place: Allocate | None = None) -> Any:
         """Send a command, a list of its name and arguments, and return its reply: str for a status, int, bytes, None for nil, or a list
-        of these, in which an error is an ErrorReply. Raises ErrorReply for an error as the whole reply, TimeoutError, and
-        ConnectionError.
+        of these, in which an error is an ErrorReply. Raises ErrorReply for an error as the whole reply; OSError (TimeoutError,
+        ConnectionError and others) or ValueError if connection or reply is broken, and what `place` raises: close the connection then.
 
         `place`: takes a length in bytes and returns the memory into which the payload is received; the payload is a bulk string
         that is the whole reply or its last element, and is returned as that memory. None: bytes are returned.

@@ -55,7 +55,9 @@ class RedisTensorStore:
         self._store(key, vector, operation="put")
 
     def create(self, key: str, vector: Vector) -> bool:
-        """Store `vector` under `key` unless the key exists. Returns whether this call stored it."""
+        """Store `vector` under `key` unless the key exists. Return True if this call stored it, otherwise False; after a broken
+        connection, on which the command is sent again, also False if its first attempt had stored it.
+        """
         return bool(self._store(key, vector, "NX", operation="create"))
 
     def create_together(self, vectors: Sequence[tuple[str, Vector]]) -> bool:

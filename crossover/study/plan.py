@@ -234,7 +234,7 @@ class StudyPlan:
 
     def __init__(self, study: Study, *, where: str, tell: Announce) -> None:
         """Make and validate the trials, simulate their forecast, and report it. `where`: inline, local or aws; `tell`: called with each
-        line of the forecast. Raises ConfigError for any fault.
+        line of the forecast. For a search, no trials are made yet. Raises ConfigError for any fault.
         """
         self.study = study
         self._searching: OptunaSearch | None = None

@@ -586,7 +586,8 @@ def _name_measure(study: Study, metric: Metric) -> str:
 
 def _label_ends(means: Sequence[tuple[str, LowMeanHigh, LowMeanHigh]], least: str, *, rises: bool) -> dict[int, str]:
     """Return labels for two points of a chart, by their index in `means`: the point with the best metric and the point of least cost; one
-    label if both are the same point. `least`: word for the latter, such as "cheapest"; `rises`: whether a higher metric is better.
+    label if both are the same point, {} without points. `means`: (name, cost, metric) of each point. `least`: word for the latter, such as
+    "cheapest"; `rises`: whether a higher metric is better.
     """
     if not means:
         return {}

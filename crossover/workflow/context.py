@@ -250,8 +250,8 @@ class Context:
         """Return the stores with the workers' training data, by rank. Each is opened at its first use."""
 
         def open_data(worker: int) -> ReadableObjects:
-            """Open the store with the training data of the rank `worker`. After `keep_data`, it keeps each object that was read in
-            memory.
+            """Open the store with the training data of the rank `worker`. After `keep_data`, it keeps in memory each object that was
+            read.
             """
             store = self.resources.clients.data(worker, self.traffic["object_store"])
             return LocalCopies(store) if self._keeps_data else store

@@ -34,7 +34,9 @@ CASES: dict[str, tuple[str, ...]] = {name: (name,) for name in PLAIN} | OPTIONS
 
 @dataclass(frozen=True)
 class Case:
-    """An experiment whose templates are tested. `config`: a file of config/; `overrides`: fields of it, as `--set` takes them."""
+    """An experiment whose templates are tested. `config`: name of a file of config/, without `.yaml`; `overrides`: fields of it,
+    as `--set` takes them.
+    """
 
     config: str
     overrides: tuple[str, ...] = ()

@@ -262,7 +262,7 @@ def test_a_trial_that_passes_its_own_budget_is_stopped_and_left_out(
 
 
 def command(folder: Path, out: Path, *options: str, on: str, at: int = 0) -> subprocess.CompletedProcess[str]:
-    """Run `crossover study` on the small study of the folder, killed at its `at`-th touch of `out` (0: never), and return the ended process."""
+    """Run `crossover study` on the folder's small study, killed at its `at`-th touch of `out` (0: never), and return the ended process."""
     given = ["study", str(folder / "small.yaml"), "--on", on, "--out", str(out), *options]
     code = [sys.executable, "-c", KILLED, str(at), str(out), *given]
     return subprocess.run(code, capture_output=True, text=True, check=False, env={**os.environ, "TMPDIR": str(folder)})
