@@ -211,8 +211,8 @@ class Advice:
     `alternatives`: the two best others; `met`: whether the winner keeps to the constraints at the 95th percentile; `front`: Pareto front of
     time and dollars, the cheapest first; `unknown`: candidates that would be on the front if their accuracy were known; `rejected`: the
     other architectures; `searched`: result of the search; `candidates`: number of all candidates; `on_demand`: the winner at the on-demand
-    price, if it uses spot instances; `here`: estimate for this machine, if it was measured; `month_usd`: dollars a month on the winner,
-    None unless the model is trained again and again.
+    price, if it uses spot instances; `here`: estimate for this machine, if it was measured; `month_usd`, `month_runs`:
+    dollars a month on the winner, all included, and number of runs a month; None unless the model is trained again and again.
     """
 
     question: Question
@@ -230,6 +230,7 @@ class Advice:
     on_demand: Finalist | None = None
     here: ThisMachine | None = None  # outside front and winner, where a probe has measured it
     month_usd: float | None = None
+    month_runs: float | None = None
 
     @property
     def told(self) -> tuple[Finalist, ...]:
@@ -578,7 +579,7 @@ def headline(found: Advice) -> str:
     candidate keeps to the constraints, and which is nearest. If this machine was measured and is sooner than the winner, it is the advice.
     """
     winner, here = found.winner, found.here
-    on_aws = f"{winner.candidate.words}: {_describe_roughly(winner, found.month_usd)}"
+    on_aws = f"{winner.candidate.words}: {_describe_roughly(winner, found)}"
     if not found.met:
         return f"No candidate keeps to deadline and budget in 19 of 20 repetitions; the nearest is {on_aws}"
     if here is None or not is_this_machine_best(found):
@@ -599,9 +600,9 @@ def is_this_machine_best(found: Advice) -> bool:
     return found.met and found.here is not None and found.here.seconds <= found.winner.seconds.p50
 
 
-def _describe_roughly(winner: Finalist, month_usd: float | None) -> str:
+def _describe_roughly(winner: Finalist, found: Advice) -> str:
     """Return the winner's dollars, its time with start-up and their percentiles, and its expected spot interruptions in words, rounded to
-    two significant digits. `month_usd`: dollars a month, None unless the model is trained again and again.
+    two significant digits. If the model is trained again and again, the dollars of a run are a month's, divided by its number of runs.
     """
     low_s, _, high_s = winner.seconds
     band = f"{display.rough_seconds(low_s)} to {display.rough_seconds(high_s)}"
@@ -610,8 +611,9 @@ def _describe_roughly(winner: Finalist, month_usd: float | None) -> str:
     )
     often = f"; expect {_interruption_text(winner)} interruptions" if winner.candidate.spot else ""
     dollars = f"about {display.rough_usd(winner.usd.p50)}"
-    if month_usd is not None:
-        dollars += f" a run, about {display.rough_usd(month_usd)} a month"
+    if found.month_usd is not None and found.month_runs is not None:
+        a_run = display.rough_usd(found.month_usd / found.month_runs)
+        dollars = f"about {a_run} a run with start-up and network, about {display.rough_usd(found.month_usd)} a month"
     return f"{dollars}, ready in {display.rough_seconds(winner.seconds.p50)}{startup}{often}"
 
 

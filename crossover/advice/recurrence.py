@@ -61,7 +61,7 @@ def monthly_costs(
         return ()
     listed = found.question.prices
     hours_per_month, between_s = listed.hours_per_month, HOURS_BETWEEN[every] * 3_600
-    winner, runs = found.winner, hours_per_month / HOURS_BETWEEN[every]
+    winner, runs = found.winner, count_runs(found, every)
     hourly = hourly_cost(found.question.task(winner.candidate).experiment)
     deployed_h = winner.seconds.p50 / 3_600
     once_usd = winner.usd.p50 + hourly.standing_usd * winner.before_s / 3_600
@@ -101,6 +101,11 @@ def monthly_costs(
     if found.here is not None:
         ways.append(MonthlyCost("this machine", 0.0, "nothing more", found.here.seconds <= between_s))
     return tuple(sorted(ways, key=lambda each: (not each.in_time, each.usd)))
+
+
+def count_runs(found: Advice, every: str) -> float:
+    """Return the number of runs a month. `every`: "hour", "day" or "week"."""
+    return found.question.prices.hours_per_month / HOURS_BETWEEN[every]
 
 
 def find_winner(monthly: Sequence[MonthlyCost]) -> MonthlyCost | None:

@@ -304,7 +304,7 @@ def advise(
 
     monthly = recurrence.monthly_costs(found, every, hourly_cost=_compute_hourly_cost)
     if (way := recurrence.find_winner(monthly)) is not None:
-        found = replace(found, month_usd=way.usd)
+        found = replace(found, month_usd=way.usd, month_runs=recurrence.count_runs(found, every))
     due = page.plan_files(found, out, config=config)
     answer = {**page.as_json(found), "data": data_found, "notes": [*notes, *explain.list_notes(found)]}
     schedule = recurrence.describe_schedule(found, every, monthly, here=config, file=next(iter(due.texts)))

@@ -60,13 +60,15 @@ def test_the_first_sentence_says_what_a_month_costs(found: Advice) -> None:
     monthly = recurrence.monthly_costs(found, "week", hourly_cost=lambda _: HOURLY)
     way = recurrence.find_winner(monthly)
     assert way is not None and way.usd == min(each.usd for each in monthly if each.of_winner)
-    said = advice.headline(replace(found, month_usd=way.usd))
-    once, month = (display.rough_usd(usd) for usd in (found.winner.usd.p50, way.usd))
-    assert f": about {once} a run, about {month} a month, ready in " in said
+    runs = recurrence.count_runs(found, "week")
+    found = replace(found, month_usd=way.usd, month_runs=runs)
+    said = advice.headline(found)
+    once, month = (display.rough_usd(usd) for usd in (way.usd / runs, way.usd))
+    assert f": about {once} a run with start-up and network, about {month} a month, ready in " in said
     here = ThisMachine(seconds=1.0, threads=1, sooner=found.winner, times=None)
-    said = advice.headline(replace(found, here=here, month_usd=way.usd))
+    said = advice.headline(replace(found, here=here))
     assert ", $0 a month; AWS would" in said and f"about {month} a month" in said
-    assert "a month" not in advice.headline(found)
+    assert "a month" not in advice.headline(replace(found, month_usd=None, month_runs=None))
 
 
 @pytest.mark.parametrize(("every", "times"), [("hour", "0 * * * *"), ("day", "0 3 * * *"), ("week", "0 3 * * 1")])
