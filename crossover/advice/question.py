@@ -213,7 +213,7 @@ class Constraints:
             *([f"to {self.target:g}"] if self.target is not None else []),
         ]
         hand = "" if set(self.on_hand) == set(ON_HAND) else f"with {', '.join(self.on_hand)} on hand"
-        return ", ".join([*parts, *([hand] if hand else [])]) or "the fewest dollars, however long it takes"
+        return ", ".join([*parts, *([hand] if hand else [])]) or "the fewest dollars on AWS, however long it takes"
 
 
 def parse_constraints(

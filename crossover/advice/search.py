@@ -117,13 +117,13 @@ class ThisMachine:
 
     @property
     def words(self) -> str:
-        """A sentence such as `Your machine does it in 40 s for nothing; from 30 times the epochs on one g4dn.xlarge is sooner.`"""
+        """A sentence such as `Your machine does it in 40 s for nothing; with 30 times the epochs or more, one g4dn.xlarge is sooner.`"""
         does = f"Your machine does it in {display.seconds(self.seconds)} for nothing"
         if self.times is None:
             return f"{does}; {self.sooner.candidate.words} is never sooner, however many the epochs."
         if self.times <= 1:
-            return f"{does}; {self.sooner.candidate.words} is sooner."
-        return f"{does}; from {self.times:,.3g} times the epochs on {self.sooner.candidate.words} is sooner."
+            return f"{does}; the soonest on AWS is {self.sooner.candidate.words}."
+        return f"{does}; with {self.times:,.3g} times the epochs or more, {self.sooner.candidate.words} is sooner."
 
 
 # How each card is picked, in words.

@@ -237,12 +237,14 @@ def test_this_machine_stands_beside_the_soonest_and_outside_the_front(found: Adv
     slow = explain.local_estimate_of(found, measured(50 * 2 * each_s / samples))
     assert slow.seconds == pytest.approx(8 * each_s)
     assert slow.times == pytest.approx(fixed_s / (4 * each_s))
-    assert f"from {slow.times:,.3g} times the epochs on {soonest.candidate.words} is sooner" in slow.words
+    assert f"with {slow.times:,.3g} times the epochs or more, {soonest.candidate.words} is sooner" in slow.words
     quick = explain.local_estimate_of(found, measured(50 * 0.5 * each_s / samples))
     assert quick.times is None and "is never sooner" in quick.words
     behind = explain.local_estimate_of(found, measured(50 * (2 * each_s + fixed_s) / samples))
     assert (
-        behind.times is not None and behind.times < 1 and behind.words.endswith(f"{soonest.candidate.words} is sooner.")
+        behind.times is not None
+        and behind.times < 1
+        and behind.words.endswith(f"the soonest on AWS is {soonest.candidate.words}.")
     )
     beside = replace(found, here=slow)
     assert (
