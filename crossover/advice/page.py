@@ -152,10 +152,13 @@ def build_page(
 
 
 def _list_commands(found: Advice, files: Sequence[Path], here: Path | None) -> list[str]:
-    """Return the command that follows the advice: it trains on this machine, or deploys the winner. Arguments: see `build_page`."""
+    """Return the commands that follow the advice: train on this machine, or deploy the winner, train there and destroy it. Arguments: see
+    `build_page`.
+    """
     if here is not None and is_this_machine_best(found):
         return [shlex.join(["crossover", "run", str(here), "--on", "inline"])]
-    return [shlex.join(["crossover", "deploy", str(files[0])])] if files else []
+    steps = (("deploy",), ("run", "--on", "aws"), ("destroy",)) if files else ()
+    return [shlex.join(["crossover", name, str(files[0]), *options]) for name, *options in steps]
 
 
 def _list_monthly_costs(every: str, monthly: Sequence[MonthlyCost], schedule: str) -> Iterator[Sheet]:

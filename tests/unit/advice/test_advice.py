@@ -372,7 +372,11 @@ def test_this_machine_is_a_point_of_the_chart(found: Advice) -> None:
 def test_the_pages_command_and_months_follow_the_answer(found: Advice) -> None:
     here = ThisMachine(seconds=found.winner.seconds.p50 / 2, threads=1, sooner=found.winner, times=None)
     files, asked = [Path(f"advice/{n}.yaml") for n in range(len(found.told))], Path("mine.yaml")
-    assert page.build_page(found, [], files, here=asked).commands == ["crossover deploy advice/0.yaml"]
+    assert page.build_page(found, [], files, here=asked).commands == [
+        "crossover deploy advice/0.yaml",
+        "crossover run advice/0.yaml --on aws",
+        "crossover destroy advice/0.yaml",
+    ]
     made = page.build_page(replace(found, here=here), [], files, here=asked)
     assert made.commands == ["crossover run mine.yaml --on inline"]
     way = MonthlyCost("left deployed", 7.4, "parts", in_time=False)
