@@ -260,32 +260,44 @@ def map_steps(node: Node, change: Callable[[Step], Step]) -> Node:
     raise TypeError(f"not a node: {node!r}")
 
 
-def execute(node: Node, ctx: Context, event: Event) -> Event:
+class BranchStopped(CrossoverError):
+    """Raised in a branch that waits in a Repeat although a branch beside it has failed: nobody will report what it waits for."""
+
+
+def never() -> bool:
+    """Return False."""
+    return False
+
+
+def execute(node: Node, ctx: Context, event: Event, *, stops: Callable[[], bool] = never) -> Event:
     """Run the tree `node` in this process and return the event that its last step returned; events of branches and iterations are dropped.
 
     `state_machines.py` writes the same tree for Step Functions. As there, steps are repeated if a service is unavailable, but no pause
     lasts more than 1 ms. At most 8 iterations of a ForEach run at once, unless they wait for one another. `ctx`: the run's context; each
-    step gets a child of it. `event`: the event that the first step receives. Raises the error of a step that failed.
+    step gets a child of it. `event`: the event that the first step receives. `stops`: asked at each turn of a Repeat; if it returns True,
+    BranchStopped is raised. Raises the error of a step that failed; if it is a CrossoverError, branches and iterations beside it end at
+    their next turn of a Repeat, as Step Functions ends them.
     """
     match node:
         case Step():
             return _run_with_retries(node, ctx, event)
         case Sequence(nodes=nodes):
             for child in nodes:
-                event = execute(child, ctx, event)
+                event = execute(child, ctx, event, stops=stops)
             return event
         case Parallel(branches=branches):
-            _run_side_by_side([partial(execute, branch, ctx, event) for branch in branches], slots=len(branches))
+            branching = [partial(execute, branch, ctx, event) for branch in branches]
+            _run_side_by_side(branching, slots=len(branches), stops=stops)
             return event
         case ForEach(item=item, count=count, body=body, together=together, tolerant=tolerant):
             items = range(event[count])
             calls = [partial(execute, body, ctx, {**event, item: i}) for i in items]
-            _run_side_by_side(calls, slots=max(1, len(items)) if together else 8, tolerant=tolerant)
+            _run_side_by_side(calls, slots=max(1, len(items)) if together else 8, stops=stops, tolerant=tolerant)
             return event
         case Repeat():
-            return _repeat(node, ctx, event)
+            return _repeat(node, ctx, event, stops=stops)
         case Child(body=body):
-            return execute(body, ctx, event)
+            return execute(body, ctx, event, stops=stops)
     raise TypeError(f"not a node: {node!r}")
 
 
@@ -301,26 +313,44 @@ def _run_with_retries(step: Step, ctx: Context, event: Event) -> Event:
         return step.run(own, event)
 
 
-def _repeat(node: Repeat, ctx: Context, event: Event) -> Event:
-    """Run the body of the Repeat `node` until the event's flag is true, and return the last event.
+def _repeat(node: Repeat, ctx: Context, event: Event, *, stops: Callable[[], bool]) -> Event:
+    """Run the body of the Repeat `node` until the event's flag is true, and return the last event. Raises BranchStopped if `stops` returns
+    True before.
 
     The event also carries when the wait began and its timeout, from which the body knows when to raise WaitTimeout.
     """
     event = {**event, "since": datetime.fromtimestamp(runtime.time(), UTC).isoformat(), "timeout_s": node.timeout_s}
-    while not (event := execute(node.body, ctx, event))[node.until]:
+    while not (event := execute(node.body, ctx, event, stops=stops))[node.until]:
+        if stops():
+            raise BranchStopped("a branch beside this one has failed")
         if node.every_s:
             ctx.pause(node.every_s)
     return event
 
 
-def _run_side_by_side(calls: Iterable[Callable[[], Event]], *, slots: int, tolerant: bool = False) -> None:
-    """Run all `calls` on threads, wait for all, and raise one of their errors if any failed; the results are dropped.
+def _run_side_by_side(
+    calls: Iterable[Callable[..., Event]], *, slots: int, stops: Callable[[], bool], tolerant: bool = False
+) -> None:
+    """Run all `calls`, which take the argument `stops` of `execute`, on threads, wait for all, and raise one of their errors if any failed;
+    the results are dropped. Unless `tolerant`, the others are told to stop once one has raised a CrossoverError.
 
-    `slots`: number of threads. `tolerant`: ignore every CrossoverError except StaleAttempt and UserError. Those two, and errors that are
-    not a CrossoverError, are raised first in any case.
+    `slots`: number of threads. `stops`: whether all are to stop. `tolerant`: ignore every CrossoverError except StaleAttempt and UserError.
+    Those two, and errors that are not a CrossoverError, are raised first in any case.
     """
-    _, failed = run_in_threads(calls, slots=slots)
+    first: list[CrossoverError] = []
+
+    def run(call: Callable[..., Event]) -> Event:
+        """Run one call; note its CrossoverError for the others."""
+        try:
+            return call(stops=lambda: bool(first) or stops())
+        except CrossoverError as error:
+            if not tolerant:
+                first.append(error)
+            raise
+
+    _, failed = run_in_threads([partial(run, call) for call in calls], slots=slots)
     failures = [failed[number] for number in sorted(failed)]
+    failures = [each for each in failures if not isinstance(each, BranchStopped)] or failures
     # A worker of a superseded attempt is no dead worker: its execution ends. An error that the user must fix fails every worker.
     ours = [
         each for each in failures if isinstance(each, StaleAttempt | UserError) or not isinstance(each, CrossoverError)

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from crossover.errors import ConfigError, Missing, StaleAttempt
+from crossover.errors import ConfigError, Missing, Refused, StaleAttempt
 from crossover.stores.clients import MemoryClients
 from crossover.workflow import (
     START,
@@ -138,6 +138,21 @@ def test_a_failure_of_one_iteration_is_raised_after_all_have_ended(ctx: Context)
     with pytest.raises(RuntimeError, match="worker 1"):
         execute(ForEach("worker", "workers", Step("s", "tests", body)), ctx, first_event("r", workers=3))
     assert sorted(ended) == [0, 2]
+
+
+@pytest.mark.parametrize("worker", [0, 1, 2])
+def test_who_waits_for_an_iteration_that_failed_ends_and_its_error_is_raised(worker: int, ctx: Context) -> None:
+    """Without that, worker 0 would wait for its timeout, and report it instead of the error."""
+
+    def body(ctx: Context, event: Event) -> Event:
+        if event["worker"] == worker:
+            raise Refused("the gradient is not finite")
+        return {"synchronised": False}
+
+    wait = Repeat(Step("s", "tests", body), "synchronised", timeout_s=900, every_s=1)
+    tree = ForEach("worker", "workers", Child("run", Sequence(named("a"), wait)), together=True)
+    with pytest.raises(Refused, match="not finite"):
+        execute(tree, ctx, first_event("r", workers=3))
 
 
 def test_steps_are_distinct_and_in_the_order_they_are_written() -> None:
