@@ -260,6 +260,9 @@ def map_steps(node: Node, change: Callable[[Step], Step]) -> Node:
     raise TypeError(f"not a node: {node!r}")
 
 
+TURNS_AFTER_FAILURE = 10  # of a Repeat that waits: what was reported before the failure is still seen
+
+
 class BranchStopped(CrossoverError):
     """Raised in a branch that waits in a Repeat although a branch beside it has failed: nobody will report what it waits for."""
 
@@ -274,9 +277,9 @@ def execute(node: Node, ctx: Context, event: Event, *, stops: Callable[[], bool]
 
     `state_machines.py` writes the same tree for Step Functions. As there, steps are repeated if a service is unavailable, but no pause
     lasts more than 1 ms. At most 8 iterations of a ForEach run at once, unless they wait for one another. `ctx`: the run's context; each
-    step gets a child of it. `event`: the event that the first step receives. `stops`: asked at each turn of a Repeat; if it returns True,
-    BranchStopped is raised. Raises the error of a step that failed; if it is a CrossoverError, branches and iterations beside it end at
-    their next turn of a Repeat, as Step Functions ends them.
+    step gets a child of it. `event`: the event that the first step receives. `stops`: asked at each turn of a Repeat that pauses; once it
+    has returned True TURNS_AFTER_FAILURE times, BranchStopped is raised. Raises the error of a step that failed; if it is a CrossoverError,
+    branches and iterations beside it end if they wait in a Repeat that pauses.
     """
     match node:
         case Step():
@@ -314,16 +317,18 @@ def _run_with_retries(step: Step, ctx: Context, event: Event) -> Event:
 
 
 def _repeat(node: Repeat, ctx: Context, event: Event, *, stops: Callable[[], bool]) -> Event:
-    """Run the body of the Repeat `node` until the event's flag is true, and return the last event. Raises BranchStopped if `stops` returns
-    True before.
+    """Run the body of the Repeat `node` until the event's flag is true, and return the last event. Raises BranchStopped if it pauses
+    between turns, and `stops` has returned True TURNS_AFTER_FAILURE times.
 
     The event also carries when the wait began and its timeout, from which the body knows when to raise WaitTimeout.
     """
     event = {**event, "since": datetime.fromtimestamp(runtime.time(), UTC).isoformat(), "timeout_s": node.timeout_s}
+    turns_left = TURNS_AFTER_FAILURE
     while not (event := execute(node.body, ctx, event, stops=stops))[node.until]:
-        if stops():
-            raise BranchStopped("a branch beside this one has failed")
-        if node.every_s:
+        if node.every_s:  # it waits for others
+            turns_left -= stops()
+            if not turns_left:
+                raise BranchStopped("a branch beside this one has failed")
             ctx.pause(node.every_s)
     return event
 
