@@ -1,26 +1,26 @@
 """Every error Crossover raises on purpose, as one tree.
 
 CrossoverError
-├── UserError                the user can mend it: exit code 2
-│   ├── ConfigError          a field of the experiment: names field, value, choices
-│   │   ├── OwnCodeError     the user's own module that a field names: names field, file and line
-│   │   └── NoProjection     what the simulation knows nothing of: says what would tell
+├── UserError                the user can fix it: exit code 2
+│   ├── ConfigError          a field of the experiment is invalid: names field, value, choices
+│   │   ├── OwnCodeError     user code that a field names cannot be used: names field, file and line
+│   │   └── NoProjection     the experiment cannot be simulated: says what to measure first
 │   ├── DataError            a data set is missing, corrupt or unfit
-│   └── MissingTool          a program of the machine is missing, with the line that installs it
-├── StaleAttempt             an attempt that others have overtaken: never retried, changes nothing
-├── Missing                  a key that is not there (yet)
-├── Corrupt                  bytes that are not what their header or key says: wrong kind, length, checksum
+│   └── MissingTool          a program of the machine is missing: names the command that installs it
+├── StaleAttempt             the attempt is superseded by a later one: never retried, changes nothing
+├── Missing                  a key does not exist (yet)
+├── Corrupt                  bytes do not match their header or key: wrong kind, length, checksum
 ├── Refused                  a store or database refused a command: names argument, value, expectation
-├── WaitTimeout              a wait reached its end: names what was missing
+├── WaitTimeout              a wait timed out: names what was missing
 ├── Unavailable              a store, broker or host does not answer: worth a retry
 ├── Lost                     a server of this machine ended by itself: names it, its end, its log
-└── RunFailed                a run ended with a failure: carries the plain cause
+└── RunFailed                a run failed: carries the cause in plain words
 """
 
 import errno
 import re
 
-# What an OSError says of a full disk, of a user's share of it, or of a file beyond `ulimit -f`.
+# Codes of an OSError for a full disk, a user's exceeded disk quota, and a file larger than `ulimit -f`.
 DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 

@@ -292,8 +292,9 @@ def find_line_in_traceback(trace: TracebackType | None) -> str | None:
 
 
 def _find_project_line(trace: TracebackType | None) -> str | None:
-    """Return the line of this project's code that user code has called and in which the error was raised, perhaps by way of other
-    packages: such as `crossover/training/gradients.py, line 3`. None if the traceback ends in user code, or has no user code.
+    """Return the last line of this project's code that comes after the last user code in the traceback, such as
+    `crossover/training/gradients.py, line 3`: user code called it, and the error was raised in it or in a package that it called. None if
+    there is no such line.
     """
     found, theirs = None, False
     while trace is not None:
@@ -321,8 +322,8 @@ def find_calling_line() -> str | None:
 
 
 def find_definition_line(what: Any) -> str | None:
-    """Return the file and line at which the function, class or object `what` is defined, such as `mytask.py, line 3`; None if that
-    is not user code.
+    """Return the file and first line of the definition of `what`, a function, class or object (then of its class's `__init__`), such as
+    `mytask.py, line 3`; None if that is not user code.
     """
     what = inspect.unwrap(what) if callable(what) else what
     code = getattr(what, "__code__", None) or getattr(getattr(what, "__init__", None), "__code__", None)
@@ -383,8 +384,8 @@ class _Watch:
         self.found: OwnCodeError | None = None
 
     def check_opened_file(self, path: Any, flags: Any) -> None:
-        """Store and raise an OwnCodeError if `path` is a data file that user code is opening to read; if one is stored already, raise
-        that one. `flags`: as for os.open.
+        """Raise an OwnCodeError if `path` is a data file that user code is opening to read. The first such error is kept in `found`, and
+        raised again for each later file. `flags`: as for os.open.
         """
         if (file := _find_data_file(path, flags)) and (place := find_calling_line()):
             self.found = self.found or build_user_code_error(

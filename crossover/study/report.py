@@ -55,7 +55,7 @@ def compute_interval(values: Sequence[float], *, scale: float = 0.0) -> MeanInte
     return MeanInterval(middle, middle - half, middle + half, n, float(2 * t.sf(abs(middle) / error, n - 1)))
 
 
-def holm(p: Sequence[float | None]) -> list[float]:
+def adjust_by_holm(p: Sequence[float | None]) -> list[float]:
     """Return the p-values after Holm's correction for multiple tests, in the order of `p`. A result is significant if it is at most
     SIGNIFICANCE_LEVEL. An unknown p-value (None) counts as 1.
     """
@@ -152,7 +152,7 @@ def _make_pair_cells(study: Study, rows: Sequence[TrialRow]) -> Iterator[StudyCe
                 size = max((abs(value) for two in both for value in two), default=0.0)
                 found = compute_interval([a - b for a, b in both], scale=size) if both else None
                 named.append((f"{name}: {first} - {second}", found))
-    adjusted = holm([each.p if each else None for _, each in named])
+    adjusted = adjust_by_holm([each.p if each else None for _, each in named])
     for (row, each), p in zip(named, adjusted, strict=True):
         known = None if each is None else each.p
         yield StudyCell(table=PAIRS, row=row, column="n", value=each.n if each else 0)

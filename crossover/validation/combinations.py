@@ -19,17 +19,17 @@ from crossover.validation.exchanges import (
     OBJECTS,
     attack_has_attackers,
     attackers_exist,
+    codec_supports_error_feedback,
     codec_takes_the_model,
     compressed_gradients_are_averaged,
     compression_has_its_settings,
     compression_sees_what_is_dropped,
     dropping_is_borne,
-    errors_are_fed_back,
     krum_has_enough_workers,
     krum_selects_among_honest,
     models_average,
     outer_belongs_to_delta,
-    steps_are_exchanged,
+    steps_need_exchanged_gradients,
     trimmed_mean_leaves_some,
 )
 from crossover.workflow import Child, Repeat, Step, walk
@@ -66,7 +66,7 @@ def adapters_fit_own_models(e: Experiment) -> Iterator[str]:
         yield f"training.save: {training.save} belongs to training.adapters or training.trainable; expected all"
 
 
-def steps_are_taken_as_asked(e: Experiment) -> Iterator[str]:
+def optimizer_settings_have_effect(e: Experiment) -> Iterator[str]:
     """Yield an error message for each setting of the optimizer or of the learning-rate schedule that has no effect with the others."""
     training, usual = e.training, Training()
     if training.betas != usual.betas and training.optimizer not in ("adam", "adamw"):
@@ -196,9 +196,9 @@ def broker_type_has_the_version(e: Experiment, architecture: Architecture) -> It
 
 
 def list_missing_commands(e: Experiment) -> list[str]:
-    """Return the names of those among the optimizer, the aggregation rule, training.clip and training.no_decay for which the tensor
-    database has no command; empty if it can compute everything. If workers exchange models or deltas, the outer optimizer counts instead
-    of `training.optimizer`, because functions take the local steps.
+    """Return the names of those settings for which the tensor database has no command; empty if it can compute everything. If workers
+    exchange gradients, they are of the optimizer, the aggregation rule, training.clip and training.no_decay; otherwise of the outer
+    optimizer and the rule alone, because functions take the local steps.
     """
     optimizer = e.training.optimizer if e.exchange.what == "gradients" else OUTER  # functions take local steps
     commands = {
@@ -306,7 +306,7 @@ def smoothing_needs_classes(e: Experiment) -> Iterator[str]:
         yield f"training.label_smoothing: belongs to cross_entropy, not to {e.training.loss}; leave it out"
 
 
-def labels_are_scaled_of_numbers(e: Experiment) -> Iterator[str]:
+def scaled_labels_are_numbers(e: Experiment) -> Iterator[str]:
     """Yield an error message if labels are always to be scaled, but the loss takes them as classes."""
     if e.data.scale_labels == "always" and e.training.loss in ("cross_entropy", "bce_with_logits"):
         yield (
@@ -529,7 +529,7 @@ ALWAYS: tuple[Refusal, ...] = (
     digits_have_no_test_split,
     loss_known,
     smoothing_needs_classes,
-    labels_are_scaled_of_numbers,
+    scaled_labels_are_numbers,
     metric_known,
     metric_fits_the_loss,
     metric_has_its_direction,
@@ -541,9 +541,9 @@ ALWAYS: tuple[Refusal, ...] = (
     dropping_is_borne,
     models_average,
     outer_belongs_to_delta,
-    steps_are_exchanged,
+    steps_need_exchanged_gradients,
     compression_has_its_settings,
-    errors_are_fed_back,
+    codec_supports_error_feedback,
     compressed_gradients_are_averaged,
     compression_sees_what_is_dropped,
     codec_takes_the_model,
@@ -552,7 +552,7 @@ ALWAYS: tuple[Refusal, ...] = (
     nesterov_needs_momentum,
     one_cycle_rises,
     adapters_fit_own_models,
-    steps_are_taken_as_asked,
+    optimizer_settings_have_effect,
     plateau_comes_before_stop,
     gpus_are_workers,
     baseline_has_room_for_its_name,

@@ -145,8 +145,8 @@ def _list_parameters(function: ast.FunctionDef) -> tuple[str, ...]:
 
 
 def parse(text: str, *, source: str) -> Any:
-    """Return the content of a YAML text as plain Python values, None for an empty text. Raises ConfigError, naming `source`, line and
-    column, on a syntax error, a key given twice, or an alias.
+    """Return the content of a YAML text as plain Python values, None for an empty text. Raises ConfigError, naming `source` and if possible
+    line and column, on a syntax error, a key given twice, an alias, or too deep nesting.
     """
     try:
         return yaml.load(text, Loader=_Loader)  # noqa: S506  a SafeLoader

@@ -73,7 +73,7 @@ def models_average(e: Experiment) -> Iterator[str]:
         )
 
 
-def steps_are_exchanged(e: Experiment) -> Iterator[str]:
+def steps_need_exchanged_gradients(e: Experiment) -> Iterator[str]:
     """Yield an error message if `training.steps` is set, but workers do not exchange gradients."""
     if e.training.steps is not None and e.exchange.what != "gradients":
         yield (
@@ -109,7 +109,7 @@ def compression_has_its_settings(e: Experiment) -> Iterator[str]:
                 )
 
 
-def errors_are_fed_back(e: Experiment) -> Iterator[str]:
+def codec_supports_error_feedback(e: Experiment) -> Iterator[str]:
     """Yield an error message if `exchange.error_feedback` is true for a compression that does not support it, or without compression."""
     kind, kept = e.exchange.compression, e.exchange.error_feedback
     if kept and kind == "none":

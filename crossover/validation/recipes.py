@@ -39,8 +39,8 @@ def build_paper_values(*, dataset: str) -> Values:
     get the papers' batch size.
 
     They are SGD at 0.001 with ReduceLROnPlateau and early stopping, "approximately 128 epochs" (2023, sections III-B7 and V-D); batches of
-    512 (2025, section 4.1), except for data sets that are too small. The 2025 paper prints no rate; neither prints momentum, weight decay
-    or a patience: these are 0, 0, and PyTorch's 10 epochs, stopping after half as many again.
+    512 (2025, section 4.1), except for data sets that are too small. The 2025 paper prints no rate. Neither paper prints momentum, weight
+    decay or the two patiences: here they are 0, 0, PyTorch's 10 epochs for the plateau, and 15 epochs for early stopping.
     """
     batch = {"training.batch_size": 512} if dataset in PAPERS_DATASETS else {}
     return {

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from crossover.study.report import compute_interval, find_pareto_front, holm
+from crossover.study.report import adjust_by_holm, compute_interval, find_pareto_front
 
 
 @pytest.mark.parametrize("n", [2, 3, 5, 20])
@@ -30,8 +30,12 @@ def test_of_one_and_of_equals_there_is_no_interval() -> None:
 
 def test_holm_by_hand() -> None:
     """Four of them: 4 x 0.005, 3 x 0.01, 2 x 0.03, and 0.04, which must not be below the one before it."""
-    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
-    assert holm([0.6, 0.9]) == [1.0, 1.0] and holm([]) == [] and holm([0.02, None]) == [0.04, 1.0]
+    assert adjust_by_holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert (
+        adjust_by_holm([0.6, 0.9]) == [1.0, 1.0]
+        and adjust_by_holm([]) == []
+        and adjust_by_holm([0.02, None]) == [0.04, 1.0]
+    )
 
 
 def test_the_front_is_what_nothing_beats() -> None:
@@ -50,5 +54,5 @@ def test_intervals_cover_as_often_as_they_say(n: int) -> None:
 
 def test_pairs_that_do_not_differ_are_called_different_once_in_twenty_studies_at_most() -> None:
     draws = np.random.default_rng(22).normal(0.0, 0.01, (2_000, 4, 5))
-    wrong = sum(min(holm([compute_interval(pair).p for pair in study])) <= 0.05 for study in draws.tolist())
+    wrong = sum(min(adjust_by_holm([compute_interval(pair).p for pair in study])) <= 0.05 for study in draws.tolist())
     assert 0.03 <= wrong / 2_000 <= 0.06

@@ -106,19 +106,19 @@ CASES: list[tuple[combinations.Refusal, dict[str, Any], dict[str, Any], str]] = 
         "training.save: merged belongs to",
     ),
     (
-        combinations.steps_are_taken_as_asked,
+        combinations.optimizer_settings_have_effect,
         {"training": {"betas": [0.8, 0.99]}},
         {"training": {"betas": [0.8, 0.99], "optimizer": "adamw"}},
         "training.betas: belongs to adam and adamw, not to sgd",
     ),
     (
-        combinations.steps_are_taken_as_asked,
+        combinations.optimizer_settings_have_effect,
         {"training": {"no_decay": ["*.bias"]}},
         {"training": {"no_decay": ["*.bias"], "weight_decay": 0.1}},
         "training.no_decay: does nothing without training.weight_decay",
     ),
     (
-        combinations.steps_are_taken_as_asked,
+        combinations.optimizer_settings_have_effect,
         {"training": {"floor": 0.1}},
         {"training": {"floor": 0.1, "schedule": "cosine"}},
         "training.floor: belongs to cosine, not to constant",
@@ -130,7 +130,7 @@ CASES: list[tuple[combinations.Refusal, dict[str, Any], dict[str, Any], str]] = 
         "belongs to cross_entropy, not to mse",
     ),
     (
-        combinations.labels_are_scaled_of_numbers,
+        combinations.scaled_labels_are_numbers,
         {"data": {"scale_labels": "always"}},
         {"data": {"scale_labels": "always"}, "training": {"loss": "mse", "metric": {"name": "mean_absolute_error"}}},
         "labels of cross_entropy are no numbers to scale",
@@ -289,7 +289,7 @@ CASES: list[tuple[combinations.Refusal, dict[str, Any], dict[str, Any], str]] = 
         "exchange.outer.nesterov: needs momentum",
     ),
     (
-        combinations.steps_are_exchanged,
+        combinations.steps_need_exchanged_gradients,
         {"training": {"steps": 5}, "exchange": {"what": "delta"}},
         {"training": {"steps": 5}},
         "training.steps: counts updates of one model",
@@ -301,19 +301,19 @@ CASES: list[tuple[combinations.Refusal, dict[str, Any], dict[str, Any], str]] = 
         "exchange.bits: belongs to exchange.compression: qsgd",
     ),
     (
-        combinations.errors_are_fed_back,
+        combinations.codec_supports_error_feedback,
         {"exchange": {"error_feedback": True}},
         {"exchange": {"error_feedback": False}},
         "without compression nothing is left out",
     ),
     (
-        combinations.errors_are_fed_back,
+        combinations.codec_supports_error_feedback,
         {"exchange": {"compression": "qsgd", "error_feedback": True, "bits": 4, "bucket": 196}},
         {"exchange": {"compression": "qsgd", "error_feedback": True, "bits": 4, "bucket": 195}},
         "4 bits in buckets of 196 may leave out more than there was",
     ),
     (
-        combinations.errors_are_fed_back,
+        combinations.codec_supports_error_feedback,
         {"exchange": {"compression": "qsgd", "error_feedback": True, "bits": 5, "bucket": 225, "norm": "l2"}},
         {"exchange": {"compression": "qsgd", "error_feedback": True, "bits": 5, "bucket": 224, "norm": "l2"}},
         "expected more exchange.bits",
@@ -570,7 +570,7 @@ def test_what_an_architecture_cannot_exchange_is_refused() -> None:
 def test_a_bucket_as_small_as_it_can_be_is_not_to_be_smaller() -> None:
     for bucket, told in ((256, True), (128, False)):
         asked = {"compression": "qsgd", "bits": 3, "bucket": bucket, "norm": "l2", "error_feedback": True}
-        refused = str(told_by(combinations.errors_are_fed_back, experiment({"exchange": asked})))
+        refused = str(told_by(combinations.codec_supports_error_feedback, experiment({"exchange": asked})))
         assert "more exchange.bits" in refused and ("a smaller exchange.bucket" in refused) is told
 
 
