@@ -110,11 +110,17 @@ class Weights:
 @dataclass(frozen=True, kw_only=True)
 class Training:
     """Settings of the section `training`: model, optimizer, schedule, loss and metric. They do not depend on the architecture.
-    `steps`: number of updates after which the run ends, within its last epoch; null: all epochs are whole. `target`: value of the
-    metric on the validation set at which training stops; null: none. `early_stopping`: epochs without a better validation loss before
-    training stops; 0: never. `trainable`: parameters to train besides adapters, by name or pattern, while all others are frozen; null:
-    all, or with adapters none. `save`: what the model's file holds. `threads`: torch threads per process; auto: the number of vCPUs that
-    are paid for.
+    `model`: name of a built-in model, or package.module:factory. `trainable`: parameters to train besides adapters, by name or pattern,
+    while all others are frozen; null: all, or with adapters none. `save`: what the model's file holds: the whole model, only the trained
+    parameters (`adapters`), or the model with the adapters merged into its weights. `batch_size`: samples in a minibatch of one worker.
+    `steps`: number of updates after which the run ends, within its last epoch; null: all epochs are whole. `betas`: of adam and adamw.
+    `no_decay`: parameters without `weight_decay`, by name or pattern. `loss`: cross_entropy, mse, bce_with_logits, or
+    package.module:name. `learning_rate`: the constant rate, or with a schedule its first or highest rate. `warm_up`: share of the updates
+    before the highest rate, for one_cycle and cosine; `floor`: share of `learning_rate` at which cosine ends. `plateau_patience`: number
+    of evaluations in a row without a better validation loss that are tolerated; after one more, plateau multiplies the rate by
+    `plateau_factor`. `early_stopping`: evaluations without a better validation loss before training stops; 0: never. `target`: value of
+    the metric on the validation set at which training stops; null: none. `threads`: torch threads per process; auto: the number of vCPUs
+    that are paid for.
     """
 
     model: str = "small_cnn"  # a name in MODEL_FACTORIES of learning/zoo.py, or package.module:factory

@@ -37,7 +37,7 @@ class ByFunctions:
         """Remember the peer's context and rank."""
         self._ctx, self._member = ctx, member
 
-    def gradient(self, event: Event, out: "Tensor") -> None:
+    def compute_gradient(self, event: Event, out: "Tensor") -> None:
         """Store the model, run the functions, and write the mean gradient over the round's minibatches into `out`.
 
         Raises StaleAttempt if the run is over, or if the rank was taken over.
@@ -54,7 +54,7 @@ class ByFunctions:
         else:
             self._average(event, out)
 
-    def steps(self, event: Event, replica: "Replica", history: list[tuple[float, float]]) -> None:
+    def take_local_steps(self, event: Event, replica: "Replica", history: list[tuple[float, float]]) -> None:
         """Store the state of `replica`, let one function take all local steps of the event's round, and set `replica` to the result.
 
         `history` is not used: the function reads the earlier losses itself. Raises StaleAttempt if the run is over, or if the rank was

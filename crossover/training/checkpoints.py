@@ -182,7 +182,7 @@ class Journal:
 
     def save(self, position: Position, vectors: Mapping[str, Vector], facts: Mapping[str, Any]) -> None:
         """Create the checkpoint of `position`, then delete this worker's checkpoints that no attempt can need any more. Does nothing if
-        `position` is already saved.
+        this invocation has restored or saved `position` already.
 
         `vectors`: the vectors to store, by name; `facts`: plain values that are stored with them.
         """
@@ -208,7 +208,7 @@ class Journal:
         return self._ctx.objects.exists(self._key(self._next_multiple(Position(round))))
 
     def _next_multiple(self, position: Position) -> Position:
-        """Return the start of the next round after `position` at which a checkpoint is due."""
+        """Return the position at the start of the next round after that of `position` at which a checkpoint is due."""
         return Position((position.round // self._every + 1) * self._every)
 
 

@@ -32,8 +32,9 @@ def adopt_state(ctx: Context, before: Several[Keys], holders: Several[int], spen
     the round to start at, or 0 for a new run.
 
     The state is that of the newest resumable round in the databases, otherwise the newest one saved in the bucket, otherwise the seeded
-    model. `ctx`: of the step that sets the attempt up; `before`: keys of the earlier attempts; `holders`: ranks of the databases that hold
-    the state; `spent`: returns the keys that one round wrote for a holder.
+    model. If this attempt has state already, because its first step is tried again, that state is used. `ctx`: of the step that sets the
+    attempt up; `before`: keys of the earlier attempts; `holders`: ranks of the databases that hold the state; `spent`: returns the keys
+    that one round wrote for a holder.
 
     Raises StaleAttempt if a higher attempt has begun, Missing or Corrupt if the state is lost or damaged.
     """
@@ -94,8 +95,8 @@ def _stores_of(ctx: Context, holders: Several[int]) -> dict[int, TensorStore]:
 
 
 def _delete(ctx: Context, names: Keys, holders: Several[int], spent: Spent, *, decided: int) -> None:
-    """Delete the keys of the attempt with the keys `names` in the databases of `holders`: those of the rounds around the one at which it
-    stopped.
+    """Delete the keys of the attempt with the keys `names` in the databases of `holders`: those of the rounds from one before to two after
+    the round at which it can be resumed.
 
     If no holder has a model of that attempt any more, its functions may have continued to any round; then the keys of all possible rounds
     are deleted. `spent`: returns the keys that one round wrote for a holder; `decided`: number of decisions that the attempt can have made
@@ -109,11 +110,11 @@ def _delete(ctx: Context, names: Keys, holders: Several[int], spent: Spent, *, d
 
 
 def _copy_to_holders(ctx: Context, holders: Several[int], round: int, source: Keys) -> None:
-    """Copy the state of `round` from a holder that has it to every holder, under this attempt's keys. If no holder has it in round 0,
-    create the seeded model in each.
+    """Copy the state of `round` from a holder that has it to every holder, under this attempt's keys; keys that exist stay as they are. If
+    no holder has it in round 0, create the seeded model in each.
 
-    `source`: keys of the attempt to copy from. Raises Missing if no holder has the state, or if one has lost the vectors of its own
-    optimizer.
+    `source`: keys of the attempt to copy from. A worker's own optimizer is copied within the worker's database. Raises Missing if no holder
+    has the state of a later round, or if one has lost the vectors of its own optimizer.
     """
     donor = next((w for w in holders if ctx.tensors[w].exists(source.model(round, w))), None)
     if donor is None and round:
@@ -149,7 +150,8 @@ def _restore_saved_state(ctx: Context, holders: Several[int], decided: int) -> i
     """Copy the newest undamaged state that was saved in the bucket into the databases and return its round; return 0 if the run never saved
     one.
 
-    `decided`: number of decisions so far. Raises Missing if decisions exist but no saved state, Corrupt if every saved state is damaged.
+    The model and the shared optimizer go to the first of `holders`, each worker's own optimizer to that worker's database. `decided`:
+    number of decisions so far. Raises Missing if decisions exist but no saved state, Corrupt if every saved state is damaged.
     """
     kept, damaged = ctx.objects.list(ctx.keys.saved_states), list[Corrupt]()
     if not kept and not decided:
@@ -294,8 +296,8 @@ def update(ctx: Context, event: Event, *, holder: int, gradient: str) -> None:
 
 
 def evaluate_and_decide(ctx: Context, event: Event, *, holder: int) -> None:
-    """Load the next round's model from the database of rank `holder` into the learner, evaluate it, and store the decision after the
-    event's epoch: whether training stops. Does nothing if that decision exists.
+    """Load the next round's model from the database of rank `holder` into the learner, evaluate it on the validation set, and store the
+    decision after the event's epoch: whether training stops. Does nothing if that decision exists.
     """
     epoch = event["epoch"]
     if ctx.objects.exists(ctx.keys.decision(epoch)):
@@ -308,9 +310,10 @@ def evaluate_and_decide(ctx: Context, event: Event, *, holder: int) -> None:
 
 
 def build_next_event(ctx: Context, event: Event) -> Event:
-    """Return the event's fields for the start of the next round, as changes to merge into the event. `epoch_finished` is True if the
-    event's round ends an epoch; only then they include `finished`, whether the epoch's decision ends training. Raises Missing if it ends
-    an epoch that has no decision yet.
+    """Return the event's fields for the start of the next round, as changes to merge into the event: those of `event_at`, and
+    `epoch_finished`, whether the event's round ends an epoch.
+
+    If it does, they include `finished`, whether the decision on that epoch ends training; raises Missing if there is no decision yet.
     """
     if not ends_epoch(ctx, event):
         return {**event_at(ctx, event, event["round"] + 1), "epoch_finished": False}

@@ -156,7 +156,9 @@ class Heartbeats:
     seen: dict[int, tuple[Any, float]] = field(default_factory=dict)
 
     def newest(self) -> dict[int, int]:
-        """Return, by rank, the number of the newest attempt that has a lease. Lists the bucket, so it is for joining, never for a round."""
+        """Return {rank: number of its newest attempt}, for all ranks that have had a lease. Lists the bucket, so it is for joining, never
+        for a round.
+        """
         found: dict[int, int] = {}
         for key in self.objects.list(self.keys.leases):
             rank, attempt = map(int, key.removeprefix(self.keys.leases).split("/"))
@@ -222,17 +224,18 @@ class Membership:
         self._objects, self._keys = objects, Keys(run)
         self._hearts = Heartbeats(objects, self._keys)
         self._over = runtime.event()
-        self._thread = runtime.thread(self._beat, name=f"heart-{rank}.{attempt}")
+        self._thread = runtime.thread(self._send_heartbeats, name=f"heart-{rank}.{attempt}")
         self.progressed = False
         self.interrupted = False
 
     @classmethod
     def claim(cls, hearts: Heartbeats, *, run: str, members: int, settings: ServingSettings) -> "Membership | None":
-        """Claim one of the `members` ranks of `run` that is free, or whose program has been silent for too long. Return None if there is no
-        such rank at the moment.
+        """Claim one of the `members` ranks of `run` that is free, or whose program has been silent for too long, by creating its next
+        lease. Return None if there is no such rank at the moment.
 
         `hearts`: the heartbeats that this program has observed, and its identity; `settings`: gives the time after which a silent program
         loses its rank. A lease that this program itself created counts as free, because the program would not ask again if it held a rank.
+        Ranks that reported a failure are left out; ranks that have finished their training come last.
         """
         objects, keys, newest = hearts.objects, hearts.keys, hearts.newest()
         left = [rank for rank in newest if objects.exists(keys.leaving_marker(rank))]
@@ -263,7 +266,7 @@ class Membership:
         if error is not None and not isinstance(error, Exception):
             return  # it is being killed: the next program waits until the heartbeat has stopped
         try:
-            self._put(beat=0, over=True)
+            self._store_heartbeat(beat=0, over=True)
         except CrossoverError:
             return  # the heartbeat has stopped anyway
 
@@ -310,7 +313,7 @@ class Membership:
             return True
         return self._hearts.silent_s(rank) > self.settings.absence_s
 
-    def _beat(self) -> None:
+    def _send_heartbeats(self) -> None:
         """Send a heartbeat four times per lease until the membership ends, and check for a spot interruption before each. A heartbeat that
         the store does not accept is skipped.
         """
@@ -320,7 +323,7 @@ class Membership:
             beat += 1
             self.check_for_notice()
             try:
-                self._put(beat=beat, over=False)
+                self._store_heartbeat(beat=beat, over=False)
             except CrossoverError:
                 continue  # a store that does not answer now may do so in time
 
@@ -329,7 +332,7 @@ class Membership:
         if self.settings.metadata and not self.interrupted:
             self.interrupted = has_notice(self.settings.metadata)
 
-    def _put(self, *, beat: int, over: bool) -> None:
+    def _store_heartbeat(self, *, beat: int, over: bool) -> None:
         """Store a heartbeat. `beat`: its number; `over`: whether the program gives the rank back."""
         self._objects.put(self._keys.heartbeat(self.rank), encode_heartbeat(self.attempt, beat=beat, over=over))
 

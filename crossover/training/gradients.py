@@ -143,10 +143,11 @@ def build_gpu_baseline(experiment: Experiment, name: str) -> Experiment:
 
 
 def build_single_baseline(experiment: Experiment, name: str) -> Experiment:
-    """Return the single-worker baseline of `experiment`, called `name`: one worker without faults and compression, whose update takes as
-    many minibatches as all workers' updates together, at most an epoch's. `experiment` itself is not changed.
+    """Return the single-worker baseline of `experiment`, called `name`: one worker without faults, compression and robust aggregation,
+    whose update takes as many minibatches as all workers' updates together, at most an epoch's. `experiment` itself is not changed.
 
-    If `exchange.every` is not set, or models are exchanged, each worker counts with 1 minibatch. The function gets the default memory.
+    If `exchange.every` is not set, or models or deltas are exchanged, each worker counts with 1 minibatch. The channel is Redis. The
+    function gets the memory that `experiment` sets for functions with torch by default.
     """
     e = experiment
     every = e.exchange.every or 1

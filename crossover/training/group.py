@@ -25,8 +25,9 @@ class Group:
     """One exchange of one round, as one of the workers sees it: who takes part, and how this worker publishes and fetches vectors.
 
     `rank`: this worker's; `samples`: weight of every worker's contribution to this round, by rank; `kind`: of the vectors that are
-    exchanged, gradients or models; `own`: this worker's contribution if contributions are encoded, in whose way the others' are decoded;
-    `exchange`: number of the exchange within the round. Every error that concerns another worker names this worker, the round and the key.
+    exchanged, gradients or models; `own`: this worker's encoded contribution, whose codec also decodes the others', None if contributions
+    are not encoded; `exchange`: number of the exchange within the round, from 0. Every error that concerns another worker names this
+    worker, the round and the key.
     """
 
     ctx: Context
@@ -58,7 +59,7 @@ class Group:
         return self.ctx.stage(name)
 
     def publish(self, key: str, part: "Tensor", *, samples: int) -> None:
-        """Store the values of `part` under `key`, with the count `samples`, unless the key exists.
+        """Store the values of `part`, uncompressed, under `key`, with their weight `samples`, unless the key exists.
 
         A retry would write the same bits, so the first write counts.
         """
@@ -76,7 +77,8 @@ class Group:
             self._create(key, Vector(VectorKind.QUANTIZED, buffers.view(self.own.bodies[first, end]), samples, "uint8"))
 
     def publish_combined(self, key: str, whole: "Tensor", part: slice = slice(None)) -> None:
-        """Store the slice `part` of `whole`, the aggregate of all contributions, under `key`. The first write counts.
+        """Store the slice `part` of `whole`, the aggregate of all contributions, under `key`, with the sum of all workers' weights. The
+        first write counts.
 
         If the codec is sparse, it is stored as pairs of index and value, unless that would not be smaller.
         """
@@ -167,8 +169,8 @@ class Group:
     def _fetch_checked(
         self, look: Callable[[], Vector], key: str, *, sender: int, samples: int, unless: str | None = None
     ) -> None:
-        """Wait until `look` returns the vector that `sender` stores under `key`. Raises Corrupt if its count of samples is not `samples`,
-        ResultExists if the key `unless` exists.
+        """Call `look`, which reads the vector that `sender` stores under `key`, until it no longer raises Missing. Raises Corrupt if the
+        vector's count of samples is not `samples`, ResultExists if the key `unless` exists.
         """
 
         def is_unneeded() -> bool:
@@ -185,8 +187,8 @@ class Group:
             )
 
     def agree(self, bad: list[int]) -> list[int]:
-        """Return the ranks whose contributions all workers leave out of this round. `bad`: those that this worker would leave out. The
-        first list that a worker stores counts for all; an empty `bad` is returned as it is.
+        """Agree with the other workers on whose contributions to leave out of this round, and return their ranks. `bad`: ranks that this
+        worker would leave out. The first list that a worker stores counts for all; an empty `bad` is returned without asking the store.
         """
         return self.waits.retry(lambda: progress.drop_agreement(self.ctx, self.round)(bad))
 
@@ -196,7 +198,8 @@ class Group:
         """Write the aggregate of all workers' `parts` into `out` by the experiment's aggregation rule, and return `out`.
 
         `parts`: in rank order; for the mean, a part may be overwritten once the next one is requested. `names`: keys of the parts, for
-        errors; `agree`: agrees with the other workers on whom to leave out; None: `Group.agree`. Raises Refused.
+        errors; `agree`: takes the ranks that this worker would leave out, and returns those that all leave out; None: `Group.agree`. Raises
+        Refused if the rule cannot be applied, e.g. to values that are not finite.
         """
         rule, agree = self.ctx.experiment.aggregation, agree or self.agree
         try:

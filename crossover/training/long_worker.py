@@ -55,8 +55,8 @@ class Worker(Protocol):
 
 
 def run_invocation(ctx: Context, event: Event, begin: Callable[["Invocation"], Worker]) -> Event:
-    """Run one invocation of a worker from its newest checkpoint and return the event for the next invocation. `ctx`, `event`: of the
-    invocation; `begin`: builds the worker.
+    """Run one invocation of a worker from its newest checkpoint and return the changes of the event for the next invocation. `ctx`,
+    `event`: of the invocation; `begin`: builds the worker.
 
     Lambda may deliver an event twice. If a duplicate of this invocation is further on, the keys that this one waits for may be gone; this
     one then continues from the duplicate's checkpoint.
@@ -129,7 +129,8 @@ class Invocation:
         return checkpoint
 
     def run(self, worker: Worker) -> Event:
-        """Run rounds until training is over or the deadline is near; return the event for the next invocation.
+        """Run rounds until training is over or the deadline is near, save a checkpoint, and return the changes of the event for the next
+        invocation.
 
         If the run was resumed or concluded meanwhile, deletes what this invocation stored and raises StaleAttempt.
         """
@@ -144,7 +145,8 @@ class Invocation:
             raise
 
     def _run_rounds(self, worker: Worker) -> Event:
-        """Run rounds until training is over or the deadline is near, save a checkpoint, and return the event for the next invocation.
+        """Run rounds until training is over or the deadline is near, save a checkpoint, and return the changes of the event for the next
+        invocation.
 
         An error that a retry cannot repair is reported, so that no worker waits for this one, and raised.
         """
@@ -208,7 +210,7 @@ class Invocation:
         another worker is doing that.
         """
         key, retry = self.ctx.keys.decision(epoch), self.waits.retry
-        if not retry(lambda: self.ctx.objects.exists(key)) and not self._decided_elsewhere(epoch):
+        if not retry(lambda: self.ctx.objects.exists(key)) and not self._await_other_decision(epoch):
             self.waits.leave_in_time(need_s=2 * self._evaluation_s)
             began_s = runtime.monotonic()
             with self.ctx.stage("evaluate"):
@@ -220,11 +222,11 @@ class Invocation:
         self._history = (epoch, [(loss, metric) for loss, metric in agreed["history"]])
         return bool(agreed["finished"])
 
-    def _decided_elsewhere(self, epoch: int) -> bool:
-        """Return True once another worker has created the decision after `epoch`; False if this worker has to evaluate, because it is the
-        first here, or because the other one fails or times out.
+    def _await_other_decision(self, epoch: int) -> bool:
+        """Claim the evaluation after `epoch`, or wait for the decision of the worker that claimed it first. Return True once that decision
+        exists; False if this worker has to evaluate, because the claim is its own, or because the other worker fails or times out.
 
-        All workers would compute the same result, so the first one claims the evaluation and the others wait for it.
+        All workers would compute the same result, so that one evaluation is enough.
         """
         key, decision, retry = self.ctx.keys.evaluation_claim(epoch), self.ctx.keys.decision(epoch), self.waits.retry
         own = json.dumps({"by": self.rank, "at": self.ctx.clock()}).encode()
@@ -334,10 +336,10 @@ class Invocation:
 
 
 def worker_tree(train: Step, *, tolerant: bool = False) -> Node:
-    """Return the state tree in which all workers run side by side, each invoked again and again until training ends.
+    """Return the tree of steps in which all workers run side by side, each invoked again and again until training ends.
 
-    Each epoch is an execution of its own, which keeps histories short. `train`: step that is one invocation; `tolerant`: whether the others
-    continue if a worker fails.
+    Each epoch of a worker is a state machine's execution of its own, which keeps histories short. `train`: step that is one invocation;
+    `tolerant`: whether the others continue if a worker fails.
     """
     invocations = Child("epoch", Repeat(train, until="epoch_finished", timeout_s=DAY_S))
     body = Child("worker", Repeat(invocations, until="finished", timeout_s=DAY_S))
@@ -345,7 +347,7 @@ def worker_tree(train: Step, *, tolerant: bool = False) -> Node:
 
 
 def tree(initialise: Step, train: Step, collect: Step) -> Node:
-    """Return the state tree of a run: the step `initialise`, then `train` for all workers until training ends, then `collect`."""
+    """Return the tree of a run's steps: first `initialise`, then `train` for all workers until training ends, then `collect`."""
     return InOrder(initialise, worker_tree(train), collect)
 
 
@@ -395,17 +397,18 @@ def roll_back(ctx: Context) -> None:
 
 def rounds_around(ctx: Context, round: int, *, slack: int = 0) -> range:
     """Return the rounds of which an attempt that stopped at `round` may have left keys in the tensor store: from two checkpoint intervals
-    before it, plus 2 rounds, to as many after it. `ctx`: gives the interval of checkpoints.
+    and 2 rounds before it, to one round less after it. `ctx`: gives the interval of checkpoints.
 
-    `slack`: number of rounds by which a worker may be behind the others, in addition to two checkpoints.
+    `slack`: number of rounds by which a worker may be behind the others, in addition to two checkpoints; the range is longer by twice as
+    many rounds at each end.
     """
     span = 2 * (ctx.experiment.functions.checkpoint_every + slack) + 2
     return range(max(0, round - span), round + span)
 
 
 def rounds_to_clear(ctx: Context, keys: Keys, *, slack: int = 0) -> list[int]:
-    """Return the rounds, ascending, of which the attempt with these `keys` may have left keys when the run ended: those around the run's
-    last round and around the attempt's checkpoints.
+    """Return the rounds, ascending, of which the attempt with these `keys` may have left keys when the run ended: for the run's last round
+    and the round of each of the attempt's checkpoints, those of `rounds_around`.
 
     `slack`: number of rounds by which a worker may be behind the others, in addition to two checkpoints.
     """

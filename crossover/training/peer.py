@@ -61,11 +61,11 @@ class ContributionMessages:
         return [build_header(vector), vector.data]
 
     def decode(self, body: bytes | memoryview, *, own: Contribution, samples: int, what: str) -> "Tensor":
-        """Decode `body`, a peer's message, into a (D,) float32 tensor, valid until the next call.
+        """Decode `body`, a peer's message, into a (D,) float32 tensor: a view of `body` if it is not compressed, otherwise a buffer that
+        the next call overwrites.
 
-        `own`: this peer's contribution, which fixes size and codec; `samples`: count that the sender announced; `what`:
-        name for errors. Raises Corrupt if it does not match, or if it has NaN or infinite values and the experiment
-        refuses them.
+        `own`: this peer's contribution, which fixes size and codec; `samples`: count that the sender announced; `what`: name for errors.
+        Raises Corrupt if the message does not match them, or if it has NaN or infinite values and the experiment refuses them.
         """
         vector = decode(body, key=what, kind=self._kind if own.codec is None else VectorKind.QUANTIZED)
         if vector.samples != samples:
@@ -159,7 +159,7 @@ class Replica:
         raise StaleAttempt(f"peer {self._rank}: another attempt saves checkpoints faster than they can be read")
 
     def _restore_from(self, checkpoint: Checkpoint) -> None:
-        """Set model, optimizers, round, loss scale, encoder and plain values to those of `checkpoint`."""
+        """Set model, optimizers, round, loss scale, encoder, `between` and plain values to those of `checkpoint`."""
         self._adopt(checkpoint)
         self.outer = checkpoints.copy_optimizer(checkpoint, "outer")
         self.round, self.facts = checkpoint.position.round, dict(checkpoint.facts)
@@ -184,8 +184,8 @@ class Replica:
     def save(self, *, agreed: bool = False) -> None:
         """Create the checkpoint of the current round unless this program has saved it already, and delete all but the newest two.
 
-        `agreed`: if another attempt has created this checkpoint first, restore that one, because its bits may differ. Raises StaleAttempt
-        if the run is over.
+        `agreed`: whether to restore the stored checkpoint if another attempt has created it first, because its bits may differ. Raises
+        StaleAttempt if the run is over.
         """
         if self.round in self._saved:
             return
@@ -279,12 +279,12 @@ class Computing(Protocol):
     AverageBatchesGradients of Algorithm 1.
     """
 
-    def gradient(self, event: Event, out: "Tensor") -> None:
+    def compute_gradient(self, event: Event, out: "Tensor") -> None:
         """Compute the mean gradient over the minibatches of the event's round, (P + B,) float32, and write it into `out`."""
 
-    def steps(self, event: Event, replica: Replica, history: list[tuple[float, float]]) -> None:
-        """Take the local steps of the event's round on `replica`, one after each minibatch. With local steps this is called instead of
-        `gradient`.
+    def take_local_steps(self, event: Event, replica: Replica, history: list[tuple[float, float]]) -> None:
+        """Take the local steps of the event's round on `replica`, one after each minibatch. Called instead of `compute_gradient` if the
+        experiment exchanges models or deltas.
 
         `history`: (validation loss, metric) of earlier epochs.
         """
@@ -387,33 +387,33 @@ class OnInstance:
         """Start the epoch's loss at zero. `ctx`: of the peer."""
         self._ctx, self._loss = ctx, TrainingLoss(ctx)
 
-    def gradient(self, event: Event, out: "Tensor") -> None:
+    def compute_gradient(self, event: Event, out: "Tensor") -> None:
         """Compute the gradients of the round's minibatches one after another, and write their weighted mean into `out`."""
         ctx = self._ctx
         mean = RunningMean(minibatch_weights(ctx.facts, event["round"], worker=event["worker"]), total=out)
         for minibatch in range(event["minibatches"]):
             place = {**event, "minibatch": minibatch}
-            mean.add(self.minibatch_gradient(place))
+            mean.add(self.compute_minibatch_gradient(place))
             self._loss.count(event["epoch"])
         mean.result()
 
-    def steps(self, event: Event, replica: "Replica", history: list[tuple[float, float]]) -> None:
+    def take_local_steps(self, event: Event, replica: "Replica", history: list[tuple[float, float]]) -> None:
         """Take the local steps of the event's round on `replica`: compute each minibatch's gradient and step after it.
 
         `history`: (validation loss, metric) of earlier epochs.
         """
         for minibatch in range(replica.days.minibatches_in(event["round"])):
             place = {**event, "minibatch": minibatch}
-            replica.step(self.minibatch_gradient(place), minibatch=minibatch, history=history)
+            replica.step(self.compute_minibatch_gradient(place), minibatch=minibatch, history=history)
             self._loss.count(event["epoch"])
 
-    def minibatch_gradient(self, place: Event) -> "Tensor":
+    def compute_minibatch_gradient(self, place: Event) -> "Tensor":
         """Compute and return the gradient, (P + B,), of the minibatch that `place`, an event, names. It is valid until the next call. The
         loss is noted in the context.
         """
-        return buffers.tensor(gradients.compute_gradient(self._ctx, place, self.batch(place)).data)
+        return buffers.tensor(gradients.compute_gradient(self._ctx, place, self.fetch_batch(place)).data)
 
-    def batch(self, place: Event) -> "Batch":
+    def fetch_batch(self, place: Event) -> "Batch":
         """Fetch and return the minibatch that `place`, an event, names."""
         return gradients.fetch_batch(self._ctx, place)
 
@@ -427,7 +427,7 @@ class OnInstance:
 
 def leave(ctx: Context, member: Membership, exchange: "PeerExchange") -> None:
     """End this peer's part in the run: report that it is done, wait until all peers are, then delete the run's keys and mark the run as
-    finished.
+    finished. Only reports and waits if another peer has marked the run by then.
 
     `ctx`: of the peer; `member`: its rank; `exchange`: stores lost messages again meanwhile, then is closed. If no peer has stored the
     run's outcome, this one stores its own model. Several peers may do all this at the same time.
@@ -499,8 +499,8 @@ def train(
 ) -> None:
     """Train the peer that holds the rank of `member`, from its newest checkpoint to the end of the run, then leave the run.
 
-    `computing`: computes the peer's gradient; `exchange`: exchanges the contributions; `step`: step name for its records, one per epoch;
-    `instance_type`: for the records' cost.
+    `computing`: computes the peer's gradient or takes its local steps; `exchange`: exchanges the contributions; `step`: step name for its
+    records, one per epoch; `instance_type`: noted in the records, for their cost. If the run is over already, the peer only leaves it.
     """
     peer = _Peer(ctx, member, computing, exchange)
     # Where the run is over, only clearing away is still to be done. One that has left has no round to come, and yet the others may wait
@@ -524,8 +524,8 @@ class _Peer:
     """
 
     def __init__(self, ctx: Context, member: Membership, computing: Computing, exchange: PeerExchange) -> None:
-        """Check that the peer's vectors fit into memory (ConfigError otherwise), and create its replica. `computing`: computes the peer's
-        gradient; `exchange`: exchanges the contributions.
+        """Check that the peer's vectors fit into memory (raises ConfigError otherwise), and create its replica. `computing`: computes the
+        peer's gradient or takes its local steps; `exchange`: exchanges the contributions.
         """
         self._ctx, self._member, self._computing, self._exchange = ctx, member, computing, exchange
         check_memory(ctx)
@@ -575,14 +575,14 @@ class _Peer:
         return all(objects.exists(keys.checkpoint(rank, round + 1)) for rank in range(self._member.members))
 
     def event(self) -> Event:
-        """Return the event of the current round, as a state machine would pass it to a function: all fields, with this peer's rank as
+        """Build the event of the current round, as a state machine would pass it to a function: all fields, with this peer's rank as
         `worker`.
         """
         place = event_at(self._ctx, {}, self._replica.round)
         return {**first_event(self._ctx.run, workers=self._member.members), **place, "worker": self._member.rank}
 
     def train_epoch(self) -> None:
-        """Train the remaining rounds of the current epoch."""
+        """Train the remaining rounds of the current epoch, at least one. Notes the attempt in the record."""
         self._ctx.note(attempt=self._member.attempt)
         if self._damaged:
             self._ctx.note(damaged=self._damaged)
@@ -620,9 +620,9 @@ class _Peer:
     def _compute(self) -> None:
         """Compute this peer's vector for the round, its gradient or the result of its local steps, into `_own`."""
         if self._ctx.experiment.exchange.what == "gradients":
-            self._computing.gradient(self.event(), self._own)
+            self._computing.compute_gradient(self.event(), self._own)
         else:
-            self._computing.steps(self.event(), self._replica, self._history_so_far())
+            self._computing.take_local_steps(self.event(), self._replica, self._history_so_far())
             self._replica.write_contribution(self._own)
 
     def _exchange_contribution(self, round: int) -> "Tensor":

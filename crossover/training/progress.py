@@ -37,8 +37,8 @@ def calendar_of(experiment: Experiment, manifest: Mapping[str, Any]) -> Calendar
 
 
 def event_at(ctx: Context, event: Event, round: int) -> Event:
-    """Return the event's fields for the start of `round`, as changes to merge into an event: epoch, round, number of parallel minibatches,
-    minibatch 0, not synchronised. `event` is not read.
+    """Return the event's fields for the start of `round`, as changes to merge into an event: `epoch`, `round`, `minibatches` (how many of
+    the round's minibatches functions compute in parallel), `minibatch` 0 and `synchronised` False. `event` is not read.
     """
     days = calendar(ctx.facts)
     return {
@@ -128,14 +128,14 @@ def set_up_attempt(
     """
     try:
         before = begin_attempt(ctx)
-        if before and _concluded_before(ctx):
+        if before and _should_only_clear(ctx):
             _only_clear(ctx, before, clear)
         try:
             yield before
         except (
             Missing
         ):  # an attempt before this one may conclude the run meanwhile, and delete what this one was about to take over
-            if not before or not _concluded_before(ctx):
+            if not before or not _should_only_clear(ctx):
                 raise
             _only_clear(ctx, before, clear)
         if before and ctx.objects.create(ctx.keys.purpose, _TRAINS) != _TRAINS:
@@ -161,9 +161,9 @@ def _only_clear(ctx: Context, before: list[Keys], clear: Callable[[list[Keys]], 
     raise StaleAttempt(f"{ctx.run} was concluded before attempt {ctx.keys.attempt}, which has deleted the rest")
 
 
-def _concluded_before(ctx: Context) -> bool:
-    """Return whether an earlier attempt has concluded the run, so that this one only has to delete. If so, store that as this attempt's
-    purpose.
+def _should_only_clear(ctx: Context) -> bool:
+    """Return whether the run has its outcome, from an earlier attempt, so that this attempt only has to delete. If so, store that as this
+    attempt's purpose.
 
     False if this attempt has already been set up to train: its workers may be running. Several invocations of its first step may ask at
     the same time; the purpose that is stored first counts for all.
@@ -227,11 +227,10 @@ def has_concluded_run(ctx: Context) -> bool:
 
 
 def roll_back_if_over(ctx: Context, roll_back: Callable[[], object]) -> None:
-    """Call `roll_back` and raise StaleAttempt if the run is over; otherwise do nothing. A program or its function calls this after it has
-    written something.
+    """Call `roll_back` and raise StaleAttempt if the run is over, that is, if a peer deletes or has deleted its keys; otherwise do nothing.
 
-    `roll_back`: deletes what was written. Whoever deletes the run's keys first marks the run as over, so in any order of events one of the
-    two deletes what was written.
+    A peer or its function calls this after it has written something. `roll_back`: deletes what was written. The peer that deletes the run's
+    keys marks the run as over before, so in any order of events one of the two deletes what was written.
     """
     if ctx.objects.exists(ctx.keys.clearing_marker):
         roll_back()

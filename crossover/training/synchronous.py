@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 
 class SynchronousWorker:
-    """State of one worker that steps its optimizer with the mean gradient of all workers: model, optimizer, and the sum of the current
-    round's gradients so far.
+    """State and actions of one worker that steps its optimizer with the mean gradient of all workers: model, optimizer, and the sum of the
+    current round's gradients so far.
 
     A subclass overrides `compute`, `contribution` and `apply`, and `extra_state` if it keeps further vectors from round to round.
-    `exchanges`: kind of the vector that `contribution` returns; `computing_moves_on`: whether `compute` changes what the worker keeps, so
-    that it is repeated even if the round's result is stored already.
+    `exchanges`: kind of the vector that `contribution` returns; `computing_moves_on`: whether `compute` changes state that the worker keeps
+    from round to round, so that it must be repeated even if the round's result is stored already.
     """
 
     exchanges = VectorKind.GRADIENT
@@ -175,7 +175,7 @@ class SynchronousWorker:
         invocation.next_round()
 
     def _gradient_sum(self) -> "Tensor":
-        """Return the buffer for the sum of the round's gradients, which is allocated at the first call."""
+        """Return the buffer, (D,), for the sum of the round's gradients, which is allocated, without a value, at the first call."""
         if self._sum is None:
             self._sum = self.model.new_empty(self.model.numel())
         return self._sum
@@ -242,7 +242,9 @@ class SynchronousWorker:
         return self.ctx.keys.list_by_exchange(codecs.count_exchanges(self.ctx.experiment.exchange))
 
     def _delete_spent_keys(self, group: "Group") -> None:
-        """Delete this worker's keys that no worker needs any more, once this worker holds the result of the group's round."""
+        """Delete this worker's keys that no worker needs any more, once this worker holds the result of the group's round. At a round with
+        a checkpoint, these include all keys of the rounds since the checkpoint before.
+        """
         spent = self._list_spent_keys(group)
         if self.invocation.journal.is_due(group.round):
             # All have contributed to this round, so all have a checkpoint at its start: nobody needs older keys. Those that were used up go

@@ -25,18 +25,18 @@ class Prefetching(OnInstance):
         self._device_learner = device_learner
         self._ahead: tuple[tuple[int, int], BackgroundCall[Batch]] | None = None  # (round, minibatch)
 
-    def minibatch_gradient(self, place: Event) -> "Tensor":
+    def compute_minibatch_gradient(self, place: Event) -> "Tensor":
         """Compute and return the gradient of the minibatch that `place`, an event, names: in the GPU's memory if the learner's vectors stay
         there.
         """
         learner = self._device_learner
         if learner is None or not learner.keeps_vectors:
-            return super().minibatch_gradient(place)
-        gradients.run_minibatch(self._ctx, place, self.batch(place))
+            return super().compute_minibatch_gradient(place)
+        gradients.run_minibatch(self._ctx, place, self.fetch_batch(place))
         vector: Tensor = learner.gradient_vector
         return vector
 
-    def batch(self, place: Event) -> "Batch":
+    def fetch_batch(self, place: Event) -> "Batch":
         """Return the minibatch that `place`, an event, names, with a GPU as a DeviceBatch whose copy may not be complete, and start to
         fetch the one after it in the background, unless it is the run's last. Raises what the background fetch raised.
         """
@@ -53,7 +53,7 @@ class Prefetching(OnInstance):
 
     def _fetch(self, place: Event) -> "Batch":
         """Fetch the minibatch at `place`, copy it to the GPU if there is one, and return it."""
-        batch = super().batch(place)
+        batch = super().fetch_batch(place)
         if self._device_learner is not None:
             epoch, _ = calendar(self._ctx.facts).locate_minibatch(place["round"], place["minibatch"])
             batch = self._device_learner.on_device(batch, epoch=epoch)

@@ -151,7 +151,7 @@ class Fleet:
                     attempt=attempt,
                     settings=ServingSettings(fleet="test"),
                 )
-                held._put(beat=0, over=True)
+                held._store_heartbeat(beat=0, over=True)
 
     def left_behind(self) -> list[str]:
         """Return the keys of objects that the run should have deleted."""

@@ -37,7 +37,7 @@ def ctx(monkeypatch: pytest.MonkeyPatch) -> Context:
 
 def elsewhere(ctx: Context, rank: int) -> bool:
     """Return whether a worker other than `rank` took the decision after epoch 1."""
-    return Invocation(ctx, {**first_event("r", workers=3), "worker": rank, "round": 1})._decided_elsewhere(1)
+    return Invocation(ctx, {**first_event("r", workers=3), "worker": rank, "round": 1})._await_other_decision(1)
 
 
 def clock(ctx: Context) -> Stepping:
