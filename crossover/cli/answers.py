@@ -13,7 +13,7 @@ _answered = False
 
 def reserve_stdout() -> None:
     """Keep the process's standard output for the command's JSON answer, and redirect everything else that this process or its children
-    print there to standard error, for the rest of the process. Does nothing if one of both streams is closed.
+    print there to standard error, for the rest of the process. Does nothing if standard output or standard error is closed.
     """
     global _kept
     with suppress(OSError):  # one of the two is closed

@@ -66,8 +66,8 @@ class _CommandGroup(TyperGroup):
         return list(PLACES)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return the command called `cmd_name`, None if there is none. While commands are only listed (`self.listed`), it has only name and
-        help, and its module is not imported.
+        """Return the command called `cmd_name`, None if there is none; its module is imported for that. While commands are only listed
+        (`self.listed`), return a command that has only name and help, without the import.
         """
         if cmd_name not in PLACES:
             return None

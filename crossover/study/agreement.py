@@ -27,7 +27,9 @@ OF_A_TRIAL = ("name", "seed")  # fields that a study sets by itself in each tria
 
 
 def check_trial(study: Study, name: str, varied: Varied, seed: int) -> None:
-    """Raise DataError if the study has no trial of this name, setting and seed. `varied`: the setting, as values by field."""
+    """Raise DataError if the study has no trial of this name, setting and seed. `name`: name of the trial's folder; `varied`: the setting,
+    as values by dotted field.
+    """
     if seed not in study.seeds:
         raise DataError(f"trial {name}: seed {str(seed)[:20]} is none of the study's seeds")
     allowed = {field: {json.dumps(value) for value in values} for field, values in study.grid.items()}
@@ -77,7 +79,8 @@ class ExpectedExperiments:
 
     def _build_fields(self, varied: Varied) -> list[tuple[str, Any]]:
         """Return (dotted field, value) of a trial's experiment as a run resolves it. If the architecture is the user's own, return only the
-        fields that the study itself sets, because the others are not known without importing it.
+        fields that the study itself sets and that are no lists, because the others are not known without importing it. Raises DataError if
+        the base is not valid.
         """
         plain = deepcopy(dict(self._study.base))
         try:
@@ -147,8 +150,9 @@ def _find_epoch_faults(result: Mapping[str, Any], experiment: Experiment) -> Ite
 
 
 def _find_other_gaps(result: Mapping[str, Any], records: Sequence[Record], experiment: Experiment) -> Iterator[str]:
-    """Yield a sentence if result.json names other missing records or epochs than the records show. Yields nothing if the architecture is
-    the user's own, which is not imported. Raises Corrupt if the run would have more than MAX_MINIBATCHES minibatches.
+    """Yield a sentence if result.json names other missing records or epochs than the records show, or does not say how many minibatches an
+    epoch has. Yields nothing if the architecture is the user's own, which is not imported. Raises Corrupt if the run would have more than
+    MAX_MINIBATCHES minibatches.
     """
     if experiment.outside:
         return

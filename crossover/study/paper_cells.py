@@ -32,7 +32,7 @@ def function_s(run: RunFolder) -> float:
 
 def minibatches(run: RunFolder) -> int:
     """Return how many minibatches all workers computed in the whole run, by the entries of its stage `compute`; 1 if it has none, so that
-    it can divide.
+    callers can divide by it.
     """
     stages = {row["stage"]: row for row in run.result["stages"]}
     computed = stages.get("compute") or {"count": 0}
@@ -96,7 +96,9 @@ def per_round_s(run: RunFolder, *names: str) -> float:
 
 
 def best_metric(run: RunFolder) -> float | None:
-    """Return the best validation metric of any epoch, the highest or the lowest as the run's metric wants; None if no epoch has one."""
+    """Return the best validation metric of any epoch, that is the highest, or the lowest if the run's metric falls; None if no epoch has
+    one.
+    """
     values = [e["val_metric"] for e in run.result["epochs"] if e["val_metric"] is not None]
     choose = max if display.metric_of(run.result).higher_is_better else min
     return choose(values, default=None)
@@ -466,7 +468,9 @@ class FoundRuns:
     has_gpu: bool = False
 
     def run(self, measurement: Measurement) -> RunFolder | NoFigure:
-        """Return the run of a measurement; if it is missing, a NoFigure with the reason and the command that makes it."""
+        """Return the run of a measurement; if it is missing, a NoFigure with the reason and the command that makes it at the published
+        size.
+        """
         run = self.runs.get(measurement.key)
         if run is not None:
             return run
@@ -499,7 +503,7 @@ class FoundRuns:
         )
 
 
-def _fill_drawing(found: FoundRuns) -> Section:
+def _fill_without_cells(found: FoundRuns) -> Section:
     """Return the section of a figure that prints no numbers: no cells, only a note."""
     return found.section((), notes=["A drawing of boxes and arrows: there is nothing to measure."])
 
@@ -507,10 +511,10 @@ def _fill_drawing(found: FoundRuns) -> Section:
 @dataclass(frozen=True)
 class Part:
     """A table or figure of the papers. `name`: name on the command line; `measurements`: function that returns the runs it needs at a
-    scale; `fill`: function that builds its section from the runs that exist.
+    scale; `fill`: function that builds its section from the runs that exist, by default one without cells.
     """
 
     name: str
     title: str
     measurements: Callable[[Scale], Sequence[Measurement]] = lambda scale: ()
-    fill: Callable[[FoundRuns], Section] = _fill_drawing
+    fill: Callable[[FoundRuns], Section] = _fill_without_cells

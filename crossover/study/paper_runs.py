@@ -15,7 +15,7 @@ from crossover.experiment import Experiment, flatten_fields
 from crossover.learning import sizes
 from crossover.reports import folder
 from crossover.reports.folder import RunFolder
-from crossover.study.runner import Announce, carry_out, to_one_line
+from crossover.study.runner import Announce, run_items, to_one_line
 from crossover.study.runner import find_finished_run as finished_run
 from crossover.study.trials import LocalTrials
 
@@ -260,7 +260,7 @@ class Runner:
         fails twice, or cannot run on this machine, is reported and left out.
         """
         with LocalTrials() as machine:
-            done = carry_out(
+            done = run_items(
                 ((each.key, each) for each in measurements),
                 total=len(measurements),
                 kept=self.find_finished,

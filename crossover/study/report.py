@@ -28,7 +28,8 @@ EQUAL_TOLERANCE = 1e-12  # relative to the figures: rounding errors of equal dif
 
 class MeanInterval(NamedTuple):
     """The mean of `n` values with its 95 % confidence interval, from `low` to `high`. The interval is infinitely wide for a single value,
-    and if all values are equal. `p`: two-sided p-value of the hypothesis that the mean is 0; None if all values are equal and not 0.
+    and if all values are equal. `p`: two-sided p-value of the hypothesis that the mean is 0; 1 for a single value; None if several values
+    are equal and not 0.
     """
 
     mean: float
@@ -39,8 +40,8 @@ class MeanInterval(NamedTuple):
 
 
 def compute_interval(values: Sequence[float], *, scale: float = 0.0) -> MeanInterval:
-    """Return the mean of at least one finite value with Student's 95 % confidence interval. `scale`: magnitude of the figures whose
-    differences the values are, 0 if they are no differences: a spread or mean that is tiny against it counts as 0.
+    """Return the mean of the finite `values`, at least one, with Student's 95 % confidence interval. `scale`: if the values are differences
+    of figures, the magnitude of these figures, else 0: a spread or mean that is tiny against it counts as 0.
     """
     from scipy.stats import t  # a second, for --help
 

@@ -169,7 +169,7 @@ R = TypeVar("R")
 
 @dataclass(kw_only=True)
 class StudyOutcomes(Generic[R]):
-    """The results of `carry_out`. `found`: results by key of the item; `missing`: by key, why an item has no result; `failed`: keys of the
+    """The results of `run_items`. `found`: results by key of the item; `missing`: by key, why an item has no result; `failed`: keys of the
     items that failed twice.
     """
 
@@ -178,7 +178,7 @@ class StudyOutcomes(Generic[R]):
     failed: list[str] = field(default_factory=list)
 
 
-def carry_out(
+def run_items(
     wanted: Iterable[tuple[str, T]],
     *,
     total: int,
@@ -321,8 +321,8 @@ def make_row(trial: StudyTrial, run: RunFolder) -> TrialRow:
 
 
 def sum_dollars(path: Path) -> float:
-    """Return the total AWS bill of all attempts in a trial's folder `path`: its last run and earlier ones in subfolders; 0 if there are
-    none. A resumed run counts once.
+    """Return the total AWS bill, in dollars, of all attempts in a trial's folder `path`: the sum over its result.json and those in its
+    subfolders, where earlier attempts lie. 0 if there are none. A resumed run has only one result.json.
     """
     found = [path / folder.RESULT, *path.glob(f"*/{folder.RESULT}")]
     return sum(float(json.loads(each.read_bytes())["cost"]["full_usd"]) for each in found if each.is_file())
@@ -353,7 +353,7 @@ class Conductor:
             self._usd[each.name] = sum_dollars(each)
         with self.machine:
             named = ((trial.name, trial) for trial in self._yield_then_release(trials))
-            carry_out(
+            run_items(
                 named,
                 total=total,
                 kept=self._find_kept,
@@ -424,14 +424,14 @@ class Conductor:
         return f"not started: it may cost {display.usd(p95)} (p95, projected), and {display.usd(max(0.0, left))} of the budget is left"
 
     def _project_idle_usd(self, trial: StudyTrial) -> float:
-        """Return the projected dollars that stacks cost while the trial runs, without the run itself. Raises NoProjection if the trial
-        cannot be projected.
+        """Return the projected dollars that stacks cost because of the trial, without the run itself: for p95 of its projected seconds, and
+        for deploying its own stack. 0 if it does not run on AWS. Raises NoProjection if the trial cannot be projected.
         """
         return self.machine.project_idle_usd(trial.experiment, seconds=project_trial(trial).band("seconds").p95)
 
     def _run(self, trial: StudyTrial) -> TrialRow:
-        """Run the trial within the rest of the budget, and return its row, also if the budget or pruning ended it early. Raises the
-        exception of a run that failed; its dollars count nevertheless.
+        """Run the trial with what is left of the budget as its own limit, and return its row, also if the budget or pruning ended it early.
+        Raises the exception of a run that failed; its dollars count nevertheless.
         """
         lifetime, path = trial.experiment.lifetime, self._folder(trial)
         left = self._find_budget_left()

@@ -269,8 +269,8 @@ def _project_instance(batch_s: Ours, row: Row, count: int) -> Mapping[str, Ours]
 
 
 def _both_s(found: FoundRuns, size: int, *, peers: int = PEERS) -> tuple[float, float] | NoFigure:
-    """Return the seconds in which one peer's gradients of an epoch are computed, as (with functions, all batches at once; on the instance,
-    one after another); NoFigure if either is missing. `size`: images in a batch; `peers`: number of peers that share the data.
+    """Return (seconds with functions, all batches at once; seconds on the instance, one batch after another) in which one peer's gradients
+    of an epoch are computed; NoFigure if either is missing. `size`: images in a batch; `peers`: number of peers that share the data.
     """
     batches = -(-MNIST_IMAGES // (peers * size))
     return derive(
@@ -307,8 +307,8 @@ def _project_gradients_s(both: tuple[float, float], place: int) -> Ours:
 
 
 def _find_printed_s(peers: int, size: int, place: int) -> float | None:
-    """Return the seconds that Table II or III prints for a batch of `size` images; None unless `peers` is 4, or if the table has no such
-    batch. `place`: 0 for functions (Table II), 1 for the instance (Table III).
+    """Return the seconds that Table II (`place` 0, functions) or Table III (1, the instance) prints for computing all gradients in batches
+    of `size` images; None unless `peers` is 4, or if the table has no such batch.
     """
     rows = runs_2023.load_rows("Table II" if place == 0 else "Table III")
     return next(

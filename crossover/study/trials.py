@@ -113,7 +113,8 @@ class TrialFactory:
 
     def make_trials(self, varied: Varied, *, number: int = 0) -> list[StudyTrial]:
         """Return the trials of a setting, one for each seed. `varied`: the setting; `number`: number of the setting in a search, 0 in a
-        grid; it becomes part of the names. Raises ConfigError that lists every fault of the setting; a baseline is one.
+        grid; it becomes part of the names. Raises ConfigError that lists every fault of the setting; a `baseline` in the experiment counts
+        as a fault.
         """
         plain = deepcopy(dict(self._study.base))
         for name, value in varied.items():
