@@ -348,9 +348,10 @@ Ids = Mapping[str, frozenset[str]]  # CloudFormation's type -> physical ids
 class ListedResource:
     """A resource of the AWS account as one listing returned it. `type`, `id`: its type and physical id, as CloudFormation names them.
 
-    `made_by`: type and id of the resource that created this one, None if a template names it. `like`: the name to compare with the owner's
-    names, "" for `name`. `tags`: tags that the listing returned. `witness`: current tags that must match the owner's, read only if another
-    resource may have taken the name over; None if they were not read.
+    `made_by`: type and id of the resource that created this one, None if a template names it. `like`: name to compare with the names of the
+    owner's stacks; if it is "", `name` is compared. `tags`: tags that the listing returned. `witness`: the resource's current tags, read
+    only for a resource of a deleted stack whose name can be used again: if they are not the owner's, somebody else uses the name now. None
+    if they were not read.
     """
 
     type: str
@@ -379,8 +380,9 @@ class Ownership(Enum):
 class Owner:
     """The owner of AWS resources: one experiment of a project, or, if `experiment` is None, the whole project with its shared stacks.
 
-    `standing`: the owner's existing stacks, the youngest last; `others`: names of the project's other existing stacks. `held`, `left`: ids
-    of the resources in the owner's existing and in its deleted stacks, by CloudFormation type. `networks`: ids of the project's VPCs.
+    `standing`: the owner's existing stacks, the youngest last; `others`: names of the project's other existing stacks. `held`: ids of the
+    resources in the owner's existing stacks, by CloudFormation type; `left`: the same for its deleted stacks. `networks`: ids of the VPCs
+    in the project's network stacks, deleted ones included.
     """
 
     project: str
@@ -400,20 +402,20 @@ class Owner:
         """Return the ids of the resources of one CloudFormation type in the owner's existing stacks, sorted."""
         return sorted(self.held.get(type, ()))
 
-    def has_named(self, type: str, id: str) -> bool:
+    def has_resource(self, type: str, id: str) -> bool:
         """Return whether a resource with this CloudFormation type and id is in an existing or a deleted stack of the owner."""
         return id in self.held.get(type, ()) or id in self.left.get(type, ())
 
     def has_similar_name(self, name: str) -> bool:
-        """Return whether `name` begins with the name of the owner's stack, and not with the longer name of another stack of the project.
-        Letter case is ignored, since bucket names are lower case.
+        """Return whether `name` equals the name of the owner's stack or begins with it and a hyphen, unless it belongs in this way to the
+        longer name of another stack in `others`. Letter case is ignored, since bucket names are lower case.
         """
         name, longer = name.lower(), [each for each in self.others if each.startswith(f"{self.stack}-")]
         if any(_has_stack_prefix(name, each) for each in longer):
             return False
         return _has_stack_prefix(name, self.stack)
 
-    def has_tags_of(self, tags: Mapping[str, str]) -> bool:
+    def matches_tags(self, tags: Mapping[str, str]) -> bool:
         """Return whether the tags name the owner's project and experiment. If the owner is a whole project, any experiment is accepted
         except those of the stacks in `others`.
         """
@@ -439,12 +441,12 @@ def judge_owner(session: Any, owner: Owner, listed: ListedResource) -> tuple[Own
     if id in owner.left.get(type, ()):
         if holder := find_holding_stack(session, id):
             return Ownership.UNPROVEN, f"a stack of ours named it once, now {holder} does"
-        if listed.witness is not None and not owner.has_tags_of(listed.witness):
+        if listed.witness is not None and not owner.matches_tags(listed.witness):
             return Ownership.UNPROVEN, "a deleted stack of ours named it, but it does not carry our tags"
         return Ownership.LEFT, ""
     if owner.has_similar_name(listed.like or listed.name):
         return Ownership.UNPROVEN, "its name begins like ours, but no stack of ours names it"
-    if owner.has_tags_of(listed.tags):
+    if owner.matches_tags(listed.tags):
         return Ownership.UNPROVEN, "it carries our tags, but no stack of ours names it"
     return Ownership.NOT_OURS, ""
 
@@ -485,8 +487,8 @@ def load_owner(session: Any, project: str, experiment: str | None = None) -> Own
 
 
 def _list_project_stacks(session: Any, project: str) -> Iterator[DeployedStack]:
-    """Yield each stack of the account whose name begins with `project` and a hyphen, those deleted in the last 90 days included. Such a
-    stack may still belong to another project: the caller must check its tags.
+    """Yield each stack of the account whose name begins with `project` and a hyphen: the existing ones, then those deleted in the last 90
+    days. Such a stack may still belong to another project: the caller must check its tags.
     """
     for each in deployed_clients.list_items(session, "cloudformation", "describe_stacks", "Stacks"):
         if each["StackName"].startswith(f"{project}-"):
@@ -539,15 +541,15 @@ def tags_to_dict(tags: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 def _make_listing(
     type: str, service: str, operation: str, key: str, *, id: str, name: str = "", **arguments: Any
 ) -> Lister:
-    """Return a function that yields the account's resources of the CloudFormation type `type`, by one call of AWS.
+    """Return a function that yields the account's resources of the CloudFormation type `type`, read by one operation of AWS, page by page.
 
-    `service`, `operation`: boto3's names of the call; `key`: field of the answer that contains the list of resources; `id`, `name`: fields
-    of a resource with its id and its name, by default the id; `arguments`: passed to the call.
+    `service`, `operation`: boto3's names of the operation; `key`: field of its answer that contains the list of resources; `id`, `name`:
+    fields of a resource with its id and its name, by default the id; `arguments`: passed to the operation.
     """
 
     def entries(session: Any, owner: Owner) -> Iterator[ListedResource]:
-        """Yield all resources of the type in the account, whoever owns them, except deleted ones. `owner`: not used; all
-        listings take it.
+        """Yield all resources of the type in the account, whoever owns them, except those that are deleted or whose deletion is scheduled.
+        `owner`: not used; all listings take it.
         """
         for entry in deployed_clients.list_items(session, service, operation, key, **arguments):
             tags = tags_to_dict(entry.get("Tags") or [])

@@ -87,8 +87,8 @@ def run_fleet(
         groups.set_desired_capacity(AutoScalingGroupName=fleet, DesiredCapacity=0)
 
     def explain_absence() -> str:
-        """Return Auto Scaling's status code and message for its last attempt to start an instance, which name causes such as a quota or
-        missing capacity.
+        """Return Auto Scaling's status code and message for its last attempt to start or stop an instance, such as `Failed: ... quota ...`;
+        "" if there was none.
         """
         last = groups.describe_scaling_activities(AutoScalingGroupName=fleet, MaxRecords=1)["Activities"]
         return " ".join(f"{each.get('StatusCode', '')}: {each.get('StatusMessage', '')}" for each in last)

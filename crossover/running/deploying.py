@@ -50,8 +50,8 @@ def check_unchanged(session: Any, experiment: Experiment, *, config: Path | str)
 
 
 def _compare_functions(session: Any, experiment: Experiment, owner: Owner) -> Iterator[str]:
-    """Yield a line for each difference between the functions that the experiment asks for and the deployed ones: a missing function, memory
-    size, timeout or packaging. `owner`: the experiment's resources on AWS.
+    """Yield a line for each difference between the functions that the experiment asks for and the deployed ones: a function that is missing
+    or has another memory size, then, once for all functions, another timeout or packaging. `owner`: the experiment's resources on AWS.
     """
     wanted, prefix = bill.infrastructure_of(experiment).memory_mb, f"{experiment.project}-{experiment.name}-"
     deployed: Mapping[str, Mapping[str, Any]] = {

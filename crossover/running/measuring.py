@@ -71,7 +71,7 @@ class BudgetTracker:
             self.spent_usd += usd
 
     def release(self, usd: float) -> None:
-        """Give back `usd` dollars that were reserved and not spent."""
+        """Subtract `usd` dollars, which were reserved and not spent, from what counts as spent."""
         with self._lock:
             self.spent_usd -= usd
 
@@ -107,14 +107,14 @@ def measure_sizes(
     timeout_s: int,
     wait_s: float = usage.WAIT_S,
 ) -> Iterator[MeasuredSize | UnmeasuredSize]:
-    """Run one round of training on AWS for each memory size, with the function of the step `step` set to this size, and yield what an
-    invocation of it takes, or why the size could not be measured. After each size the function is restored and the round's objects are
-    deleted.
+    """Run one round of training on AWS for each memory size, with the function of the step `step` set to this size. Yield for each size, in
+    order, the mean billed seconds and dollars of the function's invocations and their peak memory, or the error message of a step that
+    failed. After each size the function is restored and the round's objects are deleted.
 
     `sizes`: memory in MB; `session`: makes the AWS clients; `budget`: shared by all sizes; `timeout_s`: time limit of an invocation;
     `wait_s`: longest wait for Lambda's reports. Raises ConfigError if the experiment is not deployed, has no functions to invoke, or has a
-    run under way; BudgetTooSmall before a round that could exceed the budget; RunFailed if Lambda reports nothing; NotRestored if a
-    function could not be restored.
+    run under way; BudgetTooSmall before a round or an invocation that could exceed the budget; RunFailed if Lambda reports nothing;
+    NotRestored if a function could not be restored.
     """
     from crossover.stores.s3 import SETTINGS, S3ObjectStore
 
@@ -250,8 +250,8 @@ class StepInvoker:
         return mine
 
     def summarize(self, step: str, memory_mb: int, reports: Sequence[Report]) -> MeasuredSize:
-        """Return what an invocation of the step's function took at `memory_mb` MB, as the mean over those of `reports` that are about this
-        function.
+        """Return the number of the step's invocations, their mean billed seconds and dollars, and their peak memory, from those of
+        `reports` that are about this step's function. `memory_mb`: memory size at which the dollars are computed.
 
         Raises RunFailed if there is no such report.
         """

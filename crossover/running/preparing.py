@@ -49,8 +49,9 @@ _ZOO = "crossover.learning.zoo"  # every learner imports it; it matters only for
 def digest_code(experiment: Experiment) -> dict[str, Any]:
     """Return the identity of the code that a run of the experiment executes, as a dictionary.
 
-    `files`: {path: digest}; `settings`: properties of the architecture; `digest`: SHA-256 of both; `own`: {path: SHA-256} of the user's own
-    files, including the loader of the data set, which a reproduction must match.
+    `files`: {path: digest} of the project's modules and the user's files that are executed; `settings`: properties of the architecture;
+    `digest`: SHA-256 of both; `own`: {path: SHA-256} of the user's own files, including the loader of the data set, which a reproduction
+    must match.
     """
     architecture = architecture_of(experiment)
     digests = {**digest_project(ROOT, _list_modules(architecture, experiment)), **bundling.hash_files(experiment)}
@@ -84,8 +85,9 @@ def _list_modules(architecture: Architecture, experiment: Experiment) -> tuple[s
 
 @lru_cache(maxsize=8)
 def digest_project(root: Path, modules: tuple[str, ...]) -> Mapping[str, str]:
-    """Return {path: digest} of all files below `root` that the modules named in `modules` import, directly or not, themselves included.
-    IRRELEVANT_MODULES are left out. The result is cached, because Python too reads a module only once.
+    """Return {path below `root`: digest} for the files of all modules that those named in `modules` import, directly or not, themselves
+    included. A digest is the first 16 hexadecimal digits of the file's SHA-256. IRRELEVANT_MODULES are left out. The result is cached,
+    because Python too reads a module only once.
     """
     sources, seen, todo = Sources(root), set[str](), list(modules)
     while todo:
@@ -135,9 +137,9 @@ TriedCode = tuple[str | None, Mapping[str, Any] | None]
 def try_out(experiment: Experiment) -> TriedCode:
     """Try the user's own code in this process: load the data, build the model, train and evaluate on a few samples.
 
-    Returns (sentence on the result, how the data was understood). Without user code both are None. If the files of a built-in data set are
-    not on this machine, only the imports are tried, and the second is what is known without them. Raises OwnCodeError, ConfigError,
-    DataError.
+    Returns (sentence on the result, description of the data such as its columns and classes). Without user code both are None. If the files
+    of a built-in data set are not on this machine, only the imports are tried, and the description holds what is known without the files.
+    Raises OwnCodeError, ConfigError, DataError.
     """
     used = bundling.list_user_code_with_loader(experiment)
     if not used:
@@ -161,8 +163,8 @@ def try_out(experiment: Experiment) -> TriedCode:
 
 
 def try_training(experiment: Experiment) -> Mapping[str, Any]:
-    """Train the experiment's model for a few minibatches in this process, and return how the data was understood. Raises OwnCodeError,
-    ConfigError, DataError.
+    """Train the experiment's model for a few minibatches in this process, and return the description of the data, such as its columns and
+    classes. Raises OwnCodeError, ConfigError, DataError.
     """
     from crossover.learning.datasets import load as load_dataset
 
@@ -323,7 +325,7 @@ def prepare(
 
 
 def print_data(prepared: PreparedRun) -> None:
-    """Print lines on how the data was understood, such as columns and classes, if that is known."""
+    """Print lines that describe the run's data, such as its columns and classes. Print nothing if the run has no such description."""
     from crossover.learning import understood
 
     if found := prepared.facts.get("understood"):

@@ -42,8 +42,8 @@ def tolerates_failures(experiment: Experiment) -> bool:
 
 
 def count_in_step(experiment: Experiment) -> int:
-    """Return how many peer programs train in step with each other, so that all must resume at the same round: all workers, or 0 if each
-    resumes at its own position or if functions train.
+    """Return how many programs train in step with each other, so that all must resume at the same round: the number of workers, or 0 if
+    each program resumes at its own position (asynchronous peers) or if functions train.
     """
     architecture = architecture_of(experiment)
     return experiment.workers if architecture.program and not tolerates_failures(experiment) else 0

@@ -120,7 +120,7 @@ class Evidence:
     def functions(self) -> list[Mapping[str, Any]]:
         """The configurations of the experiment's Lambda functions."""
         listed = deployed_clients.list_items(self.session, "lambda", "list_functions", "Functions")
-        return [each for each in listed if self.owner.has_named(FUNCTION, each["FunctionName"])]
+        return [each for each in listed if self.owner.has_resource(FUNCTION, each["FunctionName"])]
 
     @cached_property
     def made(self) -> dict[str, list[float]]:

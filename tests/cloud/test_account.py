@@ -43,9 +43,9 @@ def test_a_longer_name_resembles_the_longer_stack() -> None:
 def test_tags_in_every_spelling_of_aws() -> None:
     owner = Owner(project="crossover", experiment="spirt")
     tags = [{"Key": "project", "Value": "crossover"}, {"key": "experiment", "value": "spirt"}]
-    assert owner.has_tags_of(listings.tags_to_dict(tags))
-    assert not owner.has_tags_of({"project": "crossover", "experiment": "other"}) and not owner.has_tags_of({})
-    assert Owner(project="crossover").has_tags_of({"project": "crossover"})
+    assert owner.matches_tags(listings.tags_to_dict(tags))
+    assert not owner.matches_tags({"project": "crossover", "experiment": "other"}) and not owner.matches_tags({})
+    assert Owner(project="crossover").matches_tags({"project": "crossover"})
 
 
 # --- doctor ---
