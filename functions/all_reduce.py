@@ -86,7 +86,7 @@ class AllReduce:
 @step(torch=True, uses={"tensors"})
 def initialise(ctx: Context, event: Event) -> Event:
     """Create every worker's first checkpoint, with the same seeded model. If the run is resumed, copy the checkpoints of the newest round
-    that all workers have. Returns the event's fields for the round to start at.
+    that all workers have. Returns the changes of the event for the round to start at, such as `epoch`, `round` and `minibatches`.
     """
     return long_worker.start(ctx, event, AllReduce())
 

@@ -26,7 +26,7 @@ from functions.mlless.settings import MLLess, checks
 @step(torch=True, uses={"tensors", "bus"})
 def initialise(ctx: Context, event: Event) -> Event:
     """Create the run's exchange on the message bus, and the first checkpoint of every worker and of the supervisor, with the same seeded
-    model; return the event's fields for the round to start at.
+    model. Return the changes of the event for the round to start at, such as `epoch`, `round` and `minibatches`.
 
     If the run is resumed, the checkpoints are copied from the newest round that the supervisor and the workers can all start from. Workers
     that had left are not called back.
@@ -49,7 +49,7 @@ def initialise(ctx: Context, event: Event) -> Event:
         ctx.bus.remove(barriers=[(keys.updates, members) for keys in before])
         ctx.bus.declare(barriers=[(ctx.keys.updates, members)])
         round = long_worker.adopt_checkpoints(
-            ctx, before, partial(_resumable_rounds, ctx), partial(_first_checkpoints, ctx)
+            ctx, before, partial(_find_resumable_rounds, ctx), partial(_list_first_checkpoints, ctx)
         )
         if round is None:
             long_worker.write_first_checkpoints(ctx, event["workers"])
@@ -91,7 +91,7 @@ def collect(ctx: Context, event: Event) -> None:
     progress.mark_finished(ctx)
 
 
-def _resumable_rounds(ctx: Context, keys: Keys) -> dict[int, list[int]]:
+def _find_resumable_rounds(ctx: Context, keys: Keys) -> dict[int, list[int]]:
     """Return the rounds that the attempt with these `keys` can be resumed from, ascending, as {round: ranks of the workers that have a
     checkpoint of it}.
 
@@ -102,16 +102,16 @@ def _resumable_rounds(ctx: Context, keys: Keys) -> dict[int, list[int]]:
     saved = objects.list(keys.checkpoints_of(rank))
     if not saved:
         raise Missing(keys.checkpoints_of(rank))
-    staying = words.read_last_word(_newest_whole(ctx, saved).facts).list_staying(rank)
-    there = {worker: set(_starts(ctx, objects.list(keys.checkpoints_of(worker)))) for worker in staying}
-    found = {round: [w for w in staying if round in there[w]] for round in sorted(_starts(ctx, saved))}
+    staying = words.read_last_word(_read_newest_checkpoint(ctx, saved).facts).list_staying(rank)
+    there = {worker: set(_list_round_starts(ctx, objects.list(keys.checkpoints_of(worker)))) for worker in staying}
+    found = {round: [w for w in staying if round in there[w]] for round in sorted(_list_round_starts(ctx, saved))}
     most = max(map(len, found.values()), default=0)
     if not most:
         raise Missing(f"{keys.own_checkpoints}: a round that the supervisor and a worker can start from")
     return {round: present for round, present in found.items() if len(present) == most}
 
 
-def _newest_whole(ctx: Context, saved: list[str]) -> Checkpoint:
+def _read_newest_checkpoint(ctx: Context, saved: list[str]) -> Checkpoint:
     """Return the newest checkpoint among the keys `saved` that can be read. If none can, raises the Corrupt of the newest."""
     *older, key = sorted(saved)
     try:
@@ -120,12 +120,12 @@ def _newest_whole(ctx: Context, saved: list[str]) -> Checkpoint:
         if not older:
             raise
         try:
-            return _newest_whole(ctx, older)
+            return _read_newest_checkpoint(ctx, older)
         except Corrupt:
             raise damaged from None
 
 
-def _starts(ctx: Context, saved: list[str]) -> list[int]:
+def _list_round_starts(ctx: Context, saved: list[str]) -> list[int]:
     """Return the rounds at whose start a regular checkpoint was saved, from the checkpoints' keys `saved`. At such a start no word (the
     supervisor's decision) is still to be applied.
     """
@@ -134,14 +134,14 @@ def _starts(ctx: Context, saved: list[str]) -> list[int]:
     return [round for round in rounds if round % ctx.experiment.functions.checkpoint_every == 0]
 
 
-def _first_checkpoints(ctx: Context, source: Keys, round: int) -> Iterator[tuple[int, list[Buffer]]]:
+def _list_first_checkpoints(ctx: Context, source: Keys, round: int) -> Iterator[tuple[int, list[Buffer]]]:
     """Yield (rank, buffers of its checkpoint of `round`) for each worker and then the supervisor, with the absent workers marked as
     dropped. The supervisor's comes last: if it exists, all do.
 
     A worker that has no checkpoint of the round gets another worker's, which tells it that it was dropped. `source`: keys of the attempt to
     copy from. Raises Missing if no worker has one.
     """
-    rank, present = words.supervisor_rank(ctx), _resumable_rounds(ctx, source).get(round, [])
+    rank, present = words.supervisor_rank(ctx), _find_resumable_rounds(ctx, source).get(round, [])
     if not present:
         raise Missing(
             f"{source.own_checkpoints}: round {round}, from which the supervisor and at least one worker could start"

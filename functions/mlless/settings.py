@@ -14,8 +14,8 @@ class MLLess:
     """Settings of MLLess (section `mlless` of the YAML). Significance filter: `filter` decides by coordinate or by the norm of the whole
     update, `threshold` is how large a change must be relative to the model. `slack`: steps by which updates are applied late.
 
-    Scale-in: if `scale_in`, the slowest worker leaves once the loss is past its knee and at most the fraction `knee_reduction` of it is
-    predicted to fall away in the next `knee_window_s` seconds; `min_workers` stay.
+    Scale-in: if `scale_in`, the slowest worker leaves once the loss curve is past its knee and the loss is predicted to fall by at most the
+    share `knee_reduction` in the next `knee_window_s` seconds. At least `min_workers` stay.
     """
 
     filter: Literal["coordinate", "norm"] = "coordinate"

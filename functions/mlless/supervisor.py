@@ -120,10 +120,10 @@ class Supervisor:
 
         with self._ctx.stage("synchronise"):
             self._waits.wait_for(
-                look, round=self._step, key=key, sender=None, is_unneeded=self._refuse_empty, channel="s3"
+                look, round=self._step, key=key, sender=None, is_unneeded=self._raise_if_no_worker_left, channel="s3"
             )
 
-    def _refuse_empty(self) -> bool:
+    def _raise_if_no_worker_left(self) -> bool:
         """Raise RunFailed if every remaining worker has reported a failure, because nobody is left to decide; otherwise return False.
         Called while the supervisor waits.
         """
@@ -200,7 +200,9 @@ class Supervisor:
 
     def _judge(self, reports: dict[int, StepReport], word: Word) -> Word:
         """Return the new word on the current step: whose updates all apply, the mean loss, and perhaps one more worker that has to leave.
-        `word`: the last word, with the workers dropped meanwhile.
+        Adds the seconds of the reports to the workers' figures.
+
+        `reports`: of the current step, by rank; `word`: the last word, with the workers dropped meanwhile.
         """
         computed = [report for report in reports.values() if report.loss is not None]
         samples = sum(report.samples for report in computed)
@@ -280,10 +282,10 @@ class Supervisor:
             self._waits.retry(lambda: self._ctx.tensors[0].delete(*spent))
 
     def delete_late_words(self, late: "Supervisor") -> None:
-        """Delete the words that `late` published after a duplicate had already deleted the words on those steps; nobody else would delete
-        them.
+        """Delete the words that `late` published on steps whose words a duplicate of this invocation had deleted before. Nobody else would
+        delete them.
 
-        `late`: former state of this invocation, which was behind the duplicate whose checkpoint this one has.
+        `late`: former state of this invocation, which was behind the duplicate from whose checkpoint this state was read.
         """
         every = self._ctx.experiment.functions.checkpoint_every
         forgotten = (self._step - 1) // every * every - self._slack

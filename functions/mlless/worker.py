@@ -123,8 +123,8 @@ class FilteringWorker:
     # --- compute and filter -------------------------------------------------------------------------------------------
 
     def _accumulate(self) -> None:
-        """Compute the mean gradient of the step's remaining minibatches, at the worker's own model: shared model plus own updates on their
-        way plus residual.
+        """Compute the gradients of the step's remaining minibatches and set `self._sum` to the mean over all of the step's minibatches.
+        They are computed at the worker's own model: shared model plus own updates not applied yet plus residual.
         """
         invocation = self._invocation
         self._model.copy_(self._base()).add_(self._residual)
@@ -135,7 +135,7 @@ class FilteringWorker:
 
     def _filter(self, step: int, *, share: float) -> "Tensor | None":
         """Add the local optimizer step to the residual, then remove the significant values from the residual and return them encoded; None
-        if there are none.
+        if there are none. Statistics of BatchNorm always count as significant.
 
         `share`: this worker's fraction of the step's samples. Raises Refused if the values cannot be encoded.
         """
@@ -291,7 +291,9 @@ class FilteringWorker:
         return None
 
     def _add_update(self, update: "Tensor") -> bool:
-        """Add the encoded `update` to the shared model; return False, and leave it out, if it does not fit."""
+        """Add the encoded `update` to the shared model and return True. Return False, and leave the model as it is, if the update does not
+        fit.
+        """
         try:
             compression.add_to(self._shared, update)
         except ValueError:

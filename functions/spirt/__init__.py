@@ -19,7 +19,7 @@ from functions.spirt import state
 @step(torch=True, uses={"tensors", "bus"})
 def initialise(ctx: Context, event: Event) -> Event:
     """Create the run's barrier on the message bus, and the same seeded model in every worker's database. If the run is resumed, restore its
-    last complete round instead. Returns the event's fields for the round to start at.
+    last complete round instead. Returns the changes of the event for the round to start at, such as `epoch`, `round` and `minibatches`.
     """
     return state.start(ctx, event)
 

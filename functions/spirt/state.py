@@ -44,7 +44,7 @@ def list_round_keys(ctx: Context, names: Keys, round: int, worker: int) -> list[
 
 def start(ctx: Context, event: Event) -> Event:
     """Set up the run: create its barrier, and the seeded model in every worker's database, or restore the newest round that every worker
-    can resume. Return the event's fields for the round to start at.
+    can resume. Return the changes of the event for the round to start at, such as `epoch`, `round` and `minibatches`.
 
     What earlier attempts left is deleted.
     """

@@ -60,7 +60,7 @@ class Collective:
             oldest = torch.tensor([replica.round], dtype=torch.int64, device=self._device)
             self._reduce(oldest, dist.ReduceOp.MIN)
         except RuntimeError as error:
-            raise self._broken(error) from error
+            raise self._drop_broken_group(error) from error
         if int(oldest) < replica.round:
             replica.restore(at=int(oldest))
 
@@ -84,7 +84,7 @@ class Collective:
         try:
             self._reduce(shared, dist.ReduceOp.SUM)
         except RuntimeError as error:
-            raise self._broken(error) from error
+            raise self._drop_broken_group(error) from error
         if shared is not out:
             out.copy_(shared)
         out.div_(float(sum(samples)))
@@ -123,7 +123,7 @@ class Collective:
             gloo._timeout = _CONNECT  # all are there
             self._group = _c10d.ProcessGroupGloo(self._store, rank, count, gloo)
 
-    def _broken(self, error: RuntimeError) -> Unavailable:
+    def _drop_broken_group(self, error: RuntimeError) -> Unavailable:
         """Drop the group, and return (not raise) the Unavailable error that reports `error`."""
         self._group = self._store = None
         return Unavailable(f"peer {self._member.rank}: the group broke: {str(error).splitlines()[0]}")

@@ -143,9 +143,9 @@ class SynchronousMailboxes:
 
     def receive(self, own: Contribution, round: int, out: "Tensor", *, exchange: int = 0) -> None:
         """Wait until all peers have arrived at the barrier of `round`, then write the aggregate of `own` and the other peers' contributions
-        into `out`.
+        into `out`. Afterwards, in the round's first exchange, delete this peer's stored message bodies of the previous round.
 
-        `exchange`: number of the exchange within the round.
+        `exchange`: number of the exchange within the round, from 0.
         """
         self._await_all(self._keys[exchange], round)
         combine(self._ctx, self._all(own, self._keys[exchange], round), round=round, out=out)
@@ -161,7 +161,7 @@ class SynchronousMailboxes:
         self._ctx.bus.remove(mailboxes=self._mailboxes, barriers=self._barriers)
 
     def _mailbox(self, keys: Keys, round: int) -> str:
-        """Return the name of this peer's mailbox for `round`: of two, they are used in turn."""
+        """Return the name of this peer's mailbox for `round`. A peer has two mailboxes, used in turn. `keys`: of the exchange."""
         return keys.mailbox(self._member.rank, round % 2)
 
     def _arrive(self, keys: Keys, round: int) -> None:

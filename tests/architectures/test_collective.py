@@ -106,7 +106,7 @@ def test_a_replacement_waits_until_rank_0_has_noticed_the_loss(
     """Rank 0 reaches its all-reduce only when the replacement has connected twice, or has begun to build a group."""
     killed, noticed, again, early = (threading.Event() for _ in range(4))
     connected: list[int] = []
-    receive, broken = Collective.receive, Collective._broken
+    receive, broken = Collective.receive, Collective._drop_broken_group
 
     def receive_late(self: Collective, own: Any, round: int, out: Any, *, exchange: int = 0) -> None:
         """Receive a round; in round 2 kill rank 1, and let rank 0 wait until the replacement is there."""
@@ -141,7 +141,7 @@ def test_a_replacement_waits_until_rank_0_has_noticed_the_loss(
             super().__init__(*arguments)
 
     monkeypatch.setattr(Collective, "receive", receive_late)
-    monkeypatch.setattr(Collective, "_broken", notice)
+    monkeypatch.setattr(Collective, "_drop_broken_group", notice)
     monkeypatch.setattr(dist, "TCPStore", Store)
     monkeypatch.setattr(dist, "ProcessGroupGloo", Group)
     disturbed = fleet()
