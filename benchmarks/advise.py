@@ -139,8 +139,8 @@ def _report_savings(name: str, found: Advice, shipped: Estimate, goal: str) -> l
 
 
 def measure_search(name: str = "mobilenet", *, every: int = 1) -> list[Figure]:
-    """Search all candidates of a grid's experiment, or every `every`-th, and return the number of candidates and the seconds of the search.
-    `name`: a key of GRIDS.
+    """Search all candidates of a grid's experiment, or every `every`-th, and return three figures: the number of candidates, the processor
+    seconds for 10,000 of them, and the wall seconds of the search. `name`: a key of GRIDS.
     """
     question, everything = load_grid_question(name)
     everything = everything[::every]

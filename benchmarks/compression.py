@@ -80,12 +80,12 @@ def _build_two_exchange_work(name: str, own: contributions.TwoExchanges, gradien
 
     mean = torch.empty(0)
 
-    def before() -> None:
+    def refresh_mean() -> None:
         """Set `mean`, the input of decoding, to a freshly encoded contribution."""
         nonlocal mean
         mean = encode()
 
-    return {f"{name}: encoding": (_do_nothing, encode), f"{name}: decoding": (before, lambda: own.proceed(mean))}
+    return {f"{name}: encoding": (_do_nothing, encode), f"{name}: decoding": (refresh_mean, lambda: own.proceed(mean))}
 
 
 def _do_nothing() -> None:

@@ -97,9 +97,9 @@ class ExperimentStack(Stack):
         """Add an SSM parameter for each of `facts`, values by name, under `/crossover/<project>/<experiment>/`, where the runner reads
         them.
 
-        Adds further ones: `version` (of Crossover), `shape` (JSON: architecture, workers, minibatches per epoch, compute and channel),
-        with user code its fingerprint `own_code`, and with shared stacks an import of their exports, so that they cannot be deleted before
-        this stack. The runner refuses a run that does not fit `shape` or has another `own_code`.
+        Adds further ones: `version` (of Crossover), `shape` (JSON: architecture, workers, minibatches that one worker computes side by
+        side, compute and channel), with user code its fingerprint `own_code`, and with shared stacks an import of their exports, so that
+        they cannot be deleted before this stack. The runner refuses a run that does not fit `shape` or has another `own_code`.
         """
         experiment = self._experiment
         shape = {

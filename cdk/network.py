@@ -30,7 +30,9 @@ class SharedNetwork:
             "vpc", "hosts_subnet", "hosts_group", "programs_group", "functions_subnet", "functions_group", "undelivered"
         ],
     ) -> str:
-        """Return the id of the network's resource `what`, as a token that is resolved at deployment."""
+        """Return the id of the network's resource `what`, as a token that is resolved at deployment. "undelivered" is the queue of starts
+        of the clean-up that the scheduler gave up.
+        """
         return look_up(self._scope, self.project, PART, what)
 
     def import_vpc(self) -> ec2.IVpc:

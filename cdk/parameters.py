@@ -57,8 +57,8 @@ def prevent_deletion_while_used(scope: Construct, project: str, part: str) -> No
 
 
 def import_shared_words(project: str, parts: Iterable[str]) -> dict[str, str]:
-    """Return {"leans_on": the exported constants of the shared stacks `parts`}, a value to publish; {} if there are no `parts`. By
-    importing them, a stack keeps those stacks from being deleted.
+    """Return {"leans_on": text with the constant that each of the shared stacks `parts` exports}, a value to publish; {} if there are no
+    `parts`. By importing these constants, a stack keeps the shared stacks from being deleted.
     """
     words = [Fn.import_value(f"{project}-{part}") for part in parts]
     return {"leans_on": Fn.join(" ", words)} if words else {}

@@ -35,7 +35,7 @@ class Buckets(Construct):
                 )
             self.data = [self._bucket(f"Data{rank}") for rank in range(workers)]
             self.facts["data_buckets"] = " ".join(bucket.bucket_name for bucket in self.data)
-        self._tame_emptier(resource_name(self, "bucket-emptier"))
+        self._restrict_emptier(resource_name(self, "bucket-emptier"))
 
     @property
     def environment(self) -> dict[str, str]:
@@ -68,7 +68,7 @@ class Buckets(Construct):
         )
         return bucket
 
-    def _tame_emptier(self, name: str) -> None:
+    def _restrict_emptier(self, name: str) -> None:
         """Give CDK's function that empties buckets the name `name` and a log group that is deleted with the stack. Take away its permission
         to create log groups, because it would leave one behind.
         """

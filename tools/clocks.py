@@ -57,8 +57,8 @@ def _draw_cold_s(calibration: Calibration, factors: RandomFactors) -> float:
 
 
 def _draw_init_s(calibration: Calibration, factors: RandomFactors) -> float:
-    """Draw the random seconds of INIT of a Python 3.12 function without packages, with the spread of a task. `calibration` is not used
-    otherwise.
+    """Draw the random seconds of INIT of a Python 3.12 function without packages. `factors`: source of the random factors, of which that of
+    a task is used; `calibration`: not used; all functions for `_draw_band` take it.
     """
     return PYTHON_3_12 * factors.task()
 

@@ -187,8 +187,9 @@ def load_errors() -> dict[str, float]:
 
 
 def build_table(found: Mapping[str, float], task: str) -> list[str]:
-    """Return the lines of one task's Markdown table: the mean error of each way of fine-tuning. Only seeds for which every way has a run
-    count. `found`: errors by name of the run.
+    """Return the lines of one task's Markdown table: for each way of fine-tuning the mean error, and its difference to training all
+    parameters, both in percent with 95 % intervals. Only seeds for which every way has a run count; with fewer than two such seeds the
+    table has no rows. `found`: errors by name of the run.
     """
     whole = [seed for seed in SEEDS if all(f"{task}, {way}, seed {seed}" in found for way in WAYS)]
     lines = [

@@ -17,7 +17,7 @@ LINK = re.compile(r"(?<=\]\()([^)\s#]+)")
 
 
 def list_pages() -> list[str]:
-    """Return the paths of all Markdown files that git knows, relative to the checkout."""
+    """Return the paths of all Markdown files that git knows, relative to the checkout, sorted."""
     listed = subprocess.run(["git", "ls-files", "-z", "*.md"], cwd=ROOT, capture_output=True, check=True, text=True)
     return sorted(name for name in listed.stdout.split("\0") if name)
 
