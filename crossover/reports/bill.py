@@ -45,9 +45,9 @@ class Fleet:
 
 @dataclass(frozen=True, kw_only=True)
 class Infrastructure:
-    """What a run needs besides calls that are billed singly: instances, broker, endpoints and secrets, which are billed by the hour.
-    `broker_instance_type`: None without a broker; `interface_endpoints`, `secrets`: their numbers; `memory_mb`: memory size by step of its
-    function.
+    """Infrastructure that a run needs beside its functions' invocations and requests, and that AWS bills by the hour: instances, broker,
+    endpoints and secrets. `broker_instance_type`: None without a broker; `interface_endpoints`, `secrets`: their numbers; `memory_mb`:
+    memory size in MB by step of its function, which is not billed by the hour.
     """
 
     fleets: tuple[Fleet, ...] = ()
@@ -164,7 +164,9 @@ def transitions_line(prices: Prices, count: int, *, counted: bool) -> Line:
 
 
 def object_request_lines(prices: Prices, *, writes: int, reads: int) -> list[Line]:
-    """Return the lines of the bill for S3 requests. `writes`: number of PUT and LIST requests; `reads`: number of GET requests."""
+    """Return the two lines of the bill for S3 requests. `writes`: number of requests at the price of PUT, such as PUT and LIST; `reads`:
+    number of requests at the price of GET.
+    """
     return [
         line(prices, "s3.write", writes, item="S3 requests, PUT and LIST", kind="objects"),
         line(prices, "s3.read", reads, item="S3 requests, GET", kind="objects"),

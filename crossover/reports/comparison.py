@@ -248,8 +248,8 @@ def _mean_log(runs: Sequence[RaceEntry], of: Callable[[RaceEntry], float | None]
 
 
 def _compare_settings(draws: Mapping[str, Sequence[float]], what: str, better: str, student: Sequence[float]) -> str:
-    """Return in words which setting has the smallest mean, and by what factor the closest other one is larger, with its confidence
-    interval; or that it is too close to call. "" if a figure is zero.
+    """Return in words which setting has the smallest mean, and by what factor another one is larger, with its confidence interval: the one
+    whose interval begins lowest. Or return that these two are too close to call; "" if a figure is zero.
 
     `draws`: logarithms of a figure by setting, paired by seed; `what`, `better`: words such as soonest and sooner; `student`: critical
     values of Student's t, as for `interval`.

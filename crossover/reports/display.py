@@ -93,8 +93,8 @@ def band(shown: Callable[[float], str], p5: float, p50: float, p95: float) -> st
 
 
 def spread(p5: float, p50: float, p95: float) -> str:
-    """Return how far `p5` and `p95` lie from the median `p50` in percent, short enough for a table's cell: `(-8/+12%)`; "" if the median is
-    0.
+    """Return how far `p5` and `p95` lie from the median `p50` in percent, short enough for a table's cell: `(-8/+12%)`, or `(±0%)` if both
+    are rounded to 0; "" if the median is 0.
     """
     if not p50:
         return ""

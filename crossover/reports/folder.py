@@ -518,9 +518,9 @@ def _add_numbers(row: dict[str, Any], **by: float) -> None:
 
 
 def steps(records: Sequence[Record]) -> list[dict[str, Any]]:
-    """Return a row for each step, in order of first appearance, with its number of invocations, cold starts and failures, its seconds
-    (wall, processor, INIT, billed) and its peak memory in MB over all records. `slot_wait_s`, the wait for a free core of the local
-    machine, is in no other field. Programs on instances have no billed seconds.
+    """Return a row for each step, in order of first appearance, with its number of invocations, cold starts and invocations that failed or
+    were superseded (`failed`), its seconds (wall, processor, INIT, billed) and its peak memory in MB over all records. `slot_wait_s`, the
+    wait for a free core of the local machine, is in no other field. Programs on instances have no billed seconds.
     """
     table: dict[str, dict[str, Any]] = {}
     zero = ("count", "cold", "failed", "wall_s", "cpu_s", "init_s", "slot_wait_s", "billed_s", "max_rss_mb")
