@@ -80,7 +80,7 @@ def _make_worker_step(model: str, count: int, batches: list[Batch]) -> Callable[
     experiment = replace(Experiment(name="bench", architecture="gpu"), training=training)
     device = torch.device("cuda")
     learner = DeviceLearner(experiment, classes=CLASSES, input_shape=SHAPE, affine=AFFINE, device=device)
-    learner.initial_model()
+    learner.initialise_model()
     ahead = [learner.on_device(batches[0], epoch=1)]
 
     def step(number: int) -> None:

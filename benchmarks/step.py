@@ -150,7 +150,7 @@ def make_learner_step(batch: int, *, precision: str, threads: int = 1) -> Callab
     settings = Experiment(name="step", architecture="spirt").to_plain()
     settings["training"] |= {"model": "mobilenet", "precision": precision, "threads": threads}
     own = Learner(from_plain(settings), classes=10, input_shape=(3, 32, 32), affine=_AFFINE)
-    own.initial_model()
+    own.initialise_model()
     images, labels = _draw_samples(batch)
     samples = Batch(images, labels, labels)
     return lambda: own.compute_gradient(samples, epoch=1, round=0, worker=0, minibatch=0)

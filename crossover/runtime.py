@@ -351,7 +351,7 @@ class Backoff:
         return uniform(0.0, min(self._first_s * 2.0 ** (state.attempt_number - 1), self._most_s))
 
 
-class Patience:
+class RetryTimeLimit:
     """Stop condition for tenacity.Retrying: give up once `within_s` seconds have passed since the first failure; so there are at
     least two attempts.
     """
@@ -417,7 +417,7 @@ class Retries:
         """
         from tenacity import Retrying
 
-        stop, wait = Patience(self.within_s), Backoff(self.first_s, self.most_s)
+        stop, wait = RetryTimeLimit(self.within_s), Backoff(self.first_s, self.most_s)
         return Retrying(retry=retry, stop=stop, wait=wait, sleep=sleep, reraise=True)
 
 

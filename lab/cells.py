@@ -103,7 +103,9 @@ def draw_levels_s(cell: MeasuredCell, calibration: Calibration, *, seed: int) ->
             )
             moving_s = objects.read.seconds(reads * size, reads) + objects.write.seconds(size)
             adding_s = calibration.arithmetic_s((reads + 1) * size, memory_mb=cell.memory_mb)
-            seconds.append((client_s + moving_s) * factors.request() + adding_s * factors.compute())
+            seconds.append(
+                (client_s + moving_s) * factors.draw_request_factor() + adding_s * factors.draw_compute_factor()
+            )
             number += 1
         found.append(seconds)
     return found

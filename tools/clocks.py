@@ -45,14 +45,16 @@ def _draw_warm_s(calibration: Calibration, factors: RandomFactors) -> float:
     """Draw the random seconds from the end of one task to the start of the next in a state machine, if both environments are warm.
     `factors`: source of the random factors. Neither memory nor a Map state made a difference in the measurements.
     """
-    return calibration.task_s * factors.task()
+    return calibration.task_s * factors.draw_task_factor()
 
 
 def _draw_cold_s(calibration: Calibration, factors: RandomFactors) -> float:
     """Draw the random seconds from the end of one task to the start of the next, if the next one needs a new environment of a function
     without packages. `factors`: source of the random factors.
     """
-    started = replace(calibration, init_s=WITHOUT_PACKAGES).cold_start_parts_s(torch=False, factor=factors.cold())
+    started = replace(calibration, init_s=WITHOUT_PACKAGES).cold_start_parts_s(
+        torch=False, factor=factors.draw_cold_factor()
+    )
     return _draw_warm_s(calibration, factors) + sum(started)
 
 
@@ -60,7 +62,7 @@ def _draw_init_s(calibration: Calibration, factors: RandomFactors) -> float:
     """Draw the random seconds of INIT of a Python 3.12 function without packages. `factors`: source of the random factors, of which that of
     a task is used; `calibration`: not used; all functions for `_draw_band` take it.
     """
-    return PYTHON_3_12 * factors.task()
+    return PYTHON_3_12 * factors.draw_task_factor()
 
 
 def _draw_band(calibration: Calibration, seconds: Callable[[Calibration, RandomFactors], float]) -> Band:

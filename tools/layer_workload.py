@@ -63,7 +63,7 @@ def run_step(model: str) -> dict[str, Any]:
     batch = Batch(inputs=images, labels=tensor([0, 3, 7, 9]), sample_ids=tensor([1, 2, 3, 4]))
     affine = {"scale": [1.0] * shape[0], "shift": [0.0] * shape[0]}
     learner = Learner(experiment, classes=10, input_shape=shape, affine=affine)
-    learner.initial_model()
+    learner.initialise_model()
     started = time.monotonic()
     loss = learner.compute_gradient(batch, epoch=1, round=0, worker=0, minibatch=0)
     gradient = frombuffer(bytearray(learner.gradient), dtype=f32).double()[: learner.parameters]

@@ -198,7 +198,7 @@ def _measure_size(
     learner = DeviceLearner(
         experiment, classes=source.classes, input_shape=source.input_shape, affine=UNMAPPED, device=device
     )
-    learner.initial_model()
+    learner.initialise_model()
     batch = learner.on_device(source.take(batch_size), epoch=1)
     timed, began = list[float](), 0.0
     for number in count():

@@ -84,7 +84,7 @@ def probe(experiment: Experiment, *, most_s: float) -> Probe:
     dataset = load(own)
     release_freed_memory()
     learner = learner_for(for_processor(own), dataset)
-    learner.initial_model()
+    learner.initialise_model()
     most = min(experiment.training.batch_size, len(dataset.train_labels))
     small, large, sample_bytes = _choose_batches(learner, dataset, most)
     _time_gradient_s(known, _draw_images(), 0)
@@ -192,7 +192,7 @@ def _make_known_learner() -> Learner:
     )
     ones, zeros = [1.0] * IMAGE[0], [0.0] * IMAGE[0]
     learner = Learner(setting, classes=10, input_shape=IMAGE, affine={"scale": ones, "shift": zeros})
-    learner.initial_model()
+    learner.initialise_model()
     return learner
 
 

@@ -50,7 +50,7 @@ class Codec:
         """Reason in words why errors of this codec could grow from round to round if they are fed back; "" if they cannot."""
         return ""
 
-    def problem(self, shapes: Shapes) -> str | None:
+    def find_shape_problem(self, shapes: Shapes) -> str | None:
         """Return in words why this codec cannot compress a model with parameters of these `shapes`; None if it can."""
         return None
 
@@ -169,7 +169,7 @@ class LowRank(Codec):
     needs_shapes = True
     only_mean = "what travels are factors of them, which mean nothing one by one"
 
-    def problem(self, shapes: Shapes) -> str | None:
+    def find_shape_problem(self, shapes: Shapes) -> str | None:
         """Return in words why no matrix of these `shapes` becomes smaller at this rank; None if one does."""
         from crossover.algorithms import compression
 

@@ -63,7 +63,7 @@ from crossover.workflow.infrastructure import shared_stacks
 
 OTHERWISE = "or set functions.packaging: layer, which needs no Docker"
 ARM = ("aarch64", "arm64")
-_PATIENCE_S = 60.0
+_TIMEOUT_S = 60.0
 
 
 def check_docker(experiment: Experiment) -> None:
@@ -94,12 +94,12 @@ def _run_program(*command: str) -> tuple[str, str]:
     """
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=_PATIENCE_S, check=False, encoding="utf-8"
+            command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False, encoding="utf-8"
         )
     except FileNotFoundError:
         return "it is not installed", ""
     except subprocess.TimeoutExpired:
-        return f"it did not answer in {_PATIENCE_S:.0f} s", ""
+        return f"it did not answer in {_TIMEOUT_S:.0f} s", ""
     if done.returncode:
         said = (done.stderr.strip().splitlines() or [f"ended with status {done.returncode}"])[-1]
         return f"it does not answer: {said}", done.stdout

@@ -147,15 +147,15 @@ class DeviceLearner:
             self._gradient.copy_(self._flat.gradient)
         return buffers.view(self._gradient)
 
-    def initial_model(self) -> memoryview:
+    def initialise_model(self) -> memoryview:
         """Fill `model_vector` with the initial parameters and BatchNorm statistics, drawn from the seed on the host, and return
         `model`.
         """
-        self.model_vector.copy_(buffers.tensor(self._host.initial_model()))
+        self.model_vector.copy_(buffers.tensor(self._host.initialise_model()))
         return self.model
 
     def take_constants(self, constants: bytes) -> None:
-        """Copy the buffers in `constants`, which `Learner.constants` returned on the machine that started the run, into the module
+        """Copy the buffers in `constants`, which `Learner.encode_constants` returned on the machine that started the run, into the module
         on host and device. `constants` must not be empty. Raises Corrupt if names, shapes or dtypes differ from the module's,
         ConfigError if frozen parameters differ there and here.
         """
@@ -167,7 +167,7 @@ class DeviceLearner:
         the host's module to the device's; drawn on the device they would have other bits.
         """
         fixed = self._host.list_fixed()
-        for name, own in (self._flat.frozen() | self._flat.constants()).items():
+        for name, own in (self._flat.list_frozen() | self._flat.list_constants()).items():
             own.copy_(fixed[name])
 
     def on_device(self, batch: Batch, *, epoch: int) -> DeviceBatch:
@@ -252,7 +252,7 @@ class DeviceLearner:
         loss = self._objective.loss(outputs, batch.labels, answers=batch.answers)
         scale = 1.0 if self.loss_scale is None else self.loss_scale.scale
         (loss * scale).backward()  # type: ignore[no-untyped-call]
-        if problem := self._flat.problem():
+        if problem := self._flat.find_norm_problem():
             raise user_code.build_user_code_error(
                 "training.model", self._experiment.training.model, problem, place=None
             )

@@ -42,12 +42,12 @@ def try_minibatches(
     minibatches = Minibatches(experiment, dataset, cut)
     steps = training.steps or training.epochs * cut.minibatches
     release_freed_memory()  # by now nobody needs the builds that were compared, and the steps below take three vectors
-    model, state = buffers.tensor(learner.initial_model()), tuple[Tensor, ...]()
+    model, state = buffers.tensor(learner.initialise_model()), tuple[Tensor, ...]()
     losses = list[float]()
     count = MINIBATCHES if model.numel() <= LARGE else OF_LARGE
-    samples = _count_affordable_samples(minibatches.train(0, 0), learner, clock)
+    samples = _count_affordable_samples(minibatches.build_minibatch(0, 0), learner, clock)
     for number in range(count):
-        batch = _take_first(minibatches.train(0, number % cut.minibatches), samples)
+        batch = _take_first(minibatches.build_minibatch(0, number % cut.minibatches), samples)
         try:
             losses.append(learner.compute_gradient(batch, epoch=1, round=number, worker=0, minibatch=0))
         except Refused as refused:

@@ -92,7 +92,7 @@ class FlatModel:
                 f"training.model: the BatchNorm layer {name} is in training at some steps and in evaluation at others"
             )
 
-    def problem(self) -> str:
+    def find_norm_problem(self) -> str:
         """Return in words that a BatchNorm layer was not called in the last forward pass, so that `gradient` lacks its statistics;
         "" if all were called.
         """
@@ -107,11 +107,11 @@ class FlatModel:
         with user_code.isolate():
             self.module.eval()
 
-    def frozen(self) -> dict[str, Tensor]:
+    def list_frozen(self) -> dict[str, Tensor]:
         """Return the parameters that are not trained, by name, as detached tensors that share the module's memory."""
         return {name: each.detach() for name, each in self.module.named_parameters() if not each.requires_grad}
 
-    def constants(self) -> dict[str, Tensor]:
+    def list_constants(self) -> dict[str, Tensor]:
         """Return the module's buffers that are not in the vectors, by name: the tensors themselves, including those that a state_dict
         omits.
         """
@@ -119,10 +119,10 @@ class FlatModel:
         return {name: each for name, each in self.module.named_buffers() if id(each) not in own}
 
     def take_constants(self, constants: Mapping[str, Tensor]) -> None:
-        """Copy `constants`, the result of `constants()` for the same model elsewhere, into this module's buffers. Raises Corrupt if
+        """Copy `constants`, the result of `list_constants()` for the same model elsewhere, into this module's buffers. Raises Corrupt if
         names, shapes or dtypes differ.
         """
-        here = self.constants()
+        here = self.list_constants()
         if {name: (each.shape, each.dtype) for name, each in constants.items()} != {
             name: (each.shape, each.dtype) for name, each in here.items()
         }:

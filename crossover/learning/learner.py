@@ -115,7 +115,7 @@ class Objective:
             return loss
         return float(scaling.compute_distance(_to_float32(outputs), labels, self.scale).square().mean())
 
-    def answers(self, outputs: Tensor, labels: Tensor) -> int:
+    def count_answers(self, outputs: Tensor, labels: Tensor) -> int:
         """Return the number of labels that the loss counts. `outputs`: any values of the shape of the model's outputs for these labels."""
         with torch.no_grad():
             return self._loss(_to_float32(outputs), labels, smoothing=0.0)[1]
@@ -149,7 +149,7 @@ class Objective:
             value = math.exp(value) if value < _LARGEST_EXPONENT else math.inf
         return Evaluation(loss / answers, value, samples)
 
-    def problem(self, outputs: object, labels: Tensor, *, classes: int | None) -> str:
+    def find_output_problem(self, outputs: object, labels: Tensor, *, classes: int | None) -> str:
         """Return in words why a built-in loss or metric cannot be computed from the model's `outputs` for `labels` (wrong type,
         dtype or shape); "" if it can, or if loss and metric are user code.
 
@@ -201,7 +201,7 @@ class Objective:
         """
         name = self._training.metric.name
         if name == "accuracy":
-            return accuracy(outputs, labels)
+            return count_correct(outputs, labels)
         if self._own_metric is None and self.scale is not None:
             return float(scaling.compute_distance(outputs, labels, self.scale).abs().mean()) * len(labels), len(labels)
         if self._own_metric is None:
@@ -237,7 +237,7 @@ class Objective:
         raise user_code.build_user_code_error(field, name, problem, place=user_code.find_definition_line(own))
 
 
-def accuracy(outputs: Tensor, labels: Tensor) -> tuple[int, int]:
+def count_correct(outputs: Tensor, labels: Tensor) -> tuple[int, int]:
     """Return (number of right predictions, number of labels that count), as whole numbers, so that their quotient is exact.
 
     The prediction is the class of the largest output. If labels are floats in [0, 1], each output is a logit, and the prediction is
@@ -291,7 +291,7 @@ def find_trial_problem(
             return f"has {name}.max_norm, by which a forward pass changes weights, in one process alone; scale what it returns instead"
     with user_code.isolate():
         saved = flat.module.state_dict()
-    if unsaved := batches.find_tensors_problem(saved | flat.constants()):
+    if unsaved := batches.find_tensors_problem(saved | flat.list_constants()):
         return f"returned a module whose {unsaved}"
     calls, reached, learnt = Counter[str](), set[str](), list_trained(flat.module)
     hooks = [layer.register_forward_pre_hook(partial(_count_call, calls, name)) for name, layer in flat.norms.items()]
@@ -338,8 +338,8 @@ def compare_builds(flat: FlatModel, again: FlatModel, compute: Callable[[], obje
     minibatch.
     """
     if not torch.equal(flat.model, again.model) or batches.compute_digest(
-        flat.frozen() | flat.constants()
-    ) != batches.compute_digest(again.frozen() | again.constants()):
+        flat.list_frozen() | flat.list_constants()
+    ) != batches.compute_digest(again.list_frozen() | again.list_constants()):
         return (
             "returned other weights or buffers when called again with the same seed; it must draw them from torch alone"
         )
@@ -365,7 +365,7 @@ def snapshot_fixed_values(flat: FlatModel) -> Held:
     """Return a comparable summary (see `_summarize_values`) of each value that no forward pass may change, by name: all parameters,
     and buffers other than BatchNorm's moving statistics.
     """
-    return _summarize_values(flat.constants() | dict(flat.module.named_parameters()))
+    return _summarize_values(flat.list_constants() | dict(flat.module.named_parameters()))
 
 
 def _summarize_values(values: Mapping[str, object]) -> Held:
@@ -429,7 +429,7 @@ class Learner:
         slot: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
         """Build the experiment's model, and make torch's operations deterministic in the whole process. A built-in model is built
-        without weights, a user's by its factory, with weights drawn from the seed; `initial_model` gives it those to start from.
+        without weights, a user's by its factory, with weights drawn from the seed; `initialise_model` gives it those to start from.
         Raises ConfigError for fp16, and if the machine lacks memory for the model's gradient; also the errors of the user's factory.
 
         `classes`: number of classes, None if labels are numbers. `input_shape`: shape of one input. `affine`: how inputs and labels
@@ -462,7 +462,7 @@ class Learner:
         self.model: memoryview = buffers.view(self.model_vector)
         self.gradient: memoryview = buffers.view(self.gradient_vector)
 
-    def initial_model(self) -> memoryview:
+    def initialise_model(self) -> memoryview:
         """Fill `model` with the initial parameters and BatchNorm statistics, and return `model` itself, not a copy. They depend on
         `experiment.seed` alone, so every worker begins with equal ones.
         """
@@ -480,19 +480,19 @@ class Learner:
             (end - each.numel(), end) for (name, each), end in zip(learnt.items(), ends, strict=True) if name in spared
         ]
 
-    def constants(self) -> bytes:
+    def encode_constants(self) -> bytes:
         """Return as a safetensors file what `model` does not hold: the module's other buffers, and a digest of its frozen
         parameters. Empty bytes if `model` holds everything.
         """
-        about = {_FROZEN: tensor_file.compute_digest(self._flat.frozen())}
-        return tensor_file.encode_tensors(self._flat.constants(), about) if self.list_fixed() else b""
+        about = {_FROZEN: tensor_file.compute_digest(self._flat.list_frozen())}
+        return tensor_file.encode_tensors(self._flat.list_constants(), about) if self.list_fixed() else b""
 
     def list_fixed(self) -> dict[str, Tensor]:
         """Return the frozen parameters and the buffers that `model` does not hold, by name."""
-        return self._flat.frozen() | self._flat.constants()
+        return self._flat.list_frozen() | self._flat.list_constants()
 
     def take_constants(self, constants: bytes) -> None:
-        """Copy the buffers in `constants`, which `constants()` returned on the machine that started the run, into the module.
+        """Copy the buffers in `constants`, which `encode_constants()` returned on the machine that started the run, into the module.
         `constants` must not be empty. Raises Corrupt if names, shapes or dtypes differ from the module's, ConfigError if frozen
         parameters differ there and here.
         """
@@ -531,7 +531,7 @@ class Learner:
                     )
                 with user_code.attribute_errors("training.model", training.model, what=self._factory):
                     loss.backward()  # type: ignore[no-untyped-call]
-            self._raise_problem(self._flat.problem())
+            self._raise_problem(self._flat.find_norm_problem())
             if self._refuses and not is_finite(self._flat.gradient):
                 raise Refused(
                     f"{where}: the gradient has values that are not finite, though the loss is {value}; a lower training.learning_rate or "
@@ -545,7 +545,7 @@ class Learner:
         """
         return self._objective.summarize(*self._score_batches(batches))
 
-    def answers(self, batch: Batch) -> int:
+    def count_answers(self, batch: Batch) -> int:
         """Return the number of labels in the minibatch that the loss counts. The loss is called with made-up outputs: those of one
         sample, repeated for all.
         """
@@ -558,7 +558,7 @@ class Learner:
                     self._forward(torch.cat([first] * count), where="a first sample") for count in (1, 2)
                 ]
         like = tree_map(partial(_repeat_outputs, batch.samples), *shown)
-        return self._objective.answers(like, batch.labels)
+        return self._objective.count_answers(like, batch.labels)
 
     def _score_batches(self, batches: Iterable[Batch]) -> tuple[list[BatchScores], int]:
         """Return the scores (see `Objective.score`) of each part of at most 256 samples, and the total number of samples."""
@@ -587,10 +587,10 @@ class Learner:
         is overwritten. Raises OwnCodeError for a problem of user code, ConfigError for a setting that does not fit, Refused if a loss or
         gradient is not finite.
         """
-        self.initial_model()
+        self.initialise_model()
         began = snapshot_fixed_values(self._flat)
         model, exchange = self._experiment.training.model, self._experiment.exchange
-        if reason := codecs.build_codec(exchange).problem(self.shapes):
+        if reason := codecs.build_codec(exchange).find_shape_problem(self.shapes):
             raise ConfigError(reason)
         try:
             outputs = self._compute_outputs(batch.inputs)
@@ -601,7 +601,7 @@ class Learner:
             raise OwnCodeError(
                 f"{error}; inputs are {kind}, which reach the model as they are: .float() in the loader makes numbers of them"
             ) from error
-        if problem := self._objective.problem(outputs, batch.labels, classes=self._classes):
+        if problem := self._objective.find_output_problem(outputs, batch.labels, classes=self._classes):
             if ":" not in model:
                 raise ConfigError(f"training.loss: {model} {problem}")
             self._raise_problem(problem)
@@ -764,17 +764,17 @@ def list_shapes(name: str, classes: int | None, input_shape: Shape) -> tuple[Sha
 
 
 def take_constants(flat: FlatModel, constants: bytes, model: str) -> None:
-    """Copy the buffers in `constants`, bytes that `Learner.constants` returned on the machine that started the run, into `flat`.
+    """Copy the buffers in `constants`, bytes that `Learner.encode_constants` returned on the machine that started the run, into `flat`.
 
     `constants` must not be empty. Raises Corrupt if names, shapes or dtypes differ from the module's; ConfigError, naming `model`, if the
     frozen parameters on that machine and here differ.
     """
     tensors, about = tensor_file.decode_tensors(constants)
     flat.take_constants(tensors)
-    if about.get(_FROZEN, "") != tensor_file.compute_digest(flat.frozen()):
+    if about.get(_FROZEN, "") != tensor_file.compute_digest(flat.list_frozen()):
         raise ConfigError(
-            f"training.model: {model}: its frozen parameters, {', '.join(flat.frozen())}, are built to other bits here than where the run "
-            "was started, on another kind of machine; a buffer (register_buffer) is carried from there, or fill them by torch.rand"
+            f"training.model: {model}: its frozen parameters, {', '.join(flat.list_frozen())}, are built to other bits here than where the "
+            "run was started, on another kind of machine; a buffer (register_buffer) is carried from there, or fill them by torch.rand"
         )
 
 
@@ -825,7 +825,7 @@ def encode_model(
     experiment: Experiment, manifest: Mapping[str, Any], vector: Vector, *, constants: bytes | None = None
 ) -> bytes:
     """Return the trained model as the bytes of a safetensors file: the tensors that `training.save` selects, from the model vector
-    `vector`. `manifest`: the data's. `constants`: result of `Learner.constants`, None to keep the module's own buffers. Raises
+    `vector`. `manifest`: the data's. `constants`: result of `Learner.encode_constants`, None to keep the module's own buffers. Raises
     Corrupt if the vector's size is not the model's.
     """
     classes, shape = manifest["classes"], tuple(manifest["input_shape"])
@@ -852,6 +852,6 @@ def _select_tensors(training: Training, flat: FlatModel) -> Mapping[str, Tensor]
         case "merged":
             return weights.merge_adapters(flat.module, training.adapters)
         case "adapters":
-            fixed = flat.frozen() | flat.constants()
+            fixed = flat.list_frozen() | flat.list_constants()
             return {name: value for name, value in flat.module.state_dict().items() if name not in fixed}
     return flat.module.state_dict()

@@ -85,7 +85,9 @@ class _Reference:
         self.plan = plan_staging(experiment, len(dataset.train_labels))
         self.per_round = self.plan.minibatches if every in (None, "epoch") else int(every)
         self.minibatches = Minibatches(experiment, dataset, self.plan)
-        self.answers = self.minibatches.answers(learner.answers if ":" in experiment.training.loss else None)
+        self.answers = self.minibatches.count_answers(
+            learner.count_answers if ":" in experiment.training.loss else None
+        )
         self.chunks = -(-len(dataset.validation_labels) // VALIDATION_CHUNK)
         self.learner = learner
         shapes, parameters = learner.shapes, learner.parameters
@@ -94,7 +96,7 @@ class _Reference:
             for rank in range(experiment.workers)
         )
         self.encoders = [own for own in each if own is not None]
-        self.state = RoundState(buffers.tensor(bytes(self.learner.initial_model())), own=((),) * experiment.workers)
+        self.state = RoundState(buffers.tensor(bytes(self.learner.initialise_model())), own=((),) * experiment.workers)
         self.round = self.epochs = 0
 
     def run_until_evaluation(self, history: History, on_round: Callable[[int, RoundState], None] | None) -> Epoch:
@@ -126,7 +128,7 @@ class _Reference:
             if on_round is not None:
                 on_round(self.round, self.state)
         self.learner.model[:] = buffers.view(self.state.model)
-        result = self.learner.evaluate(self.minibatches.validation(chunk) for chunk in range(self.chunks))
+        result = self.learner.evaluate(self.minibatches.build_validation_chunk(chunk) for chunk in range(self.chunks))
         return Epoch(losses / max(1, samples), result.loss, result.metric)
 
     def _combine(self, contributions: Sequence[Tensor], counts: Sequence[int], names: Sequence[str]) -> Tensor:
@@ -154,7 +156,7 @@ class _Reference:
         for position, number in enumerate(numbers):
             epochs, of_epoch = divmod(number, self.plan.minibatches)
             answers = self.answers[worker][of_epoch]
-            batch = replace(self.minibatches.train(worker, of_epoch), answers=answers)
+            batch = replace(self.minibatches.build_minibatch(worker, of_epoch), answers=answers)
             self.learner.model[:] = buffers.view(model)
             loss = self.learner.compute_gradient(
                 batch, epoch=epochs + 1, round=self.round, worker=worker, minibatch=position

@@ -181,7 +181,7 @@ def stage(
     plan_ = plan_staging(experiment, len(dataset.train_labels))
     chunks = range(0, len(dataset.validation_labels), VALIDATION_CHUNK)
     minibatches = Minibatches(experiment, dataset, plan_)
-    counts = minibatches.answers(answers)
+    counts = minibatches.count_answers(answers)
     if not any(map(any, counts)):
         raise DataError(f"data.dataset: {dataset.name}: no label of the training samples asks for an answer")
     manifest = {
@@ -201,10 +201,10 @@ def stage(
         for worker in range(experiment.workers) if len(stores) == 1 else (rank,):
             for number in range(plan_.minibatches):
                 key = keys.minibatch(dataset.fingerprint, worker, number)
-                _store_batch(store, key, lambda w=worker, m=number: minibatches.train(w, m))  # type: ignore[misc]
+                _store_batch(store, key, lambda w=worker, m=number: minibatches.build_minibatch(w, m))  # type: ignore[misc]
         for number in range(len(chunks)):
             key = keys.validation_chunk(dataset.fingerprint, number)
-            _store_batch(store, key, lambda c=number: minibatches.validation(c))  # type: ignore[misc]
+            _store_batch(store, key, lambda c=number: minibatches.build_validation_chunk(c))  # type: ignore[misc]
         store.put(keys.data_manifest(dataset.fingerprint), json.dumps(manifest).encode())
     return manifest
 
@@ -222,7 +222,7 @@ class Minibatches:
         order = permutation(len(dataset.train_labels), seed=derive_seed("staging", experiment.seed))
         self._order = torch.tensor(order, dtype=torch.int64)
 
-    def answers(self, of: "Callable[[Batch], int] | None" = None) -> list[list[int]]:
+    def count_answers(self, of: "Callable[[Batch], int] | None" = None) -> list[list[int]]:
         """Return the weight of each minibatch, as a list per worker: the number of labels that the loss counts. `of`: counts them
         for one minibatch, for a user's loss. Without it, labels other than -100 are counted for cross entropy, and samples for
         another loss.
@@ -231,13 +231,16 @@ class Minibatches:
 
         if of is not None:
             minibatches = range(self._plan.minibatches)
-            return [[of(self.train(worker, m)) for m in minibatches] for worker in range(len(self._plan.partitions))]
+            return [
+                [of(self.build_minibatch(worker, m)) for m in minibatches]
+                for worker in range(len(self._plan.partitions))
+            ]
         if self._experiment.training.loss != "cross_entropy":
             return self._plan.counts
         each = mask_answered(self._dataset.train_labels).reshape(len(self._order), -1).sum(1)[self._order].tolist()
         return [[sum(each[part.start : part.stop]) for part in partition] for partition in self._plan.partitions]
 
-    def train(self, worker: int, minibatch: int) -> "Batch":
+    def build_minibatch(self, worker: int, minibatch: int) -> "Batch":
         """Return one training minibatch of `worker`, both numbered from 0, without `answers`. Padding is cut to its longest sequence. If
         the experiment simulates that worker as faulty by `label_flip`, its labels are flipped.
         """
@@ -253,7 +256,7 @@ class Minibatches:
             labels = flip_labels(labels, classes=self._dataset.classes)
         return Batch(*trim_padding(self._dataset.train_inputs[ids], labels), ids)
 
-    def validation(self, chunk: int) -> "Batch":
+    def build_validation_chunk(self, chunk: int) -> "Batch":
         """Return the validation chunk number `chunk` (from 0), of up to 1,024 samples in the data set's order."""
         import torch
 

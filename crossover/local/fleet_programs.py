@@ -173,7 +173,7 @@ class Fleets:
                 fleet.folder.mkdir(parents=True, exist_ok=True)
             fleet.capacity = capacity
             for number in sorted(fleet.instances)[capacity:]:
-                servers.stop_process(fleet.instances.pop(number).child, patience_s=5.0)
+                servers.stop_process(fleet.instances.pop(number).child, grace_s=5.0)
             if capacity == 0:
                 del self._fleets[name]
             self._fill(fleet)

@@ -173,7 +173,7 @@ class _Guard:
             return
         for child in reversed(self.children):
             if child.poll() is None:
-                stop_process(child, patience_s=3.0)
+                stop_process(child, grace_s=3.0)
         watchdog.kill_marked(f"{MARK}={self.value}".encode())
         for folder in self.folders:
             shutil.rmtree(folder, ignore_errors=True)
@@ -241,20 +241,20 @@ def start_process(
 
 
 def stop_process(
-    child: subprocess.Popen[bytes], *, number: signal.Signals = signal.SIGTERM, patience_s: float = 10.0
+    child: subprocess.Popen[bytes], *, number: signal.Signals = signal.SIGTERM, grace_s: float = 10.0
 ) -> int:
-    """Send the signal `number` to the process `child` and wait for its end; if it still runs after `patience_s` seconds, kill its whole
+    """Send the signal `number` to the process `child` and wait for its end; if it still runs after `grace_s` seconds, kill its whole
     process group. Return its exit status, negative if a signal ended it.
 
     If the process had ended before, the rest of its group is killed, such as the server of a killed script. Children that survive its end
-    within `patience_s` are left to the watchdog.
+    within `grace_s` are left to the watchdog.
     """
     if child.poll() is not None:
         watchdog.kill_marked(f"{MARK}={_ensure_guard().value}".encode(), group=child.pid)
     else:
         child.send_signal(number)
         try:
-            child.wait(patience_s)
+            child.wait(grace_s)
         except subprocess.TimeoutExpired:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
@@ -588,7 +588,7 @@ class RabbitServer(AbstractContextManager[Any]):
         """
         for process in (self._process, self._mapper):
             if process is not None:
-                stop_process(process, patience_s=30.0)
+                stop_process(process, grace_s=30.0)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -132,7 +132,7 @@ class Zygote:
         self._closed = True
         with contextlib.suppress(OSError):
             self._channel.shutdown(socket.SHUT_RDWR)  # wakes the listening thread, which a close would not
-        servers.stop_process(self._process, patience_s=1.0)
+        servers.stop_process(self._process, grace_s=1.0)
         self._listener.join()
 
     def _listen(self) -> None:

@@ -346,13 +346,13 @@ def _stage_training(
     tried = learner_for(experiment, made_of.dataset) if bundling.list_user_code_with_loader(experiment) else None
     if tried is not None:
         tried.try_out(take_first_samples(made_of.dataset))
-    own_loss = tried.answers if tried is not None and ":" in experiment.training.loss else None
+    own_loss = tried.count_answers if tried is not None and ":" in experiment.training.loss else None
     manifest = stage(experiment, made_of.dataset, data, answers=own_loss)
     learner = tried or made_of.learner(experiment, manifest)
     sizes = {"data_manifest": manifest, "parameters": learner.parameters, "buffers": learner.buffers}
     if experiment.training.no_decay:
         sizes["undecayed"] = learner.list_undecayed()
-    return sizes, learner.constants() if has_user_code(experiment.training) else b""
+    return sizes, learner.encode_constants() if has_user_code(experiment.training) else b""
 
 
 def _stage_base(experiment: Experiment, objects: ObjectStore) -> None:

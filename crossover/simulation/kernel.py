@@ -250,17 +250,17 @@ class RandomFactors:
         self._task, self._cold, self._host = task_sigma, cold_sigma, host_sigma
         self._hosts: dict[str, list[float]] = {}
 
-    def task(self) -> float:
+    def draw_task_factor(self) -> float:
         """Draw a random factor on the time from the end of one state machine task to the start of the next. The caller uses one factor for
         all branches of a Map.
         """
         return exp(self._clock(0.0, self._task)) if self._task else 1.0
 
-    def cold(self) -> float:
+    def draw_cold_factor(self) -> float:
         """Draw a random factor, with median 1, on the seconds of one cold start (sandbox and INIT)."""
         return exp(self._clock(0.0, self._cold)) if self._cold else 1.0
 
-    def hosts(self, step: str, count: int = 1) -> list[float]:
+    def list_host_factors(self, step: str, count: int = 1) -> list[float]:
         """Return a list of at least `count` random factors on the computing time of this worker's environments of the step named `step`,
         one per environment. It is one list per step, to which later calls append; drawn factors stay the same through the run.
         """
@@ -269,12 +269,12 @@ class RandomFactors:
             drawn.append(exp(self._clock(-sigma * sigma / 2, sigma)) if sigma else 1.0)
         return drawn
 
-    def compute(self) -> float:
+    def draw_compute_factor(self) -> float:
         """Draw a random factor, with mean 1, on the computing time of one invocation."""
         sigma = self._compute
         return exp(self._gauss(-sigma * sigma / 2, sigma)) if sigma else 1.0
 
-    def request(self) -> float:
+    def draw_request_factor(self) -> float:
         """Draw a random factor, with mean 1, on the time of all requests of one invocation."""
         sigma = self._request
         return exp(self._gauss(-sigma * sigma / 2, sigma)) if sigma else 1.0

@@ -79,7 +79,7 @@ class Walk:
         """Return the seconds from the end of the last task to the start of the next one, including the delays collected in `place.debt_s`,
         and reset these.
         """
-        factor = place.started or self._world.factors[place.worker].task()
+        factor = place.started or self._world.factors[place.worker].draw_task_factor()
         seconds, place.debt_s, place.started = place.debt_s + factor * self._task_s, 0.0, 0.0
         return seconds
 
@@ -95,7 +95,7 @@ class Walk:
         delays collected in `place`, which are then reset. `branches`: pairs (node, position in the run).
         """
         factor, running = (
-            place.started or self._world.factors[place.worker].task(),
+            place.started or self._world.factors[place.worker].draw_task_factor(),
             list[Generator[simpy.Event, Any, None]](),
         )
         for number, (node, branch) in enumerate(branches):
@@ -155,7 +155,7 @@ class Walk:
         if world.environments(step.name).enter(self._env.now):
             started = self._start_cold(step, place, self._env.now)
             yield self._env.timeout(started.wait_s + started.init_s)
-        if model.living is not None:
+        if model.process is not None:
             yield from self._run_process(step, model, place, started)
         else:
             assert model.script is not None
@@ -170,7 +170,7 @@ class Walk:
         and return the waiting and INIT seconds of its cold start.
         """
         world = self._world
-        torch, factor = step.needs_torch(world.experiment), world.factors[place.worker].cold()
+        torch, factor = step.needs_torch(world.experiment), world.factors[place.worker].draw_cold_factor()
         wait_s, init_s = self._calibration.cold_start_parts_s(torch=torch, factor=factor)
         return InvocationStart(
             True, world.environments(step.name).reserve_new(at) + wait_s, init_s + world.base_s(step)
@@ -186,8 +186,8 @@ class Walk:
         world, env = self._world, self._env
         factors, host = world.factors[place.worker], world.host(place.worker)
         request, compute = (
-            factors.request(),
-            factors.compute() * factors.hosts(step.name, place.minibatch + 1)[place.minibatch],
+            factors.draw_request_factor(),
+            factors.draw_compute_factor() * factors.list_host_factors(step.name, place.minibatch + 1)[place.minibatch],
         )
         began, stages = env.now, []
         at = began + self._overhead_s(step)
@@ -210,17 +210,17 @@ class Walk:
         )
 
     def _run_process(self, step: Step, model: Model, place: WhereInRun, started: InvocationStart) -> SimProcess:
-        """Simulate an invocation of a step that waits for other workers, by the step's `living` process, and add it to the run's usage.
+        """Simulate an invocation of a step that waits for other workers, by the step's `process`, and add it to the run's usage.
         `started`: how it started.
         """
         world, env = self._world, self._env
-        assert model.living is not None
+        assert model.process is not None
         invocation = SimulatedInvocation(env.now, env.now + world.experiment.functions.timeout_s)
         entered = place.copy()
         own_s = self._overhead_s(step)
         if own_s:
             yield env.timeout(own_s)
-        yield from model.living(world, place, invocation)
+        yield from model.process(world, place, invocation)
         world.usage.add(
             world.usage_of(step),
             entered,
@@ -253,12 +253,12 @@ class Walk:
         starts = [self._start_cold(step, place, asked_s[n]) for n in range(cold)]
         began = [asked_s[n] + each.wait_s + each.init_s for n, each in enumerate(starts)] + asked_s[cold:]
         at = [start + own_s for start in began]
-        scripts, request, compute, hosts = [], [], [], factors.hosts(step.name, count)
+        scripts, request, compute, hosts = [], [], [], factors.list_host_factors(step.name, count)
         for n in range(count):
             place.minibatch = n
             scripts.append(model.script(world, place))
-            request.append(factors.request())
-            compute.append(factors.compute() * hosts[n])
+            request.append(factors.draw_request_factor())
+            compute.append(factors.draw_compute_factor() * hosts[n])
         place.minibatch = 0
         stages: list[list[tuple[str, float, int]]] = [[] for _ in range(count)]
         for number in range(len(scripts[0].phases)):
@@ -303,7 +303,7 @@ class Walk:
         began += sum(started[1:])
         yield from gate.wait()
         opened = gate.opened_s
-        polls, most = 1, max(model.patience_s, look_s)
+        polls, most = 1, max(model.polls_for_s, look_s)
         while began + most < opened:
             first = polls == 1
             # Equal polls need no loop, unless each leaves a record.

@@ -36,7 +36,7 @@ class Script:
     tally: Tally
 
 
-class Phased(Protocol):
+class ScriptBuilder(Protocol):
     """Type of a function that returns the script of a step at a position in the run. It should return the same script for equal positions,
     because thousands of invocations ask for one.
     """
@@ -45,7 +45,7 @@ class Phased(Protocol):
         """Return the script of the step at the position `place`."""
 
 
-class Living(Protocol):
+class StepProcess(Protocol):
     """Type of a function that simulates, as a simpy process, a step that waits for other workers. The function adds the step's stages and
     requests to `invocation`.
     """
@@ -79,17 +79,17 @@ class SimulatedInvocation:
 
 @dataclass(frozen=True)
 class Model:
-    """The way in which a step is simulated: by a `script`, or as a simpy process (`living`).
+    """The way in which a step is simulated: by a `script`, or as a simpy process (`process`).
 
     `changes`: function that changes the position in the run as the finished step does; `polls`: function that returns the gate for which
-    the step polls; `patience_s`: seconds for which one invocation polls before it ends and is invoked again.
+    the step polls; `polls_for_s`: seconds for which one invocation polls before it ends and is invoked again.
     """
 
-    script: Phased | None = None
-    living: Living | None = None
+    script: ScriptBuilder | None = None
+    process: StepProcess | None = None
     changes: Callable[["World", WhereInRun], None] | None = None
     polls: Callable[["World", WhereInRun], Gate] | None = None
-    patience_s: float = 0.0
+    polls_for_s: float = 0.0
 
 
 @dataclass

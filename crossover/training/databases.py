@@ -123,7 +123,7 @@ def _copy_to_holders(ctx: Context, holders: Several[int], round: int, source: Ke
     for worker in holders:
         target = state_keys(ctx.experiment, ctx.keys, round, worker)
         if donor is None:
-            ctx.tensors[worker].create(target.model, Vector(VectorKind.MODEL, ctx.learner.initial_model()))
+            ctx.tensors[worker].create(target.model, Vector(VectorKind.MODEL, ctx.learner.initialise_model()))
             continue
         given = state_keys(ctx.experiment, source, round, donor)
         own = zip(*(own_keys(ctx.experiment, each, round, worker) for each in (source, ctx.keys)), strict=True)
@@ -286,7 +286,7 @@ def update(ctx: Context, event: Event, *, holder: int, gradient: str) -> None:
     exchange = ctx.experiment.exchange
     match exchange.what:
         case "gradients":
-            step = gradients.build_update(ctx, round, history=progress.history_before(ctx, round))
+            step = gradients.build_update(ctx, round, history=progress.read_history_before(ctx, round))
         case "model":
             ctx.compute[holder].mean([gradient], out=new.model)  # of one: a copy
             return
@@ -317,7 +317,7 @@ def build_next_event(ctx: Context, event: Event) -> Event:
     """
     if not ends_epoch(ctx, event):
         return {**event_at(ctx, event, event["round"] + 1), "epoch_finished": False}
-    finished = progress.decision(ctx, event["epoch"])["finished"]
+    finished = progress.read_decision(ctx, event["epoch"])["finished"]
     return {**event_at(ctx, event, event["round"] + 1), "epoch_finished": True, "finished": finished}
 
 
@@ -327,7 +327,7 @@ def finish_run(ctx: Context, holders: Several[int], spent: Spent) -> None:
 
     `holders`: ranks of the databases that hold the state; `spent`: returns the keys that one round wrote for a holder.
     """
-    agreed = progress.newest_decision(ctx)
+    agreed = progress.read_newest_decision(ctx)
     last = calendar(ctx.facts).rounds_until(agreed["epoch"])
     if not ctx.objects.exists(ctx.keys.outcome):
         model = ctx.tensors[holders[0]].get(ctx.keys.model(last, holders[0]), kind=VectorKind.MODEL)

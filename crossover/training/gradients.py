@@ -189,7 +189,7 @@ def take_local_steps(ctx: Context, event: Event, optimizer: "Sequence[Tensor]") 
     from crossover.algorithms.updates import step
 
     round, model = event["round"], buffers.tensor(ctx.learner.model)
-    history, own = progress.history_before(ctx, round), tuple(optimizer)
+    history, own = progress.read_history_before(ctx, round), tuple(optimizer)
     losses, samples, answers = 0.0, 0, 0.0
     for minibatch in range(calendar(ctx.facts).minibatches_in(round)):
         place = {**event, "minibatch": minibatch}

@@ -218,7 +218,7 @@ class Invocation:
                 retry(lambda: progress.create_decision(self.ctx, epoch))
             self._evaluation_s = runtime.monotonic() - began_s
         self.waits.since = None
-        agreed = retry(lambda: progress.decision(self.ctx, epoch))
+        agreed = retry(lambda: progress.read_decision(self.ctx, epoch))
         self._history = (epoch, [(loss, metric) for loss, metric in agreed["history"]])
         return bool(agreed["finished"])
 
@@ -241,20 +241,20 @@ class Invocation:
                     round=self.round,
                     key=decision,
                     sender=one["by"],
-                    patience=0.5,  # the supervisor, who waits for the decision too, must not lose its own first
+                    timeout_factor=0.5,  # the supervisor, who waits for the decision too, must not lose its own first
                     channel="s3",
                 )
         except (RunFailed, WaitTimeout):
             return False
         return True
 
-    def history(self) -> list[tuple[float, float]]:
+    def read_history(self) -> list[tuple[float, float]]:
         """Return (validation loss, metric) of each evaluation before this round, oldest first. They are read from the store once per
         epoch.
         """
         before = self.days.epochs_before(self.round)
         if self._history[0] != before:
-            self._history = (before, self.waits.retry(lambda: progress.history(self.ctx, before)))
+            self._history = (before, self.waits.retry(lambda: progress.read_history(self.ctx, before)))
         return self._history[1]
 
     def compute(self, use: "Callable[[Tensor], None]") -> None:
@@ -307,7 +307,7 @@ class Invocation:
         epoch, ctx = self.days.epoch(round), self.ctx
         return (
             ctx.objects.exists(ctx.keys.decision(epoch))
-            and progress.decision(ctx, epoch)["attempt"] == ctx.keys.attempt
+            and progress.read_decision(ctx, epoch)["attempt"] == ctx.keys.attempt
         )
 
     def _note_losses(self) -> None:
@@ -413,14 +413,14 @@ def rounds_to_clear(ctx: Context, keys: Keys, *, slack: int = 0) -> list[int]:
     `slack`: number of rounds by which a worker may be behind the others, in addition to two checkpoints.
     """
     saved = (key.rpartition("/")[2] for key in ctx.objects.list(keys.own_checkpoints))
-    last = calendar(ctx.facts).rounds_until(progress.newest_decision(ctx)["epoch"])
+    last = calendar(ctx.facts).rounds_until(progress.read_newest_decision(ctx)["epoch"])
     rounds = {last, *(int(name.partition(".")[0]) for name in saved)}
     return sorted({near for round in rounds for near in rounds_around(ctx, round, slack=slack)})
 
 
 def write_first_checkpoints(ctx: Context, workers: int) -> None:
     """Create the checkpoint of round 0, with the seeded model, for each of `workers` workers, unless it exists."""
-    first = Checkpoint(Position(0), {"model": Vector(VectorKind.MODEL, ctx.learner.initial_model())})
+    first = Checkpoint(Position(0), {"model": Vector(VectorKind.MODEL, ctx.learner.initialise_model())})
     for worker in range(workers):
         ctx.objects.put_new(ctx.keys.checkpoint(worker, 0), checkpoints.encode(first))
 
@@ -535,7 +535,7 @@ def delete_checkpoints(ctx: Context, *, own: Several[str] | None = None) -> None
 
 def store_last_model(ctx: Context) -> int:
     """Store the outcome, with the model from a worker's checkpoint of the last agreed round, unless it is stored; return that round."""
-    agreed = progress.newest_decision(ctx)
+    agreed = progress.read_newest_decision(ctx)
     last = calendar(ctx.facts).rounds_until(agreed["epoch"])
     if not ctx.objects.exists(ctx.keys.outcome):
         ends = (ctx.keys.checkpoint(worker, last) for worker in range(ctx.experiment.workers))

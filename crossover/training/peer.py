@@ -144,7 +144,7 @@ class Replica:
                     self._confirm()
                     self._ctx.objects.delete(*later)
             if not saved:
-                self._ctx.learner.initial_model()
+                self._ctx.learner.initialise_model()
                 self.optimizer, self.outer, self.round, self.facts = (), (), 0, {}
                 self.codec, self.between = self._new_codec(), None
                 if (scale := self._ctx.learner.loss_scale) is not None:
@@ -475,7 +475,7 @@ def _publish_as_result(ctx: Context, rank: int) -> None:
     `rank`: of this peer. Several peers may do it at the same time, each with its own model: the outcome written first counts.
     """
     Replica(ctx, rank).restore()  # this program may have taken the rank over without training it
-    agreed = progress.newest_decision(ctx)
+    agreed = progress.read_newest_decision(ctx)
     result = progress.evaluate(ctx)
     agreed |= {"val_loss": result.loss, "val_metric": result.metric}
     progress.store_outcome(ctx, agreed, Vector(VectorKind.MODEL, ctx.learner.model))
@@ -669,7 +669,7 @@ class _Peer:
         """
         before = self._replica.days.epochs_before(self._replica.round)
         if self._history[0] != before:
-            self._history = (before, progress.history(self._ctx, before))
+            self._history = (before, progress.read_history(self._ctx, before))
         return self._history[1]
 
     def detect_convergence(self) -> bool:
@@ -685,7 +685,7 @@ class _Peer:
         epoch = days.epoch(round - 1)
         if not _has_decision(ctx, epoch):
             progress.create_decision(ctx, epoch, by=self._member.rank)
-        agreed = progress.decision(ctx, epoch)
+        agreed = progress.read_decision(ctx, epoch)
         finished = bool(agreed["finished"])
         mine = self._exchange.replicas_agree or agreed["by"] == self._member.rank
         if finished and mine and not ctx.objects.exists(ctx.keys.outcome):

@@ -265,7 +265,7 @@ DECISION = {
 DROPPED = {"round": int, "workers": [int]}
 
 
-def decision(ctx: Context, epoch: int) -> dict[str, Any]:
+def read_decision(ctx: Context, epoch: int) -> dict[str, Any]:
     """Return the stored decision after `epoch`, which all workers follow: a dictionary with `epoch`, `val_loss`, `val_metric`, `history`
     ([loss, metric] of each evaluation), `finished` (whether training ends), `reason` and `at` (unix seconds). For epoch 0 it is an initial
     one without loss and metric, with an empty history. Raises Missing if it does not exist yet.
@@ -275,25 +275,25 @@ def decision(ctx: Context, epoch: int) -> dict[str, Any]:
     return documents.read_document(ctx.objects, ctx.keys.decision(epoch), DECISION)
 
 
-def history(ctx: Context, epoch: int) -> list[tuple[float, float]]:
+def read_history(ctx: Context, epoch: int) -> list[tuple[float, float]]:
     """Return (validation loss, validation metric) of each evaluation up to the one after `epoch`, oldest first, as the stored decision on
     that epoch has them. Raises Missing if there is no such decision.
     """
     if epoch == 0:
         return []
-    return [(loss, metric) for loss, metric in decision(ctx, epoch)["history"]]
+    return [(loss, metric) for loss, metric in read_decision(ctx, epoch)["history"]]
 
 
-def history_before(ctx: Context, round: int) -> list[tuple[float, float]]:
+def read_history_before(ctx: Context, round: int) -> list[tuple[float, float]]:
     """Return (validation loss, validation metric) of each evaluation that took place before `round`, oldest first."""
-    return history(ctx, calendar(ctx.facts).epochs_before(round))
+    return read_history(ctx, calendar(ctx.facts).epochs_before(round))
 
 
-def newest_decision(ctx: Context) -> dict[str, Any]:
-    """Return the run's newest decision, as `decision` returns it; the initial one if there is none yet. Lists the bucket, so it is for the
-    end of a run, not for training.
+def read_newest_decision(ctx: Context) -> dict[str, Any]:
+    """Return the run's newest decision, as `read_decision` returns it; the initial one if there is none yet. Lists the bucket, so it is for
+    the end of a run, not for training.
     """
-    return decision(ctx, calendar(ctx.facts).epoch_of_decision(len(ctx.objects.list(ctx.keys.decisions))))
+    return read_decision(ctx, calendar(ctx.facts).epoch_of_decision(len(ctx.objects.list(ctx.keys.decisions))))
 
 
 def create_decision(ctx: Context, epoch: int, *, by: int = 0) -> None:
@@ -305,7 +305,7 @@ def create_decision(ctx: Context, epoch: int, *, by: int = 0) -> None:
     result = evaluate(ctx)
     span = calendar(ctx.facts).span
     before = (epoch - 1) // span * span
-    seen = [*history(ctx, before), (result.loss, result.metric)]
+    seen = [*read_history(ctx, before), (result.loss, result.metric)]
     reason = find_stop_reason(ctx.experiment.training, seen, epochs=epoch)
     agreed = {
         "epoch": epoch,
@@ -321,7 +321,7 @@ def create_decision(ctx: Context, epoch: int, *, by: int = 0) -> None:
     if ctx.experiment.lifetime.budget_usd is not None and ctx.facts.money:
         from crossover.reports import spending  # imports the prices: only if needed
 
-        agreed |= spending.decide_spending(ctx, decision(ctx, before))
+        agreed |= spending.decide_spending(ctx, read_decision(ctx, before))
         if not reason and agreed["over_budget"]:
             agreed |= {"finished": True, "reason": f"budget: {agreed['over_budget']}"}
     ctx.objects.create(ctx.keys.decision(epoch), documents.seal(agreed))

@@ -108,7 +108,7 @@ class SynchronousWorker:
         """
         from crossover.algorithms.updates import step
 
-        history = self.invocation.history()
+        history = self.invocation.read_history()
         update = gradients.build_update(self.ctx, self.invocation.round, history=history, minibatch=minibatch)
         model, self._optimizer = step(self.model, gradient, self._optimizer, update)
         self.model.copy_(model)

@@ -50,7 +50,7 @@ class Polling:
 POLLING = {"redis": Polling(0.05, 0.0005, 0.05), "s3": Polling(0.1, 0.02, 0.5)}
 
 
-def patience_s(configuration: RunConfiguration) -> float:
+def wait_timeout_s(configuration: RunConfiguration) -> float:
     """Return for how many seconds a worker waits for another one, which may first have to time out, be invoked again and repeat its work:
     twice Lambda's timeout, at least 120 s, times the number of epochs that a round spans, because a straggler falls behind by that factor.
     """
@@ -108,14 +108,14 @@ class Waits:
         key: str,
         sender: int | None,
         is_unneeded: Callable[[], bool] = lambda: False,
-        patience: float = 1.0,
+        timeout_factor: float = 1.0,
         channel: str = "",
     ) -> T:
         """Call `look` again and again, with growing pauses, until it no longer raises Missing, and return its result.
 
         `round`, `key`: what is awaited, for errors; `sender`: the member that is awaited, None if any worker is; `is_unneeded`: returns
-        whether the result is not needed any more; `patience`: factor on the usual timeout (`patience_s`); `channel`: the key's channel,
-        "redis" or "s3", "" for the experiment's: S3 is polled less often.
+        whether the result is not needed any more; `timeout_factor`: factor on the usual timeout (`wait_timeout_s`); `channel`: the key's
+        channel, "redis" or "s3", "" for the experiment's: S3 is polled less often.
 
         Raises NearDeadline if only the reserve is left before the deadline, ResultExists if `is_unneeded` returns True, StaleAttempt if
         this attempt was superseded or is over, RunFailed if the sender has failed, and WaitTimeout.
@@ -132,21 +132,25 @@ class Waits:
                 return found
             if self.ctx.remaining_s() < self.reserve_s:
                 # Nobody else deletes what this member stored for a round that was over, and a wait this short has not asked yet.
-                self._raise_if_pointless(look, is_unneeded, round=round, key=key, sender=sender, patience=patience)
+                self._raise_if_pointless(
+                    look, is_unneeded, round=round, key=key, sender=sender, timeout_factor=timeout_factor
+                )
                 raise NearDeadline
-            calm_s = self._calm_s(patience)
+            calm_s = self._calm_s(timeout_factor)
             if (waited_s := pause.waited_s) >= question_s:
-                self._raise_if_pointless(look, is_unneeded, round=round, key=key, sender=sender, patience=patience)
+                self._raise_if_pointless(
+                    look, is_unneeded, round=round, key=key, sender=sender, timeout_factor=timeout_factor
+                )
                 question_s = waited_s + min(_LAST_LOOK_S, waited_s + _FIRST_LOOK_S)
             else:
                 calm_s = min(calm_s, question_s - waited_s)
             pause(calm_s=calm_s)
 
-    def _calm_s(self, patience: float) -> float:
+    def _calm_s(self, timeout_factor: float) -> float:
         """Return for how many seconds nothing but a new key can end the wait: the time until it times out, until the reserve before the
         deadline, or 30 s, whichever is shortest.
         """
-        left_s = patience * patience_s(self.ctx.facts) - (self.ctx.clock() - (self.since or 0.0))
+        left_s = timeout_factor * wait_timeout_s(self.ctx.facts) - (self.ctx.clock() - (self.since or 0.0))
         return min(left_s, self.ctx.remaining_s() - self.reserve_s, OUTAGE_S / 2)
 
     def _raise_if_pointless(
@@ -157,10 +161,10 @@ class Waits:
         round: int,
         key: str,
         sender: int | None,
-        patience: float,
+        timeout_factor: float,
     ) -> None:
         """Raise if the wait for `key` has no purpose any more: StaleAttempt if this attempt was superseded or is over, ResultExists if
-        `is_unneeded` returns True, RunFailed if `sender` has failed, WaitTimeout after `patience` times the usual timeout.
+        `is_unneeded` returns True, RunFailed if `sender` has failed, WaitTimeout after `timeout_factor` times the usual timeout.
 
         Before it reports a failed sender or a timeout, it calls `look`, which reads the key, once more, so that a key that came in between
         is not missed. In a superseded attempt it raises even if the key exists.
@@ -171,7 +175,7 @@ class Waits:
         superseded = self.retry(lambda: self.is_superseded(round))
         cause = self.failure_of(sender)
         waited_s = self.ctx.clock() - (self.since or 0.0)
-        late = waited_s > patience * patience_s(self.ctx.facts)
+        late = waited_s > timeout_factor * wait_timeout_s(self.ctx.facts)
         if is_unneeded():
             raise ResultExists
         if not (superseded or cause or late):

@@ -154,7 +154,7 @@ def codec_takes_the_model(e: Experiment) -> Iterator[str]:
     from crossover.learning.learner import list_shapes  # torch comes with it, which no other check needs
 
     try:
-        if reason := codec.problem(list_shapes(e.training.model, 10, size.image)):
+        if reason := codec.find_shape_problem(list_shapes(e.training.model, 10, size.image)):
             yield reason
     except ConfigError:
         return  # the model is unknown: that is told elsewhere

@@ -107,7 +107,7 @@ class Supervisor:
             if self._at < _REPORTS:
                 self._at = _DECISION
                 self._await_decision(key)
-            self._finished = bool(self._waits.retry(lambda: progress.decision(self._ctx, epoch))["finished"])
+            self._finished = bool(self._waits.retry(lambda: progress.read_decision(self._ctx, epoch))["finished"])
             self._ctx.report_usage()
         return self._finished
 

@@ -27,7 +27,7 @@ from functions.mlless.words import StepReport
 if TYPE_CHECKING:
     from torch import Tensor
 
-_PATIENCE = 3.0  # with the supervisor, which itself may be waiting for a dead worker, and be started again meanwhile
+_TIMEOUTS = 3.0  # for the supervisor, which itself may be waiting for a dead worker, and be started again meanwhile
 _STORE_LOOK_S = 1.0  # seconds; announcements wake the worker, and a lost one delays it by at most this
 
 
@@ -142,7 +142,7 @@ class FilteringWorker:
         training, invocation, settings = self._training, self._invocation, self._settings
         count = self._residual.numel() - self._ctx.facts.buffers
         rate = learning_rate(
-            training, round=invocation.round, rounds=invocation.days.rounds, history=invocation.history()
+            training, round=invocation.round, rounds=invocation.days.rounds, history=invocation.read_history()
         )
         significance.take_local_step(
             self._residual,
@@ -265,7 +265,7 @@ class FilteringWorker:
             return ctx.tensors[self._rank].get(key, kind=VectorKind.RECORD)
 
         try:
-            found = self._await(look, key=key, sender=supervisor, patience=_PATIENCE)
+            found = self._await(look, key=key, sender=supervisor, timeout_factor=_TIMEOUTS)
         except StaleAttempt:
             if waits.retry(lambda: progress.is_obsolete(ctx)):
                 raise  # this attempt is not needed any more, with or without the word; it deletes its keys as it ends
@@ -306,15 +306,15 @@ class FilteringWorker:
         found = self._await(lambda: self._ctx.tensors[self._rank].get(key), key=key, sender=self._rank)
         return _decode_update(found, key=key, elements=self._shared.numel())
 
-    def _await(self, look: Callable[[], Vector], *, key: str, sender: int, patience: float = 1.0) -> Vector:
-        """Call `look` again and again until it finds `key`, which `sender` stores, and return its result. `patience`: factor on the usual
-        timeout. Raises NearDeadline, StaleAttempt, RunFailed if the sender has failed, and WaitTimeout.
+    def _await(self, look: Callable[[], Vector], *, key: str, sender: int, timeout_factor: float = 1.0) -> Vector:
+        """Call `look` again and again until it finds `key`, which `sender` stores, and return its result. `timeout_factor`: factor on the
+        usual timeout (`wait_timeout_s`). Raises NearDeadline, StaleAttempt, RunFailed if the sender has failed, and WaitTimeout.
 
         The wait counts for the worker's current step, even if the key belongs to an earlier one: with a slack, the worker has passed that
         step and saved its checkpoint.
         """
         waits, round = self._invocation.waits, self._invocation.round
-        return waits.wait_for(look, round=round, key=key, sender=sender, patience=patience)
+        return waits.wait_for(look, round=round, key=key, sender=sender, timeout_factor=timeout_factor)
 
     def _retry(self, call: Any) -> None:
         """Call `call` until its store answers, and drop its result. Raises Unavailable after a minute, or if the deadline is near."""

@@ -82,7 +82,7 @@ def check_peers(ctx: Context, event: Event) -> Event:
     `timeout_s` has passed since its `since`.
     """
     with ctx.stage("synchronise"):
-        present = state.await_members(ctx, event, patience_s=1.0)
+        present = state.await_members(ctx, event, within_s=1.0)
     missing = sorted(set(range(event["workers"])) - present)
     if missing and ctx.has_timed_out(event):
         raise WaitTimeout(

@@ -11,15 +11,15 @@ from crossover.training.progress import calendar, event_at
 from crossover.workflow.context import Context
 
 
-def await_members(ctx: Context, event: Event, *, patience_s: float) -> frozenset[int]:
+def await_members(ctx: Context, event: Event, *, within_s: float) -> frozenset[int]:
     """Return the ranks of the workers that have reported for the event's round at the barrier on the message bus.
 
-    Polls until all have reported, but at most for `patience_s` seconds.
+    Polls until all have reported, but at most for `within_s` seconds.
     """
-    pause = Pauses(0.005, 0.1, within_s=patience_s)
+    pause = Pauses(0.005, 0.1, within_s=within_s)
     while True:
         present = ctx.bus.list_arrived(ctx.keys.barrier, round=event["round"], reader=event["worker"])
-        if len(present) >= event["workers"] or not pause(calm_s=patience_s):
+        if len(present) >= event["workers"] or not pause(calm_s=within_s):
             return present
 
 

@@ -57,7 +57,9 @@ def plain(experiment: Experiment, *, every: int) -> nn.Module:
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
     for first in range(0, made.minibatches, every):
         numbers = range(first, min(first + every, made.minibatches))
-        batches = [minibatches.train(worker, number) for worker in range(experiment.workers) for number in numbers]
+        batches = [
+            minibatches.build_minibatch(worker, number) for worker in range(experiment.workers) for number in numbers
+        ]
         inputs, labels = torch.cat([b.inputs for b in batches]), torch.cat([b.labels for b in batches])
         optimizer.zero_grad()
         if (labels != -100).any():

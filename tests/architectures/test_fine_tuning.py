@@ -175,7 +175,7 @@ def plain(experiment: Experiment, path: Path, way: str) -> list[tuple[float, flo
             module.train()
             optimizer.zero_grad()
             for worker in range(WORKERS):
-                batch = minibatches.train(worker, number)
+                batch = minibatches.build_minibatch(worker, number)
                 torch.manual_seed(derive_seed("dropout", experiment.seed, epoch * made.minibatches + number, worker, 0))
                 loss = F.cross_entropy(module(batch.inputs), batch.labels)
                 (loss / WORKERS).backward()
@@ -329,7 +329,7 @@ def test_a_model_that_comes_with_the_project_begins_with_the_bits_it_had(model: 
     experiment = Experiment(name="plain", architecture="all_reduce", training=Training(model=model))
     ones = {"scale": [1.0] * 3, "shift": [0.0] * 3}
     learner = Learner(experiment, classes=10, input_shape=(3, 32, 32), affine=ones)
-    assert hashlib.sha256(learner.initial_model()).hexdigest() == PUBLISHED[model]
+    assert hashlib.sha256(learner.initialise_model()).hexdigest() == PUBLISHED[model]
 
 
 def test_a_record_says_which_base(base: Weights) -> None:

@@ -256,7 +256,7 @@ def test_a_decider_that_comes_late_overwrites_nothing() -> None:
     job = Job(asynchronous())
     decider, survivor = surviving(job, 0, value=0.25), surviving(job, 1, value=0.5)
     ending._publish_as_result(survivor, 1)
-    agreed = {**progress.decision(decider, len(job.decisions())), "val_loss": 9.0, "val_metric": 0.0}
+    agreed = {**progress.read_decision(decider, len(job.decisions())), "val_loss": 9.0, "val_metric": 0.0}
     progress.store_outcome(decider, agreed, Vector(VectorKind.MODEL, decider.learner.model))
     assert set(memoryview(job.model()).cast("f")) == {0.5}
     assert_outcome_is_the_models(job)

@@ -83,7 +83,7 @@ def plain(name: str, seed_: int) -> nn.Module:
     for step in range(settings.epochs * made.minibatches):
         module.train()
         optimizer.zero_grad()
-        batches = [minibatches.train(worker, step % made.minibatches) for worker in range(WORKERS)]
+        batches = [minibatches.build_minibatch(worker, step % made.minibatches) for worker in range(WORKERS)]
         answers = sum(int((batch.labels != -100).sum()) for batch in batches)
         before = [(norm.running_mean, norm.running_var) for norm in norms_of(module)]
         means: list[list[Tensor]] = []

@@ -146,7 +146,7 @@ class Told(ExactLearner):
 
     share = 1.0
 
-    def initial_model(self) -> memoryview:
+    def initialise_model(self) -> memoryview:
         """Return a model whose values are all 0.5."""
         self._model.fill_(0.5)
         return self.model

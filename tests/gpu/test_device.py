@@ -64,7 +64,9 @@ def learners(device: torch.device, **settings: Any) -> tuple[Learner, DeviceLear
     experiment = on_gpu("gpu", workers=1, **settings)
     training = experiment.training
     dataset = load_dataset(experiment)
-    batch = Minibatches(experiment, dataset, plan_staging(experiment, dataset.train_labels.numel())).train(0, 0)
+    batch = Minibatches(experiment, dataset, plan_staging(experiment, dataset.train_labels.numel())).build_minibatch(
+        0, 0
+    )
     facts: Any = {
         "classes": dataset.classes,
         "input_shape": tuple(dataset.train_inputs.shape[1:]),
@@ -72,7 +74,7 @@ def learners(device: torch.device, **settings: Any) -> tuple[Learner, DeviceLear
     }
     host = Learner(replace(experiment, training=replace(training, precision="fp32")), **facts)
     own = DeviceLearner(experiment, **facts, device=device)
-    assert bytes(own.initial_model()) == bytes(host.initial_model())
+    assert bytes(own.initialise_model()) == bytes(host.initialise_model())
     return host, own, batch
 
 

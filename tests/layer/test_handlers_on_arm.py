@@ -71,7 +71,7 @@ def moved(folder: RunFolder) -> Any:
 
     data, settings = folder.result["data"], experiment(folder.result["architecture"])
     learner = Learner(settings, classes=data["classes"], input_shape=tuple(data["input_shape"]), affine=data["affine"])
-    seeded = load(encode_model(settings, data, Vector(VectorKind.MODEL, learner.initial_model())))
+    seeded = load(encode_model(settings, data, Vector(VectorKind.MODEL, learner.initialise_model())))
     trained = load_file(folder.path / MODEL)
     names = sorted(name for name in trained if "running" not in name)
     return torch.cat([(trained[name].double() - seeded[name].double()).flatten() for name in names])

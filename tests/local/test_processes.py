@@ -128,7 +128,7 @@ def test_stop_kills_a_process_that_ignores_the_signal() -> None:
     status = Path(f"/proc/{child.pid}/status")
     ignoring = f"{1 << (signal.SIGTERM - 1):016x}"
     eventually(lambda: _ignored(status) >= int(ignoring, 16), what="the child ignores SIGTERM")
-    assert servers.stop_process(child, patience_s=0.05) == -signal.SIGKILL
+    assert servers.stop_process(child, grace_s=0.05) == -signal.SIGKILL
     assert servers.stop_process(child) == -signal.SIGKILL  # harmless to repeat
 
 

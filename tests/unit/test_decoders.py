@@ -141,7 +141,7 @@ DECODERS = [
     Decoder(
         "decision",
         DECISION,
-        lambda body: progress.decision(Found(stored(Keys(RUN).decision(1), body), Keys(RUN)), 1),  # type: ignore[arg-type]
+        lambda body: progress.read_decision(Found(stored(Keys(RUN).decision(1), body), Keys(RUN)), 1),  # type: ignore[arg-type]
         Keys(RUN).decision(1),
     ),
     Decoder("record", RECORD, of_records, f"{Keys(RUN).records}x"),

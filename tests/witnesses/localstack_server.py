@@ -78,7 +78,7 @@ def localstack(folder: Path, *, mocks: dict[str, Any] | None = None, **environme
         _wait(url, child, log)
         yield LocalStack(url)
     finally:
-        servers.stop_process(child, patience_s=1.0)  # its threads wait for questions that nobody asks any more
+        servers.stop_process(child, grace_s=1.0)  # its threads wait for questions that nobody asks any more
 
 
 def _wait(url: str, child: Any, log: Path) -> None:

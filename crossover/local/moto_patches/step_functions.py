@@ -276,13 +276,13 @@ def stop_executions() -> None:
         execution.stop(stop_date=datetime.now(UTC), error=None, cause="its cloud ends")
 
 
-def join_executions(patience_s: float) -> None:
-    """Wait for the threads of executions, at most `patience_s` seconds in all; moto never joins them. Threads that are still running then,
+def join_executions(within_s: float) -> None:
+    """Wait for the threads of executions, at most `within_s` seconds in all; moto never joins them. Threads that are still running then,
     such as those that sleep before a retry, are left alone.
     """
     from moto.stepfunctions.parser.utils import TMP_THREADS
 
-    ends = time.monotonic() + patience_s
+    ends = time.monotonic() + within_s
     for thread in list(TMP_THREADS):
         thread.join(max(0.0, ends - time.monotonic()))
     TMP_THREADS[:] = [thread for thread in TMP_THREADS if thread.is_alive()]

@@ -103,7 +103,7 @@ class StoreConnection:
             self.channel, "create" if self.channel == "tensors" else "put", requests, out=round(bytes_)
         )
         start = self.host.ingress.reserve(env.now, bytes_) if self.host else env.now
-        seconds = self.service.write.seconds(bytes_, requests) * self.factors.request()
+        seconds = self.service.write.seconds(bytes_, requests) * self.factors.draw_request_factor()
         yield from self.worker_call.spend(stage, start - env.now + seconds)
 
     def get(self, stage: str, bytes_: float, requests: int = 1) -> SimProcess:
@@ -114,7 +114,7 @@ class StoreConnection:
         bytes_ += requests * self.header_bytes
         self.worker_call.tally.count(self.channel, "get", requests, into=round(bytes_))
         start = self.host.egress.reserve(env.now, bytes_) if self.host else env.now
-        seconds = self.service.read.seconds(bytes_, requests) * self.factors.request()
+        seconds = self.service.read.seconds(bytes_, requests) * self.factors.draw_request_factor()
         yield from self.worker_call.spend(stage, start - env.now + seconds)
 
     def gather(self, stage: str, what: str, bytes_: float, count: int, before: Callable[[int], int]) -> SimProcess:
@@ -130,7 +130,7 @@ class StoreConnection:
         start = self.host.egress.reserve(env.now, count * bytes_) if self.host else env.now
         worker_call.tally.count(self.channel, "get", count, into=round(count * bytes_))
         yield from worker_call.spend("", start - env.now)
-        each_s = self.service.read.seconds(bytes_) * self.factors.request()
+        each_s = self.service.read.seconds(bytes_) * self.factors.draw_request_factor()
         waited = yield from worker_call.read_in_order(gate, stage, each_s=each_s, count=count, before=before)
         worker_call.tally.count(self.channel, "get", worker_call.count_polls(waited, self.channel))
 
@@ -218,7 +218,7 @@ def build_models(exchange: Callable[[WorkerInvocation], SimProcess]) -> dict[str
 
     return {
         "initialise": Model(script=store_first_checkpoints, changes=begin_run),
-        "train": Model(living=train),
+        "train": Model(process=train),
         "collect": Model(script=collect),
     }
 

@@ -244,8 +244,8 @@ class WorkerInvocation:
             )
         batch, read_s, gradient_s = known[samples]
         self.tally.count("objects", "get", into=batch)
-        fetch_s = read_s * factors.request()
-        compute_s = gradient_s * factors.compute() * factors.hosts(self.step)[0]
+        fetch_s = read_s * factors.draw_request_factor()
+        compute_s = gradient_s * factors.draw_compute_factor() * factors.list_host_factors(self.step)[0]
         env = world.env
         for stage, seconds in (
             ("fetch", fetch_s),

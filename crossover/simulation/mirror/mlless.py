@@ -122,7 +122,7 @@ def supervise(world: World, place: WhereInRun, invocation: SimulatedInvocation) 
                 raise Leave
             progress.minibatch = REPORTS
             yield from store.gather("synchronise", "reported", 0, world.workers, before=lambda last: last)
-            yield from worker_call.spend("", calibration.supervisor_s * store.factors.compute())
+            yield from worker_call.spend("", calibration.supervisor_s * store.factors.draw_compute_factor())
             yield from store.put("", 4 * world.workers)
             word = world.gate("word", round, needed=1)
             if not word.is_open:
@@ -155,7 +155,7 @@ def collect(world: World, place: WhereInRun) -> Script:
 
 MODELS = {
     "initialise": Model(script=initialise, changes=begin_run),
-    "train": Model(living=train),
-    "supervise": Model(living=supervise),
+    "train": Model(process=train),
+    "supervise": Model(process=supervise),
     "collect": Model(script=collect),
 }

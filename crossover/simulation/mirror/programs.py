@@ -160,10 +160,10 @@ class SimulatedPeer:
         for minibatch, number in enumerate(numbers):
             samples = workload.samples[number]
             self._count_batches(number, first=self.round == 0 and minibatch == 0, last=minibatch + 1 == len(numbers))
-            fetch_s = self._fetch_s(samples) * self.factors.request()
+            fetch_s = self._fetch_s(samples) * self.factors.draw_request_factor()
             if on_disk:
                 fetch_s = 0.0
-            compute_s = self._gradient_s(samples) * self.factors.compute()
+            compute_s = self._gradient_s(samples) * self.factors.draw_compute_factor()
             if self.ahead:
                 ahead_s = 0.0 if self.round == 0 and left_s == 0.0 else compute_s
                 seconds, left_s = seconds + compute_s + max(0.0, fetch_s - ahead_s), compute_s
@@ -232,13 +232,13 @@ class SimulatedPeer:
         world, tally, size = self.world, self.invocation.tally, self.world.workload.vector_bytes
         given = function_input_bytes(world, self.round)
         tally.count("objects", "put", out=given)
-        yield from self._wait(self.objects.write.seconds(given) * self.factors.request())
+        yield from self._wait(self.objects.write.seconds(given) * self.factors.draw_request_factor())
         yield from self._check_run_over()
         yield from self._run_machine("gradients", place)
         if world.days.local:
             back = function_input_bytes(world, self.round + 1)
             tally.count("objects", "get", into=back)
-            yield from self._wait(self.objects.read.seconds(back) * self.factors.request())
+            yield from self._wait(self.objects.read.seconds(back) * self.factors.draw_request_factor())
             return
         count, by_functions = place.minibatches, world.experiment.p2p.average_in == "lambda"
         if by_functions:
@@ -246,7 +246,7 @@ class SimulatedPeer:
         requests = count_averaging_functions(world, place) if by_functions else count
         bytes_ = (size if by_functions else count * size) + requests * VECTOR_HEADER_BYTES
         tally.count("objects", "get", requests, into=bytes_)
-        seconds = self.objects.read.seconds(bytes_, requests) * self.factors.request()
+        seconds = self.objects.read.seconds(bytes_, requests) * self.factors.draw_request_factor()
         yield from self._wait(seconds + world.calibration.arithmetic_s(bytes_ + size))
 
     def _run_machine(self, name: str, place: WhereInRun) -> SimProcess:
@@ -291,10 +291,10 @@ class SimulatedPeer:
             """
             if through_objects:
                 tally.count("objects", "put", out=body)
-                yield from self._wait(self.objects.write.seconds(body) * self.factors.request())
+                yield from self._wait(self.objects.write.seconds(body) * self.factors.draw_request_factor())
                 yield from self._check_run_over()
             start = world.broker.ingress.reserve(world.env.now, in_mailbox)
-            seconds = self.bus.write.seconds(in_mailbox, 2 - asynchronous) * self.factors.request()
+            seconds = self.bus.write.seconds(in_mailbox, 2 - asynchronous) * self.factors.draw_request_factor()
             yield from self._wait(start - world.env.now + seconds + calibration.mailbox_s)
             world.gate(f"arrived {number}", self.round).arrive(world.env, self.rank)
 
@@ -317,7 +317,11 @@ class SimulatedPeer:
                 seconds += self.objects.write.latency_s
             combine_s = calibration.arithmetic_s((workers + 1) * decoded)
             yield from self._wait(
-                start - world.env.now + seconds * self.factors.request() + others * calibration.mailbox_s + combine_s
+                start
+                - world.env.now
+                + seconds * self.factors.draw_request_factor()
+                + others * calibration.mailbox_s
+                + combine_s
             )
             world.drop_gate(f"arrived {number}", self.round - 2)
 
@@ -345,7 +349,7 @@ class SimulatedPeer:
             """
             if not distributed:
                 tally.count("objects", "put", out=body)
-                yield from self._wait(self.objects.write.seconds(body) * self.factors.request())
+                yield from self._wait(self.objects.write.seconds(body) * self.factors.draw_request_factor())
                 yield from self._check_run_over()
             world.gate(f"shown {number}", self.round).arrive(world.env, self.rank)
 
@@ -361,7 +365,7 @@ class SimulatedPeer:
                 yield from self._wait(2 * body * others / max(1, world.workers) / rate)
                 return
             tally.count("objects", "get", others, into=others * body)
-            each_s = self.objects.read.seconds(body) * self.factors.request()
+            each_s = self.objects.read.seconds(body) * self.factors.draw_request_factor()
             waits = not gate.is_open
             yield from gate.wait()
             end = began + others * each_s
@@ -427,7 +431,7 @@ class SimulatedPeer:
         self.saved += 1
         deletes = int(self.saved > 2) + int(bool(world.architecture.machines) and self.round > 0)
         tally.count("objects", "delete", deletes)
-        yield from self._wait(self.objects.write.seconds(bytes_, 1 + deletes) * self.factors.request())
+        yield from self._wait(self.objects.write.seconds(bytes_, 1 + deletes) * self.factors.draw_request_factor())
         yield from self._check_run_over()
         if self.pace:
             self.pace.note_saved(world.env.now - began)
@@ -453,7 +457,7 @@ class SimulatedPeer:
             tally.count("objects", "get")
         compute_s = self._evaluation_s()
         requests_s = self.objects.read.seconds(bytes_, chunks + 3) + self.objects.write.latency_s
-        yield from self._wait(requests_s + compute_s * self.factors.compute())
+        yield from self._wait(requests_s + compute_s * self.factors.draw_compute_factor())
         world.note_epoch_end(epoch)
         yield from self._conclude(epoch)
 

@@ -6,7 +6,7 @@ from crossover.algorithms import optimizers
 from crossover.algorithms.outer import OUTER
 from crossover.simulation.kernel import Gate, Phase, Tally, WhereInRun
 from crossover.simulation.workload import VECTOR_HEADER_BYTES
-from crossover.simulation.world import Model, Phased, Script, World
+from crossover.simulation.world import Model, Script, ScriptBuilder, World
 
 DECISION_BYTES = 256  # of the decision's text, which is all that most workers read after an epoch
 
@@ -20,12 +20,12 @@ def move_to_round(world: World, place: WhereInRun, round: int) -> None:
     place.minibatch, place.synchronised = 0, False
 
 
-def share_scripts(key: Callable[[World, WhereInRun], object]) -> Callable[[Phased], Phased]:
+def share_scripts(key: Callable[[World, WhereInRun], object]) -> Callable[[ScriptBuilder], ScriptBuilder]:
     """Return a decorator that caches the results of a function which builds the script of a step. All positions of one simulated run with
     an equal `key(world, place)` get the same script object, because thousands of invocations ask for one.
     """
 
-    def decorate(write: Phased) -> Phased:
+    def decorate(write: ScriptBuilder) -> ScriptBuilder:
         """Return the function `write` with a cache of its scripts in `world.scripts`."""
 
         def script(world: World, place: WhereInRun) -> Script:
@@ -314,7 +314,7 @@ MODELS = {
     "compute_gradients": Model(script=compute_gradients),
     "average_in_database": Model(script=average_in_database),
     "notify_peers": Model(script=notify_peers, changes=notify_barrier),
-    "check_peers": Model(script=check_peers, polls=find_barrier, patience_s=1.0),
+    "check_peers": Model(script=check_peers, polls=find_barrier, polls_for_s=1.0),
     "aggregate_peers": Model(script=aggregate_peers),
     "update_model": Model(script=update_model),
     "detect_convergence": Model(script=detect_convergence, changes=advance_round),

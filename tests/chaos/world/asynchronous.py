@@ -31,7 +31,7 @@ class AsynchronousSteps:
         self._experiment, self._learner, self._states = experiment, learner, states
         plan = plan_staging(experiment, len(dataset.train_labels))
         self._batches = Minibatches(experiment, dataset, plan)
-        self._answers = self._batches.answers()
+        self._answers = self._batches.count_answers()
         self._days = calendar_of(experiment, {"minibatches": plan.minibatches})
 
     def wrong(self, history: History) -> list[str]:
@@ -83,7 +83,7 @@ class AsynchronousSteps:
     def _model(self, peer: int, round: int) -> Tensor | None:
         """Return the model that a peer had at the start of `round`; None if it was never saved."""
         if not round:
-            return buffers.tensor(bytes(self._learner.initial_model())).clone()
+            return buffers.tensor(bytes(self._learner.initialise_model())).clone()
         saved = self._states.get(peer, {}).get(round)
         return None if saved is None else buffers.tensor(saved.vectors["model"].data).clone()
 
@@ -98,7 +98,7 @@ class AsynchronousSteps:
         mean = RunningMean.allocate(weigh_contributions(counts), elements=model.numel())
         for position, number in enumerate(numbers):
             epoch = self._days.locate_minibatch(round, position)[0]
-            batch: Batch = self._batches.train(peer, number)
+            batch: Batch = self._batches.build_minibatch(peer, number)
             self._learner.compute_gradient(batch, epoch=epoch, round=round, worker=peer, minibatch=position)
             mean.add(buffers.tensor(self._learner.gradient))
         return mean.result().clone()

@@ -46,7 +46,7 @@ class ExactLearner:
         self.model_vector, self.gradient_vector = self._model, self._gradient
         self.model, self.gradient = buffers.view(self._model), buffers.view(self._gradient)
 
-    def initial_model(self) -> memoryview:
+    def initialise_model(self) -> memoryview:
         """Return the initial model, which depends only on `experiment.seed`."""
         self._model.copy_(_hashed("model", self._seed, b"", len(self._model)))
         return self.model

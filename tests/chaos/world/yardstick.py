@@ -93,9 +93,9 @@ class _MLLessInOneProcess:
         self._experiment, self._settings, self._learner = experiment, experiment.settings(MLLess), learner
         self._plan = plan_staging(experiment, len(dataset.train_labels))
         self._batches = Minibatches(experiment, dataset, self._plan)
-        self._answers, self._days = self._batches.answers(), _calendar(experiment, dataset)
+        self._answers, self._days = self._batches.count_answers(), _calendar(experiment, dataset)
         self._chunks = -(-len(dataset.validation_labels) // VALIDATION_CHUNK)
-        self._shared = buffers.tensor(bytes(learner.initial_model())).clone()
+        self._shared = buffers.tensor(bytes(learner.initialise_model())).clone()
         size, momentum = self._shared.numel(), experiment.training.momentum
         self._workers = [
             _Worker(torch.zeros(size), torch.zeros(size - learner.buffers) if momentum else None)
@@ -137,7 +137,7 @@ class _MLLessInOneProcess:
         mean = RunningMean.allocate(weigh_contributions(counts[rank]), elements=model.numel())
         for position, number in enumerate(self._days.list_minibatches(step)):
             epoch = self._days.locate_minibatch(step, position)[0]
-            batch: Batch = self._batches.train(rank, number)
+            batch: Batch = self._batches.build_minibatch(rank, number)
             learner.compute_gradient(batch, epoch=epoch, round=step, worker=rank, minibatch=position)
             mean.add(buffers.tensor(learner.gradient))
         samples = weigh_contributions([sum(each) for each in counts])
@@ -188,7 +188,7 @@ class _MLLessInOneProcess:
     def _evaluate(self) -> Evaluation:
         """Return the evaluation of the shared model."""
         self._learner.model[:] = buffers.view(self._shared)
-        return self._learner.evaluate(self._batches.validation(chunk) for chunk in range(self._chunks))
+        return self._learner.evaluate(self._batches.build_validation_chunk(chunk) for chunk in range(self._chunks))
 
 
 def evaluate_model(
@@ -198,7 +198,7 @@ def evaluate_model(
     batches = Minibatches(experiment, dataset, plan_staging(experiment, len(dataset.train_labels)))
     learner.model[:] = model
     chunks = range(-(-len(dataset.validation_labels) // VALIDATION_CHUNK))
-    result = learner.evaluate(batches.validation(chunk) for chunk in chunks)
+    result = learner.evaluate(batches.build_validation_chunk(chunk) for chunk in chunks)
     return result.loss, result.metric
 
 

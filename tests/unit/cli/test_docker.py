@@ -58,7 +58,7 @@ def test_a_docker_that_cannot_is_refused_with_the_way_out(
     if answers is not None:
         says(program, **answers)
         if "sleep" in answers.get("info", ""):
-            monkeypatch.setattr(deployment, "_PATIENCE_S", 0.05)
+            monkeypatch.setattr(deployment, "_TIMEOUT_S", 0.05)
     with pytest.raises(MissingTool, match=words):
         check_docker(image)
 

@@ -67,7 +67,7 @@ def test_a_fused_transformer_does_not_pass_adapters_by() -> None:
     experiment = experiment_of()
     dataset = load_data(experiment)
     learner = learner_for(experiment, dataset)
-    learner.initial_model()
+    learner.initialise_model()
     batch = take_first_samples(dataset)
     before = learner.evaluate([batch])
     buffers.tensor(learner.model).add_(0.5)
@@ -84,7 +84,7 @@ def saved(experiment: Experiment, vector: torch.Tensor) -> dict[str, torch.Tenso
 def test_a_file_has_all_or_the_adapters_or_the_base_with_them_in_its_weights() -> None:
     experiment = experiment_of(trainable=("head.*",))
     learner = learner_for(experiment, load_data(experiment))
-    learner.initial_model()
+    learner.initialise_model()
     vector = torch.randn(learner.parameters + learner.buffers)
     every, alone, merged = (
         saved(replace(experiment, training=replace(experiment.training, save=save)), vector)  # type: ignore[arg-type]
@@ -105,7 +105,7 @@ def test_a_file_has_all_or_the_adapters_or_the_base_with_them_in_its_weights() -
 
 def test_the_seed_decides_the_adapters() -> None:
     one, same, other = (
-        bytes(learner_for(replace(experiment_of(), seed=seed), load_data(experiment_of())).initial_model())
+        bytes(learner_for(replace(experiment_of(), seed=seed), load_data(experiment_of())).initialise_model())
         for seed in (1, 1, 2)
     )
     assert one == same != other

@@ -48,7 +48,7 @@ def test_a_layer_that_a_minibatch_leaves_out_is_named() -> None:
     for sign, found in ((1.0, ""), (-1.0, "leaves its BatchNorm layer norm out")):
         flat.train()
         flat.module(sign * torch.ones(3, 2))
-        assert flat.problem()[: len(found) or None] == found
+        assert flat.find_norm_problem()[: len(found) or None] == found
 
 
 def frozen(seed: int) -> FlatModel:
@@ -63,13 +63,15 @@ def frozen(seed: int) -> FlatModel:
 
 def constants_of(flat: FlatModel) -> bytes:
     """Return the encoded constants of the model with the digest of its frozen part."""
-    return batches.encode_tensors(flat.constants(), {"frozen": batches.compute_digest(flat.frozen())})
+    return batches.encode_tensors(flat.list_constants(), {"frozen": batches.compute_digest(flat.list_frozen())})
 
 
 def test_the_vector_has_what_is_trained_and_moving_statistics() -> None:
     flat = frozen(1)
     assert (flat.parameters, flat.buffers) == (8, 6)
-    assert set(flat.frozen()) == {"0.weight", "0.bias", "1.weight", "1.bias"} and set(flat.constants()) == {"table"}
+    assert set(flat.list_frozen()) == {"0.weight", "0.bias", "1.weight", "1.bias"} and set(flat.list_constants()) == {
+        "table"
+    }
     torch.manual_seed(1)
     module = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 2)).requires_grad_(False)
     module[2].requires_grad_(True)
@@ -78,9 +80,9 @@ def test_the_vector_has_what_is_trained_and_moving_statistics() -> None:
 
 def test_buffers_come_from_where_the_run_was_started() -> None:
     one, other = frozen(1), frozen(1)
-    one.constants()["table"].fill_(7.0)
+    one.list_constants()["table"].fill_(7.0)
     take_constants(other, constants_of(one), "task:factory")
-    assert torch.equal(other.constants()["table"], torch.full((4,), 7.0))
+    assert torch.equal(other.list_constants()["table"], torch.full((4,), 7.0))
 
 
 def test_frozen_parameters_that_are_built_to_other_bits_are_refused_by_name() -> None:

@@ -47,7 +47,7 @@ def learner(
     affine = {name: values[: shape[0]] for name, values in AFFINE.items()}
     own = Learner(experiment(model, **settings), classes=10, input_shape=shape, affine=affine)
     if initial:
-        own.initial_model()
+        own.initialise_model()
     return own
 
 
@@ -399,7 +399,7 @@ def test_the_learner_works_where_numpy_cannot_be_imported() -> None:
         settings = Training(model="mobilenet_v3_small", precision="bf16", label_smoothing=0.1)
         experiment = Experiment(name="x", architecture="spirt", training=settings, data=Data(augment="crop_flip"))
         own = Learner(experiment, classes=10, input_shape=(1, 28, 28), affine={{"scale": [0.01], "shift": [0.0]}})
-        own.initial_model()
+        own.initialise_model()
         raw = Batch(torch.zeros(4, 1, 28, 28, dtype=torch.uint8), torch.arange(4), torch.arange(4))
         own.compute_gradient(decode_batch(encode_batch(raw)), epoch=1, round=0, worker=0, minibatch=0)
         gradients = [buffers.tensor(bytes(own.gradient)) for _ in range(5)]

@@ -37,7 +37,7 @@ def test_each_minibatch_is_as_wide_as_its_longest_sequence() -> None:
     widths = set[int]()
     for worker in range(2):
         for number in range(made.minibatches):
-            batch = minibatches.train(worker, number)
+            batch = minibatches.build_minibatch(worker, number)
             lengths = (batch.inputs != PADDING).sum(1)
             assert batch.inputs.shape == batch.labels.shape == (batch.samples, int(lengths.max()))
             assert torch.equal(batch.labels == -100, batch.inputs == PADDING)
@@ -60,8 +60,8 @@ def test_the_gradient_of_padded_sequences_equals_that_of_single_ones() -> None:
     dataset = load(experiment)
     learner = learner_for(experiment, dataset)
     learner.try_out(take_first_samples(dataset))
-    batch = Minibatches(experiment, dataset, plan_staging(experiment, len(dataset.train_labels))).train(0, 0)
-    learner.initial_model()
+    batch = Minibatches(experiment, dataset, plan_staging(experiment, len(dataset.train_labels))).build_minibatch(0, 0)
+    learner.initialise_model()
     loss = learner.compute_gradient(batch, epoch=1, round=0, worker=0, minibatch=0)
     module = zoo.pooled(zoo.WORDS, ())
     torch.nn.utils.vector_to_parameters(buffers.tensor(bytes(learner.model)), module.parameters())
@@ -75,8 +75,10 @@ def test_the_gradient_of_padded_sequences_equals_that_of_single_ones() -> None:
     assert loss == pytest.approx(float(mean.detach()), rel=1e-6)
     assert torch.allclose(buffers.tensor(learner.gradient), expected, rtol=1e-5, atol=1e-7)
     for number in (0, 1):  # a loss of the user's own counts answers of every width
-        other = Minibatches(experiment, dataset, plan_staging(experiment, len(dataset.train_labels))).train(1, number)
-        assert learner.answers(other) == int((other.labels != -100).sum())
+        other = Minibatches(experiment, dataset, plan_staging(experiment, len(dataset.train_labels))).build_minibatch(
+            1, number
+        )
+        assert learner.count_answers(other) == int((other.labels != -100).sum())
 
 
 def zoo_metric() -> object:

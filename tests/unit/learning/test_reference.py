@@ -58,7 +58,7 @@ def test_one_worker_and_one_minibatch_are_ordinary_training() -> None:
     optimizer = torch.optim.SGD(module.parameters(), lr=0.4, momentum=0.9, weight_decay=1e-3, nesterov=True)
     scale, shift = compute_constants(data.train_inputs, "standardize")
     prepare = Preparation({"scale": scale, "shift": shift}, memory_format="channels_last")
-    batch = Minibatches(own, data, plan_staging(own, 40)).train(0, 0)
+    batch = Minibatches(own, data, plan_staging(own, 40)).build_minibatch(0, 0)
     for epoch in history:
         optimizer.zero_grad()
         loss = F.cross_entropy(module.train()(prepare(batch.inputs)), batch.labels)

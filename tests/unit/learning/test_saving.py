@@ -20,7 +20,7 @@ def test_a_saved_model_is_the_trained_one(model: str) -> None:
     experiment = Experiment(name="test", architecture="spirt", training=Training(model=model))
     affine = {"scale": [1.0] * 3, "shift": [0.0] * 3}
     learner = Learner(experiment, classes=10, input_shape=(3, 32, 32), affine=affine)
-    learner.initial_model()
+    learner.initialise_model()
     buffers.tensor(learner.model)[learner.parameters :] = torch.rand(learner.buffers) + 0.5
     saved = load(encode_model(experiment, MANIFEST, Vector(VectorKind.MODEL, learner.model)))
     module = zoo.find_factory(model)(10, (3, 32, 32))

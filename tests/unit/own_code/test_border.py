@@ -123,7 +123,7 @@ def test_a_module_that_soils_everything_leaves_everything_clean(
     batch = take_first_samples(dataset)
     with clean("factory", capsys):
         learner = learner_for(OWN, dataset)
-        learner.initial_model()
+        learner.initialise_model()
     with clean("forward", capsys):
         fitness.measure_model(OWN.training, classes=3, sample=dataset.train_inputs[0])
     with clean("loss", capsys):

@@ -325,7 +325,7 @@ def test_torchs_own_dropout_is_drawn_anew_for_each_minibatch_and_the_same_everyw
     def gradient(minibatch: int) -> bytes:
         """Return the bytes of a minibatch's gradient by a new learner, after another use of PyTorch's random numbers."""
         learner = Learner(found.experiment, classes=3, input_shape=(2,), affine=manifest["affine"])
-        learner.initial_model()
+        learner.initialise_model()
         torch.rand(7)
         learner.compute_gradient(batch, epoch=1, round=0, worker=0, minibatch=minibatch)
         return bytes(learner.gradient)

@@ -60,7 +60,7 @@ def peak_kb():  # of this program: getrusage would begin with the peak of the pr
     return int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read()).group(1))
 before = peak_kb()
 learner = Learner(EXPERIMENT, classes=10, input_shape=(3, 224, 224), affine={"scale": [1 / 255] * 3, "shift": [0.0] * 3})
-learner.initial_model()
+learner.initialise_model()
 assert learner.parameters == PARAMETERS
 images = torch.arange(3 * 224 * 224).remainder(256).to(torch.uint8).view(1, 3, 224, 224)
 batch = Batch(images, torch.tensor([3]), torch.tensor([0]))

@@ -169,7 +169,7 @@ def test_the_time_between_two_tasks_is_the_measured_one(calibration: object) -> 
 
 def test_the_time_between_tasks_has_the_measured_percentiles() -> None:
     factors = RandomFactors(1, 0, compute_sigma=0.0, request_sigma=0.0, task_sigma=AWS.task_sigma)
-    drawn = sorted(AWS.task_s * factors.task() for _ in range(20_000))
+    drawn = sorted(AWS.task_s * factors.draw_task_factor() for _ in range(20_000))
     rows = [row.seconds for row in clock_rows.load_rows(TASKS) if row.told["file"] == "aws_2e5/warm_256.csv"]
     for share, name in ((0.05, "p5"), (0.5, "p50"), (0.95, "p95")):
         assert drawn[int(share * len(drawn))] == pytest.approx(rows[0][name], rel=0.05)

@@ -12,7 +12,7 @@ from crossover.experiment import Exchange, Experiment, Functions, Training
 from crossover.runtime import use
 from crossover.stores.clients import MemoryClients
 from crossover.stores.documents import seal
-from crossover.training.waits import POLLING, NearDeadline, ResultExists, Waits, patience_s, report_failure
+from crossover.training.waits import POLLING, NearDeadline, ResultExists, Waits, report_failure, wait_timeout_s
 from crossover.workflow.context import Context, Resources, RunConfiguration
 from tests.clocks import Passing, Stepping
 
@@ -49,7 +49,7 @@ def test_a_wait_ends_and_says_who_waited_for_whom_and_what() -> None:
 def test_a_wait_goes_on_in_the_next_invocation() -> None:
     """It ends by the time since it began, not since the invocation did."""
     waiting = waits()
-    waiting.since = waiting.ctx.clock() - patience_s(FACTS) - 1
+    waiting.since = waiting.ctx.clock() - wait_timeout_s(FACTS) - 1
     with pytest.raises(WaitTimeout):
         waiting.wait_for(never, round=4, key="k", sender=2)
 
@@ -223,16 +223,16 @@ SEVERAL = replace(EXPERIMENT, exchange=Exchange(every=12, what="model"), trainin
 
 
 @pytest.mark.parametrize(
-    ("experiment", "patience", "times"),
+    ("experiment", "timeout_factor", "times"),
     [(EXPERIMENT, 0.5, 0.5), (EXPERIMENT, 1.0, 1.0), (EXPERIMENT, 3.0, 3.0), (SEVERAL, 1.0, 3.0)],
     ids=["half", "usual", "three", "a straggler in each epoch of a round"],
 )
-def test_patience_is_a_multiple_of_the_usual(
-    experiment: Experiment, patience: float, times: float, passing: Passing
+def test_the_timeout_is_a_multiple_of_the_usual_one(
+    experiment: Experiment, timeout_factor: float, times: float, passing: Passing
 ) -> None:
     waiting = waits(facts=replace(FACTS, experiment=experiment))
     waiting.ctx.clock = passing.monotonic
     passing.now_s = 1.0
     with pytest.raises(WaitTimeout):
-        waiting.wait_for(never, round=1, key="k", sender=2, patience=patience)
-    assert 0 <= passing.now_s - 1.0 - times * patience_s(FACTS) <= 5.1
+        waiting.wait_for(never, round=1, key="k", sender=2, timeout_factor=timeout_factor)
+    assert 0 <= passing.now_s - 1.0 - times * wait_timeout_s(FACTS) <= 5.1
