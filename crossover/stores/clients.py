@@ -288,7 +288,7 @@ class MemoryClients:
         self._slots = Pool(slots or os.cpu_count() or 1)
 
     def stop(self) -> None:
-        """Make all later requests for clients and slots raise RunFailed. What is stored stays."""
+        """Make all later requests for clients and slots raise RunFailed. Stored objects and vectors stay."""
         self._stopped.set()
 
     def _raise_if_stopped(self) -> None:

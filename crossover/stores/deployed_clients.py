@@ -103,8 +103,8 @@ RUNNING_STATES = ("RUNNING", "PENDING_REDRIVE")
 class StepFunctions:
     """Client that runs state machines, whose ARNs are in `environment` as CROSSOVER_MACHINE_<NAME>.
 
-    An execution's name is made of run, machine, worker and round, so that a restarted program finds the execution that it had
-    started.
+    An execution's name is made of run, machine, worker, round and the number of the try, so that a restarted program finds the execution
+    that it had started.
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:

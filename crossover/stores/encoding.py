@@ -128,8 +128,8 @@ def check_shape(value: Any, shape: Any, *, key: str) -> Any:
     """Return the JSON `value` unchanged if it has the `shape`; otherwise raise Corrupt, naming `key` and the first difference.
 
     A shape is a type, None (null) or a text that must match; a tuple of alternatives; [shape] for a list, [shape, shape] for a
-    pair; {name: shape} for an object, in which names with "?" are optional; {str: shape} or {int: shape} for an object of any
-    (decimal) names.
+    pair; {name: shape} for an object, in which names with "?" are optional and further names are allowed; {str: shape} or {int: shape}
+    for an object of any (decimal) names. The type float also allows whole numbers.
     """
     for wrong in find_misfits(value, shape):
         raise Corrupt(f"{key}: {wrong.removeprefix('.')}")

@@ -40,7 +40,7 @@ class Keys:
 
     @property
     def constants(self) -> str:
-        """Key of the model's buffers and digest that stay the same through the run."""
+        """Key of the safetensors file with the model's buffers that no vector holds, and with the digest of its frozen parameters."""
         return f"runs/{self.run}/constants"
 
     def deadline(self, began: float) -> str:
@@ -77,7 +77,7 @@ class Keys:
 
     @property
     def records(self) -> str:
-        """Prefix of the records (times, traffic) of all invocations of functions."""
+        """Prefix of the records (times, traffic) of all invocations of functions, and of programs."""
         return f"runs/{self.run}/records/"
 
     @property
@@ -99,7 +99,7 @@ class Keys:
         return f"runs/{self.run}/decision/"
 
     def decision(self, epoch: int) -> str:
-        """Return the key of what all workers agreed on after `epoch`: learning rate, whether to stop."""
+        """Return the key of the decision after `epoch`, which all workers follow: losses so far, whether to stop and why."""
         return f"{self.decisions}{epoch:06d}.json"
 
     @property
@@ -117,7 +117,7 @@ class Keys:
         return f"runs/{self.run}/evaluating/{self.attempt:012d}/"
 
     def evaluation_claim(self, epoch: int) -> str:
-        """Return the key that a long-running worker creates to be the only one that evaluates the model after `epoch`."""
+        """Return the key of the claim that a long-running worker creates to be the only one that evaluates the model after `epoch`."""
         return f"{self.evaluations}{epoch:06d}.json"
 
     def final_model(self, sha256: str) -> str:
@@ -180,7 +180,9 @@ class Keys:
         return f"{self.leases}{rank}/{attempt:06d}"
 
     def heartbeat(self, rank: int) -> str:
-        """Return the key of the time of the last heartbeat of the program that works as `rank`."""
+        """Return the key of the last heartbeat of the program that works as `rank`: its attempt, the heartbeat's number, and whether the
+        program gives the rank back.
+        """
         return f"runs/{self.run}/heartbeat/{rank}"
 
     @property
@@ -189,12 +191,12 @@ class Keys:
         return f"runs/{self.run}/failure/"
 
     def failure(self, rank: int) -> str:
-        """Return the key of the reason, in plain words, why the program that worked as `rank` gave up."""
+        """Return the key of the error (its type and message) because of which the program that worked as `rank` gave up."""
         return f"{self.failures}{rank}"
 
     def leaving_marker(self, rank: int) -> str:
-        """Return the key of the marker which says that the program of `rank` has finished its work, so that no other program takes
-        the rank over.
+        """Return the key of the marker which says that the program of `rank` has finished its training and only waits for the others. Other
+        programs take such a rank over last.
         """
         return f"runs/{self.run}/left/{rank}"
 
@@ -219,11 +221,11 @@ class Keys:
 
     @property
     def bodies(self) -> str:
-        """Prefix of the gradients that peers store as objects because they are too large for messages."""
+        """Prefix of the contributions (gradients, models or deltas) that peers exchange through the object store."""
         return f"runs/{self.run}/body/"
 
     def body(self, round: int, peer: int) -> str:
-        """Return the key of the gradient of `peer` in `round`, if it is too large for a message."""
+        """Return the key of the contribution of `peer` to this exchange of `round`, if peers exchange through the object store."""
         return f"{self.bodies}{round:08d}/{peer}{self._exchange_suffix}"
 
     @property

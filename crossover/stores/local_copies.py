@@ -14,15 +14,17 @@ FREE_SHARE = 0.5  # of the memory, and of the disk, that are free when the first
 
 
 class LocalCopies:
-    """Read-only cache in front of an object store, for objects that never change, such as staged training data: in memory, then in
-    a temporary folder, which is deleted with this object. An object for which neither has room is read from the store each time.
-    Nothing is ever dropped from the cache.
+    """Read-only cache in front of an object store, for objects that never change, such as staged training data. Objects are kept in memory,
+    or in a temporary folder if memory has no room; the folder is deleted with the cache. An object for which neither has room is read from
+    the store each time. Nothing is ever dropped from the cache.
     """
 
     def __init__(
         self, store: ReadableObjects, *, memory_bytes: int | None = None, disk_bytes: int | None = None
     ) -> None:
-        """Put a cache in front of `store`. `memory_bytes`, `disk_bytes`: most bytes to cache; None: half of what is free."""
+        """Put a cache in front of `store`. `memory_bytes`, `disk_bytes`: largest number of bytes to keep in memory and on disk; None: half
+        of what is free.
+        """
         self._store = store
         self._memory_left = _find_free_memory() if memory_bytes is None else memory_bytes
         self._disk_left = disk_bytes

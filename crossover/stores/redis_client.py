@@ -422,7 +422,9 @@ class RedisClient:
 
 
 def _raise_error_reply(text: str, command: str, keys: Sequence[str]) -> NoReturn:
-    """Raise Missing, Unavailable or Refused, whichever fits `text`, the server's error reply. `command`, `keys`: for the message."""
+    """Raise the error for `text`, the server's error reply: Missing for NOKEY, Unavailable if the server will answer later (e.g. LOADING),
+    otherwise Refused. `command`, `keys`: for the message.
+    """
     code, _, rest = text.partition(" ")
     if code == "NOKEY":
         raise Missing(next((key for key in keys if f"'{key}'" in rest), keys[0] if keys else command))

@@ -86,8 +86,8 @@ class Step:
     waits: bool = False  # may block on others: never queued behind its peers
 
     def __post_init__(self) -> None:
-        """Import torch and what computes with it now, if the step needs torch and this is a deployed function: at start-up a function has a
-        whole processor.
+        """Import torch and the modules that compute with it already now, if the step may need torch and this process is a function: at
+        start-up a function has a whole processor.
         """
         if self.torch and _COMPUTES:
             importlib.import_module(AT_START)
@@ -101,10 +101,11 @@ class Step:
         return self.torch
 
     def run(self, ctx: Context, event: Event) -> Event:
-        """Run the body, write the invocation's record, also if the body fails, and return the event with the body's changes.
+        """Run the body, write the invocation's record, also if the body fails, and return the event with the body's changes. Sets the keys
+        of `ctx` to those of the event's attempt.
 
-        If the body raises Missing, another attempt may have finished the step, so the body runs once more. Raises StaleAttempt if it raises
-        Missing again, and AssertionError if the changed event is not valid.
+        If the body raises Missing, another try may have finished the step meanwhile, so the body runs once more. Raises StaleAttempt if it
+        raises Missing again, and AssertionError if the changed event is not valid.
         """
         ctx.keys = Keys(ctx.run, event["attempt"])
         theirs = f"{self.module}:{self.name}" if user_code.is_own_module(self.module) else ""
@@ -194,8 +195,8 @@ class Parallel:
 
 @dataclass(frozen=True)
 class ForEach:
-    """A node of the tree whose `body` runs once for each number from 0 to n - 1, at the same time; n is the event's field `count`, and the
-    number is put into its field `item`.
+    """A node of the tree whose `body` runs once for each number from 0 to n - 1, at the same time. The event's field named `count` gives n;
+    each run gets its number in the field named `item`. The node returns the event that it received.
 
     `together`: the iterations wait for one another, so all must run at once. `tolerant`: an iteration that fails does not fail the others
     (MLLess: the supervisor then drops its worker).
@@ -210,7 +211,7 @@ class ForEach:
 
 @dataclass(frozen=True)
 class Repeat:
-    """A node of the tree whose `body` runs again and again until the event's flag `until` is true.
+    """A node of the tree whose `body` runs again and again until the event's flag `until` is true. It returns the body's last event.
 
     `timeout_s`: passed on in the event; the body itself raises WaitTimeout if `ctx.has_timed_out(event)`, because only it knows what was
     missing. `every_s`: pause between two runs of the body in seconds, 0 for none.

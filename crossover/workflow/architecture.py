@@ -461,8 +461,8 @@ def _module_name(file: str) -> str:
 
 
 def import_file(file: str) -> ModuleType:
-    """Import and return the module in `file`, a path relative to the project such as functions/spirt/__init__.py. Raises ConfigError naming
-    the line on which the import fails.
+    """Import and return the module in `file`, a path relative to the project such as functions/spirt/__init__.py. If the import fails,
+    raises ConfigError that names the line, or the CrossoverError that the module raised.
     """
     try:
         return importlib.import_module(_module_name(file))

@@ -512,7 +512,7 @@ class Meter:
 
 def gather_stages(ctx: "Context") -> None:
     """Replace the stages in `ctx` by one row per stage name, with the summed times and the number of stages as `count`, so that the record
-    of a long invocation does not grow with every round.
+    of a long invocation does not grow with every round. Of `max_rss_mb`, if stages have it, the row keeps the largest.
     """
     table: dict[str, dict[str, Any]] = {}
     for stage in ctx.stages:

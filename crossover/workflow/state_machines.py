@@ -54,7 +54,7 @@ def check_history(machine: str, node: Node, counts: Mapping[str, int | None]) ->
 
 def count_events(node: Node, counts: Mapping[str, int | None]) -> int:
     """Return the number of history events of running `node` once, if polls last until their timeout, other loops run once, and nothing is
-    retried.
+    retried. What runs in a history of its own, the body of a Child or of a distributed Map, is not counted.
 
     `counts`: number of iterations of a ForEach by its `count`, None if unknown.
     """
@@ -247,8 +247,8 @@ class States:
         return name
 
     def catch_failures(self, subject: str) -> list[StateDefinition]:
-        """Add states that fail with the caught error, preceded by step, worker and round, and return the `Catch` that leads to them.
-        `subject`: name of the step.
+        """Add the states of a failed step, as `add_failure` does, and return the `Catch` that leads to them. Their message is the caught
+        error, preceded by step, worker, epoch and round. `subject`: name of the step.
         """
         failed = self.add_failure(
             f"{subject} failed",
@@ -403,7 +403,7 @@ class Block(States):
     def build(self, node: Node, *, silent: bool = False) -> StateDefinition:
         """Build the states of `node` and return the definition with `StartAt` and `States`.
 
-        `silent`: whether the last state returns {}, because the events of 240 iterations together approach the payload limit.
+        `silent`: whether to append a last state that returns {}, because the events of 240 iterations together approach the payload limit.
         """
         done = self.add("Done", {"Type": "Pass", "Result": {}}, None) if silent else None
         return {"StartAt": self.emit(node, done), "States": self.states}
