@@ -507,9 +507,9 @@ class LocalCloud:
         self._end.callback(self.lambdas.close)
         self.fleets = Fleets(
             self.workspace / "logs" / "fleets",
-            unpacked=self._fetch_program_code,
+            fetch_code=self._fetch_program_code,
             environment=self._build_program_environment,
-            left=moto_patches.instances.decrement_capacity,
+            on_leave=moto_patches.instances.decrement_capacity,
         )
         self._end.callback(self.fleets.stop)
         changes = self._end.enter_context(Replacements())

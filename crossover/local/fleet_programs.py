@@ -127,24 +127,24 @@ class LocalFleet:
 class Fleets:
     """The fleets of all deployed Auto Scaling groups, whose instances are child processes.
 
-    `unpacked(s3 URL, role)`: returns the folder of a program's code, fetched with the role's permissions. `environment(variables, role)`:
-    returns the variables with those that reach this cloud. `left(fleet)`: called when an instance leaves its fleet; it lowers the group's
-    capacity.
+    `fetch_code(s3 URL, role)`: returns the folder of a program's code, fetched with the role's permissions. `environment(variables, role)`:
+    returns the variables with those that reach this cloud. `on_leave(fleet)`: called when an instance leaves its fleet; it lowers the
+    group's capacity.
     """
 
     def __init__(
         self,
         folder: Path,
         *,
-        unpacked: Callable[[str, str], Path],
+        fetch_code: Callable[[str, str], Path],
         environment: Callable[[Mapping[str, str], str], dict[str, str]],
-        left: Callable[[str], None] = lambda name: None,
+        on_leave: Callable[[str], None] = lambda name: None,
     ) -> None:
-        """Start without fleets. `folder`: receives logs and /run folders; `unpacked(url, role)`: returns the folder of a program's code;
-        `environment(variables, role)`: completes a program's variables; `left(fleet)`: called when an instance leaves.
+        """Start without fleets. `folder`: receives logs and /run folders; `fetch_code(s3 URL, role)`: returns the folder of a program's
+        code; `environment(variables, role)`: completes a program's variables; `on_leave(fleet)`: called when an instance leaves.
         """
-        self._left = left
-        self._folder, self._unpacked, self._environment = folder, unpacked, environment
+        self._on_leave = on_leave
+        self._folder, self._fetch_code, self._environment = folder, fetch_code, environment
         self._fleets: dict[str, LocalFleet] = {}
         self._lock = threading.RLock()
         self._over = threading.Event()
@@ -168,7 +168,7 @@ class Fleets:
                     raise RunFailed(
                         f"{name}: its launch template names no instance profile: its programs could reach nothing"
                     )
-                code = self._unpacked(found.code, role)
+                code = self._fetch_code(found.code, role)
                 fleet = self._fleets[name] = LocalFleet(name, found, self._folder / name, code, role)
                 fleet.folder.mkdir(parents=True, exist_ok=True)
             fleet.capacity = capacity
@@ -227,7 +227,7 @@ class Fleets:
 
     def _check_instance(self, fleet: LocalFleet, instance: LocalInstance) -> None:
         """Do nothing if the instance's program runs. If it has failed, start it again if systemd would; if it would not, or the program has
-        ended with status 0, remove the instance, lower the fleet's capacity and call `left`. The rest of its process group is killed.
+        ended with status 0, remove the instance, lower the fleet's capacity and call `on_leave`. The rest of its process group is killed.
         """
         status = instance.child.poll()
         if status is None:
@@ -243,4 +243,4 @@ class Fleets:
         else:  # leave-fleet: terminated with decrement
             del fleet.instances[instance.number]
             fleet.capacity -= 1
-            self._left(fleet.name)
+            self._on_leave(fleet.name)

@@ -383,7 +383,7 @@ _END_S = 10.0
 class InvocationOutcome:
     """The result of one invocation and its figures for Lambda's report. `payload`: result or error as JSON; `status`: success, error (the
     function raised), timeout, or failure (its process ended); `duration_ms`: without `init_ms`, the duration of the cold start, which is
-    None if there was none; `log`: what the function printed.
+    None if there was none; `max_memory_mb`: peak resident memory of its process in MiB; `log`: what the function printed.
     """
 
     payload: bytes

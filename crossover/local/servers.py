@@ -262,7 +262,8 @@ def stop_process(
 
 
 def describe_exit(status: int | None) -> str:
-    """Return a phrase for how a process ended, such as `killed by SIGKILL`. `status`: its exit status, None if it still runs.
+    """Return a phrase for how a process ended, such as `killed by SIGKILL`. `status`: its exit status; None if it still runs, which the
+    phrase then says.
 
     A shell reports the signal that killed its program as 128 + number.
     """

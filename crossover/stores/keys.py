@@ -221,11 +221,13 @@ class Keys:
 
     @property
     def bodies(self) -> str:
-        """Prefix of the contributions (gradients, models or deltas) that peers exchange through the object store."""
+        """Prefix of the contributions (gradients, models or deltas) that peers store as objects (see `body`)."""
         return f"runs/{self.run}/body/"
 
     def body(self, round: int, peer: int) -> str:
-        """Return the key of the contribution of `peer` to this exchange of `round`, if peers exchange through the object store."""
+        """Return the key of the contribution of `peer` to this exchange of `round`, if it is an object: it is too large for a message, or
+        there is no message bus.
+        """
         return f"{self.bodies}{round:08d}/{peer}{self._exchange_suffix}"
 
     @property

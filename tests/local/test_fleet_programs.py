@@ -97,7 +97,7 @@ def fleets(tmp_path: Path) -> Iterator[Fleets]:
         pass
     made = Fleets(
         tmp_path / "logs",
-        unpacked=lambda url, role: code,
+        fetch_code=lambda url, role: code,
         environment=lambda given, role: {**given, "CROSSOVER_FOLDER": str(tmp_path), "CROSSOVER_ROLE": role},
     )
     yield made
