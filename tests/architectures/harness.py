@@ -87,6 +87,7 @@ class Proxy:
     """A client that calls a hook before and after each call of its methods, with "before" or "after" and the method's name."""
 
     def __init__(self, client: Any, hook: Hook) -> None:
+        """Remember the client and the hook."""
         self._client, self._hook = client, hook
 
     def __getattr__(self, name: str) -> Any:
@@ -116,6 +117,7 @@ class WatchedClients(MemoryClients):
     hook: Hook = silent
 
     def __init__(self, plain: MemoryClients) -> None:
+        """Take over the stores of `plain`, the clients to watch. The first hook does nothing."""
         self.__dict__.update(plain.__dict__)
         self.hook = silent
 
@@ -155,6 +157,7 @@ class Job:
     prepared: PreparedRun = field(init=False)
 
     def __post_init__(self) -> None:
+        """Create in-memory stores for the experiment, and prepare its run in them."""
         architecture = architecture_of(self.experiment)
         plain = MemoryClients(workers=self.experiment.workers, shared_tensors=architecture.tensor_hosts != "per_worker")
         objects = plain.objects(Traffic())
@@ -241,6 +244,9 @@ class FailAt:
     def __init__(
         self, k: int = 0, moment: str = "before", error: type[BaseException] = Unavailable, *, changes: bool = False
     ) -> None:
+        """Count from 0. `k`: number of the call that fails, from 1; 0 for none; `moment`: "before" or "after" the call takes effect;
+        `error`: type of the error to raise; `changes`: count only calls that change a store or a bus.
+        """
         self.k, self.moment, self.error, self.changes = k, moment, error, changes
         self.operations, self.lock = list[str](), threading.Lock()  # a program may fetch in a thread of its own
         self.failed = ""
@@ -265,6 +271,9 @@ class Beside:
     """
 
     def __init__(self, step: str, k: int, clients: WatchedClients) -> None:
+        """Set the hook of `clients` so that it counts the calls of the attempts that this object starts. `step`: name of the step; `k`:
+        call at which a subclass stops an attempt.
+        """
         self.step, self.k = step, k
         self.local = threading.local()
         self.threads: list[threading.Thread] = []
@@ -320,6 +329,9 @@ class Zombies(Beside):
     """
 
     def __init__(self, step: str, k: int, clients: WatchedClients, *, until_end: bool) -> None:
+        """Watch the calls of `clients`. `step`: name of the step; `k`: call at which its first attempts stop; `until_end`: whether they
+        stop until the whole run has ended.
+        """
         super().__init__(step, k, clients)
         self.until_end, self.late = until_end, list[threading.Event]()
 

@@ -41,6 +41,9 @@ class ShortLives:
     """
 
     def __init__(self, looks: int, *, reserve_s: float) -> None:
+        """Start without events. `looks`: how often an invocation may read its clock; `reserve_s`: seconds before its deadline at which an
+        invocation leaves.
+        """
         self.looks, self.reserve_s = looks, reserve_s
         self.lock = threading.Lock()
         self.events: list[tuple[str, Event, Event]] = []  # (step, event in, event out)
@@ -73,6 +76,7 @@ class Hurry:
     """
 
     def __init__(self, factor: float) -> None:
+        """Start as an ordinary clock. `factor`: how many times as fast it runs after `begin`."""
         self.factor, self.since_s = factor, math.inf
 
     def begin(self) -> None:

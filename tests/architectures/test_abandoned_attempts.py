@@ -35,6 +35,9 @@ class Abandoned:
     """
 
     def __init__(self, job: Job, seed: int, *, calls: int) -> None:
+        """Choose the call at which attempt 0 is stopped, and watch all calls of the job's clients. `seed`: of the random choices; `calls`:
+        number of calls of an undisturbed run.
+        """
         self._random, self._lock, self._local = random.Random(seed), threading.Lock(), threading.local()
         self._calls = calls
         self._over = False
@@ -241,6 +244,9 @@ def test_an_attempt_that_has_begun_to_train_goes_on_though_one_before_it_conclud
 def test_an_abandoned_attempt_changes_nothing_in_the_next_one_and_leaves_nothing(
     architecture: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Stop a run at a random call, resume it while calls of the stopped attempt still take effect, and check that the model equals that of
+    an undisturbed run.
+    """
     tried = experiment(architecture)
     run, job = trained(tried), Job(tried)
     attempts = Abandoned(job, seed=0, calls=run.all_calls)

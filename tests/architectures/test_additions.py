@@ -49,7 +49,9 @@ def validated(**sections: object) -> Experiment:
 @pytest.mark.usefixtures("found")
 @pytest.mark.parametrize("architecture", ["spirt", "all_reduce"])
 def test_lion_and_the_geometric_median_train_like_the_reference(architecture: str) -> None:
-    """SPIRT keeps its state in the database, all-reduce in its workers."""
+    """Check that the added optimizer and rule end with the reference's bits, on SPIRT with its state in a database and on AllReduce with
+    its state in the workers.
+    """
     experiment = small(architecture, workers=3, optimizer="lion", learning_rate=0.001)
     assert_equal_to_reference(replace(experiment, aggregation=Aggregation(rule="geometric_median")))
 
@@ -57,7 +59,9 @@ def test_lion_and_the_geometric_median_train_like_the_reference(architecture: st
 @pytest.mark.usefixtures("found")
 @pytest.mark.parametrize("architecture", ["all_reduce", "p2p_instance"])
 def test_signs_train_like_the_reference_and_move_a_bit_an_element(architecture: str) -> None:
-    """Through the shared store, and through mailboxes; what a projection moves follows from the file alone."""
+    """Check the added codec: the model has the reference's bits, and a projection counts one bit per element. The architectures exchange
+    through a shared store and through mailboxes.
+    """
     experiment = replace(small(architecture, workers=3), exchange=Exchange(every=1, compression="sign"))
     assert_equal_to_reference(experiment)
     assert build_codec(experiment.exchange).exchanged_bytes(1_000, 3, workers=3, shapes=list) == [(4 + 125 + 12, 4_012)]
@@ -68,12 +72,16 @@ def test_signs_train_like_the_reference_and_move_a_bit_an_element(architecture: 
     "settings", [{"training": {"optimizer": "lion"}}, {"aggregation": {"rule": "geometric_median"}}], ids=str
 )
 def test_what_the_database_has_no_command_for_is_computed_by_functions(settings: dict[str, object]) -> None:
+    """Check that `database.compute` becomes `fetch` for an optimizer or a rule that the tensor database lacks, and stays `in_database`
+    otherwise.
+    """
     assert validated(**settings).database.compute == "fetch"
     assert validated().database.compute == "in_database"
 
 
 @pytest.mark.usefixtures("found")
 def test_the_database_is_not_asked_for_a_command_that_it_lacks() -> None:
+    """Check that RedisCompute refuses an optimizer and a rule that the tensor database lacks, without calling it."""
     nobody: Any = None
     state, compute = StateKeys("m0", ("v0",)), RedisCompute(nobody, Traffic(), time_to_live_s=1)
     with pytest.raises(Refused, match=r"lion: has no command in the tensor database; database\.compute: fetch"):
@@ -84,6 +92,9 @@ def test_the_database_is_not_asked_for_a_command_that_it_lacks() -> None:
 
 @pytest.mark.usefixtures("found")
 def test_what_is_found_can_be_named_and_nothing_else() -> None:
+    """Check that error messages list the added optimizer and codec among the allowed values, and that combinations which the added parts do
+    not support are refused.
+    """
     with pytest.raises(ConfigError, match=r"'tiger' is not allowed; expected one of adam, adamw, sgd, lion"):
         validated(training={"optimizer": "tiger"})
     with pytest.raises(ConfigError, match=r"'sing' is not allowed; expected one of none, .*, sign; did you mean sign"):

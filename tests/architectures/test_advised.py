@@ -88,6 +88,7 @@ def assert_trained(run: RunFolder) -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_an_advised_candidate_trains_an_epoch_in_this_process(found: Advice, form: str, tmp_path: Path) -> None:
+    """Check that the cheapest candidate of each form, as the advice writes it, trains an epoch inline."""
     assert_trained(run_inline(written(found, form, tmp_path / "one.yaml"), tmp_path / "run", lambda _: None))
 
 
@@ -95,6 +96,7 @@ def test_an_advised_candidate_trains_an_epoch_in_this_process(found: Advice, for
 def test_an_advised_candidate_is_planned_deployed_and_trains_an_epoch(
     found: Advice, form: str, cloud: LocalCloud, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Check that the cheapest candidate of each form can be planned, deployed to the local cloud, and trained there for an epoch."""
     experiment = written(found, form, tmp_path / "one.yaml")
     check_deployment(experiment)
     plan.plan(tmp_path / "one.yaml")
@@ -106,6 +108,9 @@ def test_an_advised_candidate_is_planned_deployed_and_trains_an_epoch(
 
 
 def test_sizes_of_a_function_are_measured_and_put_back(cloud: LocalCloud, tmp_path: Path) -> None:
+    """Measure one function at two memory sizes on the local cloud, and check that both were measured and that the function's own size is
+    restored afterwards.
+    """
     experiment = read(CONFIG / "all-reduce-s3.yaml", [*SMALL, "name=sizes", "training.batch_size=60"])
     with standing(cloud, experiment, tmp_path / "assembly"):
         budget = measuring.BudgetTracker(1.0, prices.load())

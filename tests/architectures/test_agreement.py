@@ -60,6 +60,7 @@ def evaluations(
 @pytest.mark.slow
 @pytest.mark.parametrize("architecture", LONG)
 def test_one_worker_evaluates_for_all(architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that each epoch is evaluated once, by one worker, and that no claim to evaluate is left."""
     job = Job(experiment(architecture))
     with evaluations(monkeypatch) as begun:
         job.run()
@@ -70,6 +71,7 @@ def test_one_worker_evaluates_for_all(architecture: str, monkeypatch: pytest.Mon
 @pytest.mark.slow
 @pytest.mark.parametrize("architecture", LONG)
 def test_who_dies_evaluating_does_so_again(architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that a worker killed within its evaluation evaluates again after its restart, with the same model at the end."""
     died = list[int]()
 
     def die(worker: int) -> None:
@@ -86,7 +88,9 @@ def test_who_dies_evaluating_does_so_again(architecture: str, monkeypatch: pytes
 
 @pytest.mark.slow
 def test_who_dies_evaluating_for_good_is_replaced_and_removed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In MLLess, another worker evaluates before the supervisor removes the dead one, then the run continues without it."""
+    """Check that if MLLess's evaluating worker dies at every try, another worker evaluates, the supervisor removes the dead one, and the
+    run continues without it.
+    """
     job, dead, clock = Job(experiment("mlless")), list[int](), Hurry(60)
 
     def die(worker: int) -> None:

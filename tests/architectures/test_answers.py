@@ -75,6 +75,9 @@ def plain(experiment: Experiment, *, every: int) -> nn.Module:
 def test_a_run_is_one_pass_over_all_answers(
     architecture: str, split: tuple[int, int, Any], training: dict[str, Any], tmp_path: Path
 ) -> None:
+    """Check that a run with samples of unequal numbers of answers ends with the model and metrics of plain PyTorch, which averages over all
+    answers of a step at once.
+    """
     batch_size, workers, every = split
     experiment = experiment_of(architecture, batch_size=batch_size, workers=workers, every=every, **training)
     experiment = experiment.with_settings(MLLess(threshold=0.0))
@@ -94,18 +97,22 @@ def test_a_run_is_one_pass_over_all_answers(
 
 
 def test_perplexity_is_exp_of_the_mean_over_all(tmp_path: Path) -> None:
+    """Check that the metric perplexity is the exponential of the validation loss."""
     experiment = experiment_of("all-reduce", metric=Metric(name="perplexity"))
     final = run_inline(experiment, tmp_path, lambda progress: None).result["final"]
     assert final["val_metric"] == pytest.approx(math.exp(final["val_loss"]), rel=1e-12)
 
 
 def test_a_count_that_labels_alone_do_not_decide_is_refused(tmp_path: Path) -> None:
+    """Check that a loss whose number of answers depends on the model's outputs is refused."""
     with pytest.raises(UserError, match=r"training\.loss: 'zoo:moody'.*labels alone"):
         run_inline(experiment_of("all-reduce", loss="zoo:moody", epochs=3), tmp_path, lambda progress: None)
 
 
 def test_outputs_of_any_form_are_counted(tmp_path: Path) -> None:
-    """Samples in another dimension than the first, a scalar beside them, and what is no tensor."""
+    """Check that a model may return several outputs: one with the samples on another axis than the first, a scalar, and something that is
+    no tensor.
+    """
     metric = Metric(name="zoo:right_beside", higher_is_better=True)
     one = experiment_of("all-reduce", batch_size=4, **OWN)
     other = experiment_of("all-reduce", batch_size=4, model="zoo:sided", loss="zoo:summed_beside", metric=metric)

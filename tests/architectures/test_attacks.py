@@ -47,18 +47,22 @@ def accuracy(rule: str, attack: Attack) -> float:
 
 @pytest.mark.parametrize("attack", [attack for attack in ATTACKS if WHOLE or attack == "sign_flip"])
 def test_the_median_stays_within_a_point_of_the_clean_run(attack: Attack) -> None:
+    """Check that under attack the median's accuracy is at most one percentage point below that of a run without attack."""
     assert accuracy("median", attack) >= accuracy("mean", "none") - 0.01
 
 
 @pytest.mark.deep
 @pytest.mark.parametrize("attack", [attack for attack in ATTACKS if attack != "non_finite"])
 def test_of_four_the_trimmed_mean_is_the_median(attack: Attack) -> None:
-    """With one value dropped at each end, the middle two are left, so bits and accuracy are equal."""
+    """Check that the trimmed mean equals the median in bits and accuracy: of four workers one value is dropped at each end, and two are
+    left.
+    """
     assert trained("trimmed_mean", attack, 1) == trained("median", attack, 1)
 
 
 @pytest.mark.parametrize("attack", [attack for attack in ATTACKS if WHOLE or attack == "sign_flip"])
 def test_the_mean_does_not_withstand_an_attack(attack: Attack) -> None:
+    """Check that under attack the mean's accuracy falls by more than five percentage points."""
     assert trained("mean", attack, 1)[0] < trained("mean", "none", 1)[0] - 0.05
 
 

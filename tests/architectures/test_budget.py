@@ -21,6 +21,9 @@ BY_TIME = ("hour", "vCPU-hour", "GB-month")  # of lines, a minute of instances a
 
 @pytest.mark.parametrize("architecture", claiming("stops"))
 def test_the_decision_ends_the_run(architecture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that a run without a following command ends by its decision after one epoch if the budget is too small, with a finished result
+    that gives the reason.
+    """
     monkeypatch.setattr(monitor, "BUDGET_POLL_S", math.inf)  # whoever follows does not look at dollars
     experiment = replace(small(architecture, epochs=50), lifetime=Lifetime(budget_usd=1e-9))
     with pytest.raises(

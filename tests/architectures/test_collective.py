@@ -50,6 +50,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("k", [6, 14, 22])
 def test_members_meet_again_when_one_is_lost(k: int, undisturbed: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kill one of the members at a certain call, and check that the run still ends with the bits of an undisturbed one."""
     disturbed = fleet()
     disturbed.hooks = only(1, FailAt(k, "before", Killed))
     assert disturbed.run(monkeypatch) == undisturbed
@@ -118,6 +119,7 @@ def test_a_replacement_waits_until_rank_0_has_noticed_the_loss(
         receive(self, own, round, out)
 
     def notice(self: Collective, error: RuntimeError) -> Any:
+        """Record that rank 0 has noticed the loss, then return the error as usual."""
         noticed.set()
         return broken(self, error)
 
@@ -125,6 +127,7 @@ def test_a_replacement_waits_until_rank_0_has_noticed_the_loss(
         """A TCP store that reports when two connections were made after the kill."""
 
         def __init__(self, *arguments: Any, **named: Any) -> None:
+            """Connect, and report the second connection after the kill."""
             super().__init__(*arguments, **named)
             if killed.is_set():
                 connected.append(1)
@@ -135,6 +138,7 @@ def test_a_replacement_waits_until_rank_0_has_noticed_the_loss(
         """A process group that reports if it is made after the kill and before rank 0 has noticed it."""
 
         def __init__(self, *arguments: Any) -> None:
+            """Report a group made too early, then make it."""
             if killed.is_set() and not noticed.is_set():
                 early.set()
                 again.set()
@@ -236,6 +240,7 @@ def test_a_former_rank_0_that_goes_while_one_connects_is_not_waited_for(monkeypa
     host = Meeting._host
 
     def host_after_it(self: Meeting) -> Any:
+        """Host the meeting once the former rank 0 is gone."""
         assert gone.wait(SHORT_S)
         return host(self)
 
@@ -297,6 +302,7 @@ def test_a_meeting_to_which_a_member_comes_back_begins_anew() -> None:
         """A meeting whose member dies after it has announced itself."""
 
         def _check_waiting(self, missing: Any) -> bool:
+            """Raise Killed instead of waiting."""
             raise Killed("having come")
 
     def place() -> dict[str, Any]:

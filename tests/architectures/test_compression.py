@@ -50,6 +50,7 @@ def compressed(architecture: str, name: str, **settings: int) -> Experiment:
     + [("gpu", name) for name in ("fp16", "qsgd fed back", "top_k", "powersgd", "what models moved by")],
 )
 def test_every_codec_equals_the_reference(architecture: str, name: str) -> None:
+    """Check that each architecture with each of its codecs ends with the reference's bits."""
     assert_equal_to_reference(compressed(architecture, name))
 
 

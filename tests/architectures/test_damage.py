@@ -137,7 +137,9 @@ def test_one_flipped_bit(
 def test_a_peer_whose_broker_is_gone_needs_no_older_checkpoint(
     runs: Callable[[str], tuple[Path, str]], tmp_path: Path
 ) -> None:
-    """With the checkpoint before the newest, the peer would repeat its last message for others that are a round behind; here nobody is."""
+    """Check that the peer resumes from its newest checkpoint alone. An older one would only let it repeat its last message for others that
+    are a round behind; nobody is here.
+    """
     failed, whole = runs("p2p_instance")
     folder, rng = Path(shutil.copytree(failed, tmp_path / "run")), random.Random(1)
     victim = victim_of(folder, "state", "last but one", rng)
@@ -151,6 +153,7 @@ def test_a_peer_whose_broker_is_gone_needs_no_older_checkpoint(
 def test_if_every_state_is_damaged_nothing_in_the_folder_is_changed(
     architecture: str, draw: int, runs: Callable[[str], tuple[Path, str]], tmp_path: Path
 ) -> None:
+    """Damage a file of every state that was kept. Check that resuming names the state and changes no file."""
     failed, whole = runs(architecture)
     folder, rng = Path(shutil.copytree(failed, tmp_path / "run")), random.Random(f"{architecture} {draw}")
     state = stored(folder, state_of(architecture))

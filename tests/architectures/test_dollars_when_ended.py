@@ -66,6 +66,7 @@ def bill(ended: RunFolder, long: RunFolder, *, architecture: str) -> Cost:
 
 @pytest.mark.parametrize("architecture", ["all_reduce", "mlless", "p2p_serverless"])
 def test_dollars_at_an_epoch_are_the_bill_of_a_run_that_was_ended_there(architecture: str, tmp_path: Path) -> None:
+    """Check that the dollars of a long run at an epoch are within 5 % of the bill of a run that ended after this epoch."""
     long, ended = (
         run_inline(experiment(architecture, epochs), tmp_path / str(epochs), lambda progress: None)
         for epochs in (LONG, ENDED)

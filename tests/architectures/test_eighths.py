@@ -43,6 +43,7 @@ class Eighth:
 
     @property
     def config(self) -> str:
+        """The path of the architecture's example in the copy, relative to its root."""
         return f"config/{self.name.replace('_', '-')}.yaml"
 
     def python(self, *arguments: str, status: int = 0) -> str:
@@ -92,6 +93,7 @@ def eighth(request: pytest.FixtureRequest, tree: Path) -> Eighth:
 
 
 def test_a_parameter_server_is_two_short_files() -> None:
+    """Check that the example of an added architecture consists of two files, each no longer than CONTRACT allows."""
     found = sorted(EIGHTHS.rglob("parameter*server.*"))
     assert {path.parent.name for path in found} == CONTRACT.keys() and len(found) == 2
     for path in found:
@@ -99,7 +101,9 @@ def test_a_parameter_server_is_two_short_files() -> None:
 
 
 def test_an_added_architecture_passes_what_make_check_asks(eighth: Eighth) -> None:
-    """Linters, types, the schema of its settings, and synthesis with the template validator and cdk-nag."""
+    """Check an added architecture by the linters, the type checker, the schema of its settings, and synthesis with the template validator
+    and cdk-nag.
+    """
     files = [str(path.relative_to(EIGHTHS)) for path in EIGHTHS.rglob("*.py") if path.stem == eighth.name]
     eighth.python("-m", "ruff", "check", *files)
     eighth.python("-m", "ruff", "format", "--check", *files)
@@ -109,6 +113,7 @@ def test_an_added_architecture_passes_what_make_check_asks(eighth: Eighth) -> No
 
 
 def test_an_added_architecture_is_planned_run_on_both_and_compared(eighth: Eighth) -> None:
+    """Check that `plan`, `run` inline and on the local cloud, and `compare` work for an added architecture."""
     told = eighth.crossover("plan", eighth.config)
     described = eighth.name == "local_sgd"  # it says whose requests are like its own
     assert (
@@ -137,6 +142,7 @@ DRAFTS = ["mlless", "spirt", "p2p_serverless", "gpu"]
 
 
 def test_a_command_refuses_an_architecture_whose_import_loads_torch(tree: Path) -> None:
+    """Check that `run` refuses an architecture whose module imports torch at module level, and names the line."""
     heavy = Eighth("heavy", tree)
     draft = (tree / "functions" / "all_reduce.py").read_text().replace('"all_reduce"', '"heavy"')
     (tree / "functions" / "heavy.py").write_text(f"import torch  # noqa\n{draft}")
@@ -152,6 +158,7 @@ def test_a_command_refuses_an_architecture_whose_import_loads_torch(tree: Path) 
 
 @pytest.mark.parametrize("like", ["scatter_reduce", *(pytest.param(like, marks=pytest.mark.deep) for like in DRAFTS)])
 def test_a_draft_runs_as_it_is(like: str, tree: Path) -> None:
+    """Check that the draft which `crossover new` writes can be run without a change."""
     eighth = Eighth(f"like_{like}", tree)
     assert f"written: {eighth.config}" in eighth.crossover("new", eighth.name, "--like", like)
     out = str(tree / "results" / eighth.name)

@@ -53,19 +53,22 @@ SYNCHRONOUS = claiming("equals_reference")
 )
 @pytest.mark.parametrize("architecture", SYNCHRONOUS)
 def test_every_way_to_train(architecture: str, training: dict[str, Any]) -> None:
+    """Check that each synchronous architecture ends with the reference's bits under various settings of training."""
     assert_equal_to_reference(small(architecture, **training))
 
 
 @pytest.mark.parametrize("architecture", SYNCHRONOUS)
 def test_a_ragged_partition_is_weighted(architecture: str) -> None:
-    """One sample more or less than the others', and rounds that end at the epoch's odd minibatch."""
+    """Check the reference's bits if workers have one sample more or less than others, and if rounds end at the epoch's odd minibatch."""
     experiment = small(architecture, workers=3, batch_size=7, every=2)
     assert_equal_to_reference(replace(experiment, data=replace(experiment.data, limit=61)))
 
 
 @pytest.mark.parametrize("architecture", SYNCHRONOUS)
 def test_the_last_epoch_may_end_early(architecture: str) -> None:
-    """With the update that `training.steps` says, which the rates and every epoch before know of; it is evaluated like a whole one."""
+    """Check that training ends at the update that `training.steps` gives. Learning rates and all epochs take it into account, and the last
+    epoch is evaluated like a whole one.
+    """
     steps = 9 if load(architecture).alone else 6  # of 14 and of 8 in two epochs
     job = assert_equal_to_reference(small(architecture, batch_size=6, every=1, schedule="one_cycle", steps=steps))
     assert job.decisions()[-1]["reason"] == f"steps: all {steps} done"
@@ -85,7 +88,9 @@ LOCAL = [
 
 @pytest.mark.parametrize(("architecture", "exchange"), LOCAL, ids=lambda value: getattr(value, "what", value))
 def test_local_steps(architecture: str, exchange: Exchange) -> None:
-    """Ragged minibatches and rounds, a rate that changes with every step, an inner velocity that stays with its worker."""
+    """Check the reference's bits with local steps: ragged minibatches and rounds, a learning rate that changes with every step, and an
+    inner velocity that each worker keeps.
+    """
     experiment = small(architecture, workers=3, batch_size=7, epochs=2, schedule="one_cycle", nesterov=True)
     assert_equal_to_reference(replace(experiment, exchange=exchange, data=replace(experiment.data, limit=61)))
 
@@ -95,8 +100,8 @@ BEYOND = {name: ("delta", "model")[rank % 2] for rank, (name, _) in enumerate(LO
 
 @pytest.mark.parametrize(("architecture", "what"), BEYOND.items())
 def test_rounds_of_several_epochs(architecture: str, what: Any) -> None:
-    """Two epochs of three minibatches each, and a shorter round at the end. Rates go by steps, or by evaluations, of which there are
-    fewer; what is cut from an image goes by its epoch.
+    """Check the reference's bits if a round lasts two epochs of three minibatches and the last one is shorter. Learning rates follow steps,
+    or evaluations, of which there are fewer; what is cut from an image follows its epoch.
     """
     schedule = "one_cycle" if what == "model" else "plateau"
     training = {"epochs": 5, "learning_rate": 0.2, "schedule": schedule, "plateau_patience": 0, "plateau_factor": 0.5}
@@ -109,17 +114,20 @@ def test_rounds_of_several_epochs(architecture: str, what: Any) -> None:
 @pytest.mark.parametrize("rule", ["median", "trimmed_mean", "krum"])
 @pytest.mark.parametrize("architecture", ["spirt", "p2p_instance"])
 def test_robust_rules_equal_the_reference(architecture: str, rule: str) -> None:
+    """Check the reference's bits with five workers under each robust rule."""
     aggregation = Aggregation(rule=rule, trim=1, faulty=1)  # type: ignore[arg-type]
     assert_equal_to_reference(replace(small(architecture, workers=5, epochs=1), aggregation=aggregation))
 
 
 def test_twelve_peers() -> None:
+    """Check the reference's bits with twelve peers on instances."""
     assert_equal_to_reference(small("p2p_instance", workers=12, epochs=1))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("attack", ["sign_flip", "gaussian", "label_flip"])
 def test_an_attack_is_reproducible(attack: str) -> None:
+    """Check that two runs with the same attack end with the same model, which differs from that of a run without it."""
     plain = small("spirt", epochs=1)
     experiment = replace(plain, faults=Faults(attack=attack, workers=(1,)))  # type: ignore[arg-type]
     assert Job(experiment).run() == trained(experiment).model != trained(plain).model

@@ -19,6 +19,7 @@ def project(tmp_path: Path) -> Path:
 
 
 def test_every_example_has_a_name_here(tmp_path: Path) -> None:
+    """Check that docs/extending.md has as many console blocks as CONSOLES, and shows the added modules of tests/ as they are."""
     assert len(written("extending.md", tmp_path)) == len(CONSOLES)
     for path in (tmp_path / "tests").rglob("*.py"):  # which test_additions.py trains with
         shown = path.read_text(encoding="utf-8").partition("\n")[2]  # below its name
@@ -28,4 +29,5 @@ def test_every_example_has_a_name_here(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(len(CONSOLES)), ids=CONSOLES)
 def test_the_pages_commands_print_what_it_says(project: Path, number: int) -> None:
+    """Run the commands of each console block of docs/extending.md, and check that they print the lines shown."""
     check(written("extending.md", project)[number], project)

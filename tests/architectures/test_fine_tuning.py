@@ -89,6 +89,7 @@ def forget() -> None:
 def test_what_is_trained_alone_travels_and_each_process_reads_the_base_once(
     architecture: str, base: Weights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Check that all vectors exchanged have the size of the trained parameters alone, and that each process reads the base weights once."""
     experiment = tuned(base, architecture=architecture, epochs=2)
     if architecture == "gpu":
         experiment = replace(experiment, gpu=replace(experiment.gpu, instances=WORKERS))
@@ -130,6 +131,7 @@ class Beside(nn.Module):
     """A low-rank adapter beside a frozen linear layer, written independently of the project (Hu et al. 2021)."""
 
     def __init__(self, layer: nn.Linear) -> None:
+        """Add the adapter's two matrices to `layer`; the second is zero."""
         super().__init__()
         self.layer = layer
         self.lora_A, self.lora_B = (
@@ -145,9 +147,11 @@ class Beside(nn.Module):
 
     @property
     def bias(self) -> Tensor:
+        """The layer's own bias."""
         return self.layer.bias
 
     def forward(self, inputs: Tensor) -> Tensor:
+        """Return the layer's output plus twice the adapter's."""
         found: Tensor = self.layer(inputs) + 2.0 * self.lora_B(self.lora_A(inputs))
         return found
 
@@ -191,6 +195,7 @@ def plain(experiment: Experiment, path: Path, way: str) -> list[tuple[float, flo
 @pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_fifty_steps_are_a_plain_loop_of_torch(way: str, base: Weights, tmp_path: Path) -> None:
+    """Check the losses of each epoch against a plain PyTorch loop, and that the base weights keep their bits unless everything is trained."""
     experiment = tuned(base, way, steps=STEPS)
     found = run_inline(experiment, tmp_path / "out", lambda progress: None).result["epochs"]
     expected = plain(experiment, tmp_path / "base.safetensors", way)
@@ -240,6 +245,7 @@ BAD: list[tuple[dict[str, Tensor | None], str]] = [
 def test_a_base_that_does_not_fit_is_refused_by_name(
     named: dict[str, Tensor | None], said: str, base: Weights, tmp_path: Path
 ) -> None:
+    """Check that base weights with a tensor too many, too few, or of another form are refused, and that the message names the tensor."""
     tensors = changed(load_file(tmp_path / "base.safetensors"), **named)
     bad = written(tmp_path / "bad.safetensors", tensors)
     with pytest.raises(ConfigError, match=rf"training\.weights.*{said}"):
@@ -247,6 +253,7 @@ def test_a_base_that_does_not_fit_is_refused_by_name(
 
 
 def test_a_file_that_is_cut_or_another_one_or_nowhere_is_refused(base: Weights, tmp_path: Path) -> None:
+    """Check that a file of base weights is refused if it is cut, has no digest in the settings, or does not exist."""
     (cut := tmp_path / "cut.safetensors").write_bytes((tmp_path / "base.safetensors").read_bytes()[:-4])
     digest = hashlib.sha256(cut.read_bytes()).hexdigest()
     with pytest.raises(ConfigError, match=r"cut\.safetensors is no whole safetensors file"):
@@ -260,6 +267,7 @@ def test_a_file_that_is_cut_or_another_one_or_nowhere_is_refused(base: Weights, 
 
 
 def test_a_base_that_a_function_has_no_room_for_is_refused_with_the_figures(base: Weights, tmp_path: Path) -> None:
+    """Check that a run is refused if a function's memory cannot hold the base weights, and that the message contains the sizes."""
     wide = {**load_file(tmp_path / "base.safetensors"), "head.bias": torch.zeros(3)}
     experiment = tuned(written(tmp_path / "wide.safetensors", wide))
     small = replace(experiment, functions=Functions(memory_mb={"default": 256}))
@@ -270,6 +278,7 @@ def test_a_base_that_a_function_has_no_room_for_is_refused_with_the_figures(base
 
 
 def test_plan_refuses_such_a_function_as_a_run_does(base: Weights) -> None:
+    """Check that trying out the user's code refuses a function whose memory cannot hold the base weights."""
     with pytest.raises(ConfigError, match=r"functions\.memory_mb\.\w+: 256 MB have no room for the base"):
         try_out(replace(tuned(base), functions=Functions(memory_mb={"default": 256})))
 
@@ -279,6 +288,7 @@ def test_plan_refuses_such_a_function_as_a_run_does(base: Weights) -> None:
 
 @pytest.mark.parametrize("architecture", architectures())
 def test_a_projection_counts_the_base_once_for_each_environment_and_program(architecture: str) -> None:
+    """Check that a projection adds the bytes of the base once per cold start that reads it and once per program."""
     experiment = small(architecture)
     without = simulate(experiment, AWS.without_stragglers(), workload=(sizes := Workload.from_experiment(experiment)))
     found = simulate(experiment, AWS.without_stragglers(), workload=replace(sizes, base_bytes=90 * 10**6))
@@ -292,6 +302,7 @@ def test_a_projection_counts_the_base_once_for_each_environment_and_program(arch
 
 
 def test_plan_says_what_a_base_takes(base: Weights, tmp_path: Path) -> None:
+    """Check that the plan as JSON contains the base's bytes, digest and seconds of reading, and None for a run without a base."""
     experiment, size = tuned(base), (tmp_path / "base.safetensors").stat().st_size
     said = plan_as_json(experiment, architecture_of(experiment.architecture), None, None)["base"]
     assert (said["bytes"], said["sha256"]) == (size, base.sha256)
@@ -301,6 +312,7 @@ def test_plan_says_what_a_base_takes(base: Weights, tmp_path: Path) -> None:
 
 
 def test_a_base_in_s3_is_read_there_and_one_that_is_not_there_is_refused(base: Weights, tmp_path: Path) -> None:
+    """Check that a run reads base weights from S3 and keeps their bits, and that a missing object or an address without a key is refused."""
     with mock_aws():
         client = boto3.client("s3", region_name="us-east-1")
         client.create_bucket(Bucket="bases")
@@ -326,6 +338,7 @@ PUBLISHED = {
 
 @pytest.mark.parametrize("model", PUBLISHED)
 def test_a_model_that_comes_with_the_project_begins_with_the_bits_it_had(model: str) -> None:
+    """Check that the initial bits of each built-in model equal the digests in PUBLISHED."""
     experiment = Experiment(name="plain", architecture="all_reduce", training=Training(model=model))
     ones = {"scale": [1.0] * 3, "shift": [0.0] * 3}
     learner = Learner(experiment, classes=10, input_shape=(3, 32, 32), affine=ones)
@@ -333,4 +346,5 @@ def test_a_model_that_comes_with_the_project_begins_with_the_bits_it_had(model: 
 
 
 def test_a_record_says_which_base(base: Weights) -> None:
+    """Check that an experiment's plain form contains the digest of its base weights."""
     assert json.loads(json.dumps(tuned(base).to_plain()))["training"]["weights"]["sha256"] == base.sha256

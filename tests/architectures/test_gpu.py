@@ -36,7 +36,9 @@ def distance(model: bytes, other: bytes) -> float:
 
 
 def test_an_all_reduce_gives_the_same_within_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One exchange: later rounds amplify the last bits, as they would on any two machines."""
+    """Check that one exchange by all-reduce gives the other exchange's model within rounding. Later rounds would amplify the last bits, as
+    on any two machines.
+    """
     experiment = gpu(workers=3, exchange="distributed", epochs=1, every="epoch")
     fleet = Fleet(Job(experiment))
     model = fleet.run(monkeypatch)
@@ -62,7 +64,9 @@ def test_operations_without_a_deterministic_form_are_allowed_on_a_gpu(monkeypatc
 
 
 def test_another_attempt_averages_what_the_first_has_shown() -> None:
-    """Where kernels give other bits the second time, the replicas would drift apart otherwise."""
+    """Check that a repeated attempt uses the gradient that the first one stored. If kernels gave other bits the second time, the replicas
+    would drift apart.
+    """
     job = Job(gpu())
     with Context(Resources(job.clients), run=job.prepared.run) as ctx:
         holder = member(job)

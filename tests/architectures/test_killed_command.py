@@ -71,6 +71,9 @@ def undisturbed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
 @pytest.mark.deep
 @pytest.mark.parametrize("moment", range(MOMENTS) if WHOLE else (7, 22))
 def test_killed_at_a_touch_of_its_folder(moment: int, undisturbed: tuple[Path, int], tmp_path: Path) -> None:
+    """Kill the command at a random touch of its folder, and check that an earlier run in the folder is kept whole, and that the killed run
+    can be resumed or started again.
+    """
     folder, touches = undisturbed
     out = tmp_path / "out"
     earlier = {name: (folder / "out" / name).read_bytes() for name in EARLIER}

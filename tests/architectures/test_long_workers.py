@@ -47,6 +47,9 @@ def long(architecture: str, **settings: Any) -> Experiment:
 def test_invocations_that_end_anywhere_go_on_with_the_same_bits(
     architecture: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """End long invocations after a few polls, and check that the run ends with the bits of an undisturbed one and that no invocation goes
+    back.
+    """
     job = Job(long(architecture))
     lives = ShortLives(2, reserve_s=reserve_s(job.experiment))
     undisturbed = trained(long(architecture))
@@ -62,10 +65,12 @@ class Remembering(SynchronousWorker):
     """A worker with additional state of its own: the number of rounds that it has applied, which must equal its round."""
 
     def __init__(self, invocation: Invocation, exchange: Any) -> None:
+        """Start with no round applied."""
         super().__init__(invocation, exchange)
         self.applied = self.model.new_zeros(1)
 
     def extra_state(self) -> dict[str, Any]:
+        """Return the counter of applied rounds, to be saved in checkpoints."""
         return {"applied": self.applied}
 
     def apply(self, combined: Any) -> None:
@@ -76,6 +81,7 @@ class Remembering(SynchronousWorker):
 
 
 def test_what_a_variation_of_the_worker_keeps_outlives_its_invocations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that a subclass's additional state is restored in the worker's next invocation."""
     job = Job(long("all_reduce"))
     monkeypatch.setattr(synchronous, "SynchronousWorker", Remembering)
     lives = ShortLives(2, reserve_s=reserve_s(job.experiment))
@@ -183,6 +189,7 @@ def test_an_attempt_whose_share_another_did_only_collects(architecture: str, mon
 def test_one_minibatch_per_invocation_is_the_papers_24_functions(
     architecture: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Check that `minibatches_per_invocation: 1` makes one invocation per round, as in the papers, with the same bits."""
     job = Job(replace(long(architecture), exchange=Exchange(minibatches_per_invocation=1)))
     lives = ShortLives(10**9, reserve_s=0)
     undisturbed = trained(long(architecture))
@@ -210,6 +217,7 @@ def test_an_invocation_may_end_within_a_round(architecture: str, monkeypatch: py
 
 @pytest.mark.parametrize("architecture", EXCHANGES)
 def test_the_s3_channel_gives_the_same_bits_and_never_lists(architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that an exchange through the bucket ends with the same bits, and that training steps never list its objects."""
     job = Job(replace(long(architecture), storage=Storage(channel="s3")))
     steps: dict[str, Counter[str]] = {}
 
@@ -246,6 +254,7 @@ def test_the_s3_channel_gives_the_same_bits_and_never_lists(architecture: str, m
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2, 3, 4])
 def test_models_are_averaged_alike_by_both_exchanges(workers: int) -> None:
+    """Check that AllReduce and ScatterReduce end with the same bits if they average models."""
     models = [
         Job(replace(long(architecture, workers=workers), exchange=Exchange(every=2, what="model"))).run()
         for architecture in EXCHANGES
@@ -254,6 +263,7 @@ def test_models_are_averaged_alike_by_both_exchanges(workers: int) -> None:
 
 
 def test_averaging_the_model_of_one_worker_is_plain_training() -> None:
+    """Check that a single worker that averages models ends with the reference's bits."""
     experiment = replace(long("all_reduce", workers=1), exchange=Exchange(what="model"))
     assert_equal_to_reference(experiment)
 
@@ -270,6 +280,7 @@ class Counting:
     """Counters of the tensor store's calls that took effect, and by worker the payload (bytes out, bytes in) of its training step."""
 
     def __init__(self) -> None:
+        """Start with no calls and no bytes."""
         self.lock = threading.Lock()
         self.operations: Counter[str] = Counter()
         self.bytes: dict[int, tuple[int, int]] = {}
@@ -295,6 +306,7 @@ class Counting:
 def test_bytes_and_requests_equal_the_closed_form(
     architecture: str, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Check that bytes and successful requests of a run equal the formulas in the number of workers, rounds and parameters."""
     job = Job(long(architecture, workers=workers))
     counting, facts, rounds = Counting(), job.prepared.facts, 6
     size = 4 * (facts["parameters"] + facts["buffers"])
@@ -304,6 +316,7 @@ def test_bytes_and_requests_equal_the_closed_form(
         """A store that counts the calls that succeeded: a get that finds nothing is a poll, and raises."""
 
         def __init__(self, store: Any) -> None:
+            """Remember the store to count."""
             self._store = store
 
         def __getattr__(self, name: str) -> Any:
@@ -343,6 +356,7 @@ def test_bytes_and_requests_equal_the_closed_form(
 @pytest.mark.slow
 @pytest.mark.parametrize("architecture", LONG)
 def test_41_steps_leave_no_key_and_memory_stays_bounded(architecture: str) -> None:
+    """Train 41 epochs of one step, and check that no key is left and that the number of vectors in the store stays bounded."""
     experiment = replace(long(architecture, batch_size=20), functions=Functions(checkpoint_every=3))
     job = Job(replace(experiment, training=replace(experiment.training, epochs=41)))
     store, most = job.clients.tensor_stores[0], 0
@@ -366,6 +380,7 @@ def test_41_steps_leave_no_key_and_memory_stays_bounded(architecture: str) -> No
 @pytest.mark.deep
 @pytest.mark.parametrize("architecture", LONG)
 def test_a_thousand_steps_need_no_more_memory_than_forty(architecture: str) -> None:
+    """Check that the largest number of bytes in the store grows by at most 20 % from 40 steps to 1,000."""
     experiment = replace(long(architecture, batch_size=20), functions=Functions(checkpoint_every=3))
     most = []
     for epochs in (40, 1000):
@@ -434,6 +449,7 @@ def with_nan(vector: Vector) -> Vector:
 def test_a_spoilt_contribution_ends_the_run_and_says_where(
     architecture: str, change: Callable[[Vector], Vector], says: str
 ) -> None:
+    """Check that a damaged contribution ends the run with an error that names worker, round and key."""
     job = Job(long(architecture))
     spoil(job, CONTRIBUTION[architecture], change)
     with pytest.raises(CrossoverError) as failure:
@@ -486,6 +502,7 @@ def test_who_leaves_with_an_error_is_not_waited_for(architecture: str) -> None:
 
 @pytest.mark.parametrize("architecture", EXCHANGES)
 def test_an_exchange_needs_no_broker(architecture: str) -> None:
+    """Check that no step of the architecture uses the message bus."""
     assert not any("bus" in step.uses for step in steps(load(architecture)))
 
 
@@ -495,6 +512,9 @@ def test_an_exchange_needs_no_broker(architecture: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("architecture", LONG)
 def test_the_report_has_every_epochs_loss_and_misses_any_record(architecture: str, tmp_path: Path) -> None:
+    """Check the report of a run whose invocations end within a round: it has the training loss of every epoch, and the removal of any
+    record would be noticed.
+    """
     experiment = replace(long(architecture), exchange=Exchange(minibatches_per_invocation=2))
     result = run_inline(experiment, tmp_path, lambda progress: None).result
     assert result["incomplete"] == []

@@ -85,6 +85,7 @@ def words_given(job: Job) -> Callable[[], list[words.Word]]:
             """A tensor store that records the first vector created under each key of a word."""
 
             def __getattr__(self, name: str) -> Any:
+                """Return the attribute of the watched store."""
                 return getattr(proxy, name)
 
             def create(self, key: str, vector: Vector) -> bool:
@@ -104,6 +105,7 @@ def words_given(job: Job) -> Callable[[], list[words.Word]]:
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_at_threshold_0_one_step_is_allreduces_within_rounding(workers: int) -> None:
+    """Check that one step at threshold 0 gives the reference's model within rounding."""
     experiment = mlless(workers=workers, epochs=1, batch_size=20, threshold=0.0)
     job = Job(experiment)
     reference = floats(bytes(train_reference(job.prepared.experiment, load_dataset(experiment))[0]))
@@ -127,6 +129,7 @@ def test_at_threshold_0_one_step_is_allreduces_within_rounding(workers: int) -> 
     ids=str,
 )
 def test_replicas_are_bitwise_equal_to_each_other(settings: dict[str, Any]) -> None:
+    """Check that the models in all workers' last checkpoints have the same bits, with various settings of MLLess."""
     job = Job(mlless(**settings))
     without_collect(job)
     found = replicas(job, calendar_of(job.prepared.experiment, job.prepared.facts["data_manifest"]).rounds)
@@ -135,6 +138,7 @@ def test_replicas_are_bitwise_equal_to_each_other(settings: dict[str, Any]) -> N
 
 
 def test_the_filter_saves_bytes_and_still_learns_something(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that threshold 0.7 sends fewer bytes than threshold 0, and that the model still learns."""
     sent = {}
     for threshold in (0.0, 0.7):
         job, moved, lock = Job(mlless(threshold=threshold)), [0], threading.Lock()
@@ -159,7 +163,9 @@ def test_the_filter_saves_bytes_and_still_learns_something(monkeypatch: pytest.M
 
 @pytest.mark.deep
 def test_the_yamls_threshold_saves_most_bytes_and_costs_at_most_a_point(tmp_path: Path) -> None:
-    """Mean of 3 seeds on digits: at most 15 % of the bytes that threshold 0 sends, within 1 point of its accuracy."""
+    """Check the threshold of the project's example on digits, as a mean of 3 seeds: at most 15 % of the bytes that threshold 0 sends, and
+    at most 1 point less accuracy.
+    """
     experiment = validation.load(Path(__file__).parents[2] / "config" / "mlless.yaml", [])
     settings = experiment.settings(MLLess)
     accuracy, sent = dict[float, float](), dict[float, float]()
@@ -183,6 +189,9 @@ def test_the_yamls_threshold_saves_most_bytes_and_costs_at_most_a_point(tmp_path
     "settings", [{"slack": 2, "every": 3, "threshold": 0.2}, {"filter": "norm", "threshold": 0.01}], ids=str
 )
 def test_deaths_and_short_lives_change_nothing(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kill a member once, and in another run end invocations early. Check that both runs end with the bits of an undisturbed one and leave
+    no key.
+    """
     experiment = mlless(workers=2, batch_size=6, **settings)
     run = trained(experiment)
     with every_step(monkeypatch, restarting):
@@ -228,9 +237,11 @@ def test_announcements_that_come_twice_late_or_never_change_nothing(monkeypatch:
         """
 
         def __init__(self, bus: Any) -> None:
+            """Remember the bus."""
             self._bus = bus
 
         def __getattr__(self, name: str) -> Any:
+            """Return the bus's own attribute."""
             return getattr(self._bus, name)
 
         def arrive(self, barrier: str, **where: Any) -> None:
@@ -253,6 +264,9 @@ def test_announcements_that_come_twice_late_or_never_change_nothing(monkeypatch:
 
 @pytest.mark.slow
 def test_a_worker_that_dies_for_good_is_removed_and_the_others_finish(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that the supervisor drops a worker that dies at every try, that its updates count until then, and that the others end with
+    equal models.
+    """
     job, clock = Job(mlless()), Hurry(12)  # ten seconds: nobody who lives is silent for so long
     given = words_given(job)
 
@@ -265,6 +279,7 @@ def test_a_worker_that_dies_for_good_is_removed_and_the_others_finish(monkeypatc
 
 
 def test_a_worker_that_leaves_with_an_error_is_removed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that the supervisor drops a worker that reports an error, without waiting for its timeout, and that the run ends."""
     job = Job(mlless())
     given = words_given(job)
     store = job.clients.object_store
@@ -298,6 +313,7 @@ def test_a_worker_that_leaves_with_an_error_is_removed_at_once(monkeypatch: pyte
 def test_an_update_that_cannot_be_read_is_left_out_by_all_and_its_sender_removed(
     change: Callable[[bytes], bytes],
 ) -> None:
+    """Damage one stored update. Check that all workers leave it out and that the supervisor drops its sender."""
     job = Job(mlless(threshold=0.7))
     given = words_given(job)
     store, done = job.clients.tensor_stores[0], []
@@ -381,7 +397,9 @@ def test_past_the_knee_the_slowest_worker_is_sent_home_and_its_residual_kept(mon
 
 @pytest.mark.slow
 def test_the_run_is_cheaper_for_scaling_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the papers' formula, from the seconds that were recorded. All wait for the slow one, which is removed."""
+    """Check that removing the slow worker lowers the cost by the papers' formula, from the recorded seconds: all others wait for it until
+    then.
+    """
     usd, removed = {}, {}
 
     for scale_in in (False, True):

@@ -54,6 +54,7 @@ def test_who_is_dropped_is_dropped_by_all_and_named(architecture: str, rule: str
 @pytest.mark.parametrize("rule", ["mean", "median"])
 @pytest.mark.parametrize("architecture", ALL)
 def test_by_default_the_run_ends_and_says_whose_it_is(architecture: str, rule: Any) -> None:
+    """Check that a run with a worker whose gradients are not finite ends with an error that names the worker."""
     with pytest.raises(CrossoverError, match="NaN or infinite values") as failure:
         run(Job(attacked(architecture, Aggregation(rule=rule), 3)))
     assert "/3" in str(failure.value) or "peer 3" in str(failure.value)
@@ -62,6 +63,7 @@ def test_by_default_the_run_ends_and_says_whose_it_is(architecture: str, rule: A
 @pytest.mark.slow
 @pytest.mark.parametrize("architecture", ALL)
 def test_more_than_the_rule_bears_are_refused_by_name(architecture: str) -> None:
+    """Check that the run ends if more workers have non-finite gradients than the rule tolerates, and that the error names them."""
     with pytest.raises(Refused, match=r"2 of 5 contain NaN .* trimmed_mean bears 1") as failure:
         run(Job(attacked(architecture, RULES["trimmed_mean"], 1, 3)))
     names = str(failure.value)
@@ -70,6 +72,7 @@ def test_more_than_the_rule_bears_are_refused_by_name(architecture: str) -> None
 
 @pytest.mark.parametrize("architecture", TREES)
 def test_the_reference_refuses_too(architecture: str) -> None:
+    """Check that the reference implementation refuses a worker's non-finite gradients."""
     experiment = attacked(architecture, Aggregation(), 2)
     with pytest.raises(Refused, match="worker 2, round 0: its average contains NaN"):
         train_reference(Job(experiment).prepared.experiment, load_dataset(experiment))
@@ -84,6 +87,7 @@ class DyingBeforeItCombines:
     """
 
     def __init__(self, n: int, error: type[BaseException], monkeypatch: pytest.MonkeyPatch) -> None:
+        """Patch the combination of gradients. `n`: number of the combination that fails, 0 for none; `error`: type of the error."""
         self.count, self.lock = 0, threading.Lock()
 
         def applied(*arguments: Any) -> Any:
@@ -104,6 +108,9 @@ class DyingBeforeItCombines:
 def test_whoever_dies_between_agreeing_and_combining_agrees_alike_again(
     architecture: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Let each combination of gradients fail once after the workers have agreed whom to drop. Check that the repetition drops the same
+    workers and that the model is that of an undisturbed run.
+    """
     experiment, error = attacked(architecture, RULES["median"], 3), Killed if architecture not in TREES else Unavailable
     with monkeypatch.context() as patch:
         counting = DyingBeforeItCombines(0, error, patch)
@@ -126,6 +133,7 @@ def test_whoever_dies_between_agreeing_and_combining_agrees_alike_again(
 def test_a_late_attempt_agrees_with_what_was_agreed(
     architecture: str, until_end: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Check that a superseded attempt, stopped at various calls, does not change which workers were dropped, nor the model."""
     experiment = attacked(architecture, RULES["median"], 3)
     clean = Job(experiment)
     model, step = clean.run(), "aggregate_peers" if architecture == "spirt" else "train"

@@ -79,6 +79,9 @@ def order(records: list[Mapping[str, Any]], worker: int) -> list[tuple[int, str]
 
 
 def test_the_state_machines_make_the_calls_that_execute_makes(deployed: str, cloud: LocalCloud, tmp_path: Path) -> None:
+    """Check that a run by state machines makes the same calls, in the same order for each worker, as the inline run, and ends with the same
+    bits.
+    """
     inline = run_inline(experiment(deployed), tmp_path / "inline", lambda progress: None)
     local = run(cloud, deployed, tmp_path / "local")
     assert calls(list(local.records)) == calls(list(inline.records))
@@ -142,6 +145,7 @@ def killing(cloud: LocalCloud, seed: int, *, kills: int) -> Iterator[list[str]]:
 
 @pytest.mark.parametrize("seed", [1, 2] if WHOLE else [1])
 def test_killed_environments_change_nothing(deployed: str, cloud: LocalCloud, tmp_path: Path, seed: int) -> None:
+    """Kill function environments during a run, and check that it ends with the bits of the inline run."""
     inline = run_inline(experiment(deployed), tmp_path / "inline", lambda progress: None)
     with killing(cloud, seed, kills=5) as killed:
         local = run(cloud, deployed, tmp_path / "local")

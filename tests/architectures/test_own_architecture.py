@@ -100,6 +100,7 @@ def config(tmp_path: Path) -> Iterator[Callable[..., Path]]:
 def test_an_own_architecture_trains_the_same_bits_in_one_process_and_on_the_cloud(
     config: Callable[..., Path], tmp_path: Path
 ) -> None:
+    """Check that a user's architecture ends with the same bits inline and on the local cloud, and that its settings count."""
     found = {}
     for name, factor in (("inline", 0.5), ("local", 0.5), ("whole", 1.0)):
         run = running.run_local if name == "local" else running.run_inline
@@ -122,6 +123,7 @@ def test_every_function_holds_its_files(config: Callable[..., Path], tmp_path: P
 
 
 def test_a_run_is_not_resumed_with_another_state_of_it(config: Callable[..., Path]) -> None:
+    """Check that resuming is refused if a file of the user's architecture has changed since the start."""
     experiment = validation.load(config())
     began = {"run": "r", "code": preparing.digest_code(experiment)}
     assert "functions/all_reduce.py" in began["code"]["files"]  # which its files import
@@ -132,6 +134,7 @@ def test_a_run_is_not_resumed_with_another_state_of_it(config: Callable[..., Pat
 
 
 def test_plan_says_what_would_be_made(config: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
+    """Check that `plan` lists the state machines of a user's architecture and says that there is no projection."""
     assert status("plan", str(config())) == 0
     told = " ".join(capsys.readouterr().out.split())
     assert "state machines: run, worker, epoch" in told and f"no projection of a run: {UNDESCRIBED}" in told
@@ -146,6 +149,7 @@ UNDESCRIBED = (
 def test_what_only_a_projection_could_answer_is_refused(
     command: str, config: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Check that `project` and `breakeven` refuse a user's architecture that names no projection."""
     assert status(command, str(config())) == 2
     assert UNDESCRIBED in " ".join(capsys.readouterr().err.split())
 
@@ -153,6 +157,7 @@ def test_what_only_a_projection_could_answer_is_refused(
 def test_an_own_architecture_may_name_one_with_the_same_requests(
     config: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Check that a user's architecture is projected as the built-in one that it names as making the same requests."""
     said = MINE.replace("settings=Settings)", 'settings=Settings, simulation="all_reduce")')
     out = tmp_path / "out.json"
     assert status("project", str(config(mine=said)), "--repetitions", "20", "--out", str(out)) == 0
@@ -162,6 +167,7 @@ def test_an_own_architecture_may_name_one_with_the_same_requests(
 def test_a_run_without_a_projection_says_so(
     config: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Check that a run of an architecture without a projection prints a note and writes its report without one."""
     assert status("run", str(config()), "--on", "inline", "--out", str(tmp_path / "out")) == 0
     assert f"note: no projection.json: {UNDESCRIBED}" in " ".join(capsys.readouterr().out.split())
     assert (tmp_path / "out" / "report.html").exists() and not (tmp_path / "out" / "projection.json").exists()
@@ -192,6 +198,7 @@ def test_a_run_without_a_projection_says_so(
 def test_a_fault_of_an_own_architecture_is_reported_as_the_users(
     config: Callable[..., Path], changed: dict[str, str], said: str
 ) -> None:
+    """Check that a faulty definition of a user's architecture is refused with a message of two lines that says what is wrong."""
     with pytest.raises(ConfigError) as caught:
         validation.load(config(**changed))
     assert said in str(caught.value) and "unknown" not in str(caught.value)
@@ -199,6 +206,7 @@ def test_a_fault_of_an_own_architecture_is_reported_as_the_users(
 
 
 def test_an_error_of_an_own_step_is_reported_as_the_users(config: Callable[..., Path], tmp_path: Path) -> None:
+    """Check that an error in a user's step ends the run with the file and line of the user's code, and exit code 2."""
     experiment = validation.load(config(arithmetic=ARITHMETIC.replace("self.factor = factor", "self.factor = 1 / 0")))
     with pytest.raises(
         CrossoverError, match=r"your code, .*my_package/arithmetic.py, line 10, in __init__: ZeroDiv"
@@ -209,5 +217,6 @@ def test_an_error_of_an_own_step_is_reported_as_the_users(config: Callable[..., 
 
 @pytest.mark.slow
 def test_a_container_image_contains_an_own_architecture(config: Callable[..., Path], tmp_path: Path) -> None:
+    """Check that the folders of both container images contain the module of the user's architecture."""
     synthesize(validation.load(config(), ["functions.packaging=image"]), tmp_path / "assembly")
     assert len(list((tmp_path / "assembly").glob("asset.*/code/my_package/mine.py"))) == 2

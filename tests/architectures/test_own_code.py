@@ -104,6 +104,9 @@ def crossover(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]
 @pytest.mark.slow
 @pytest.mark.parametrize("on", ["inline", "local"])
 def test_a_run_by_the_command_line(on: str, tmp_path: Path) -> None:
+    """Check that the installed command runs an experiment with the user's own modules, and that the result contains no path of this
+    machine.
+    """
     write(tmp_path / "study")
     done = crossover("run", "study/own.yaml", "--on", on, "--out", "out", folder=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -113,6 +116,7 @@ def test_a_run_by_the_command_line(on: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_functions_zips_hold_what_computing_needs_and_nothing_else(tmp_path: Path) -> None:
+    """Check that the bundles of computing functions contain exactly the user's files that the experiment needs."""
     experiment = validation.load(write(tmp_path / "study"))
     folders = bundles(experiment, tmp_path / "assembly")
     computing = [files for files in folders if "mytask.py" in files]
@@ -133,12 +137,14 @@ def bundles(experiment: Experiment, out: Path) -> list[set[str]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("architecture", ["p2p_instance", "gpu"])
 def test_bundles_of_programs_contain_own_modules(architecture: str, tmp_path: Path) -> None:
+    """Check that the bundle of the instances' program contains the user's files."""
     experiment = validation.load(write(tmp_path / "study", architecture=architecture), ["workers=4"])
     assert any(files >= FILES for files in bundles(experiment, tmp_path / "assembly"))
 
 
 @pytest.mark.slow
 def test_container_images_contain_own_modules(tmp_path: Path) -> None:
+    """Check that the folder of the container image contains the user's files."""
     config = write(tmp_path / "study")
     experiment = validation.load(config, ["functions.packaging=image"])
     synthesize(experiment, tmp_path / "assembly")
@@ -155,6 +161,7 @@ def test_container_images_contain_own_modules(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_travel_is_named_with_what_would_help(text: str, said: str, tmp_path: Path) -> None:
+    """Check that synthesis refuses user code that functions could not import, and that the message says what would help."""
     experiment = validation.load(write(tmp_path / "study", mytask=text))
     with pytest.raises(CrossoverError, match=said):
         synthesize(experiment, tmp_path / "assembly")
@@ -163,6 +170,7 @@ def test_what_cannot_travel_is_named_with_what_would_help(text: str, said: str, 
 @pytest.mark.slow
 @pytest.mark.parametrize("on", ["inline", "local"])
 def test_an_error_of_own_code_in_training_is_reported_as_the_users(on: str, tmp_path: Path) -> None:
+    """Check that an error in the user's model during training ends the run with the file and line of the user's code, and exit code 2."""
     later = "assert not self.training or next(calls) < 5, 'not like this'\n        return self.body(rows)"
     failing = LAYERS.replace("return self.body(rows)", later)
     config = write(tmp_path / "study", **{"parts/layers": f"import itertools{failing}\n\ncalls = itertools.count()\n"})
@@ -176,6 +184,7 @@ def test_an_error_of_own_code_in_training_is_reported_as_the_users(on: str, tmp_
 
 @pytest.mark.slow
 def test_a_package_copied_beside_the_module_travels(tmp_path: Path) -> None:
+    """Check that a third-party package which lies beside the user's module is bundled with it."""
     import sortedcontainers
 
     config = write(
@@ -188,6 +197,7 @@ def test_a_package_copied_beside_the_module_travels(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("command", ["plan", "doctor"])
 def test_plan_and_doctor_say_what_was_found(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Check that `plan` and `doctor` print the parameters of the user's model and the samples of the user's data."""
     config = write(tmp_path / "study")
     status(command, str(config))
     found = (
@@ -200,6 +210,7 @@ def test_plan_and_doctor_say_what_was_found(command: str, tmp_path: Path, capsys
 def test_plan_refuses_what_the_loaded_data_is_too_small_for(
     setting: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Check that `plan` refuses a setting for which the user's data has too few samples."""
     assert status("plan", str(write(tmp_path / "study")), "--set", setting) == 2
     assert f"{setting.replace('=', ': ')} is " in capsys.readouterr().err
 
@@ -209,6 +220,7 @@ def test_plan_refuses_what_the_loaded_data_is_too_small_for(
 def test_every_command_reports_a_fault_of_own_code_as_the_users(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Check that each command reports an error at the import of user code with its file and line, without a traceback."""
     config = write(tmp_path / "study", late="WIDTH = None.width\n")
     assert status(command, str(config)) == 2
     told = capsys.readouterr().err
@@ -217,6 +229,7 @@ def test_every_command_reports_a_fault_of_own_code_as_the_users(
 
 
 def test_a_run_is_not_resumed_with_other_own_code(tmp_path: Path) -> None:
+    """Check that resuming is refused if a file that the user's code imports has changed, and not if another file has."""
     experiment = validation.load(write(tmp_path / "study"))
     began = {"run": "r", "code": preparing.digest_code(experiment)}
     write(tmp_path / "study", unrelated="x = 1\n")

@@ -31,12 +31,14 @@ def p2p(experiment: Experiment, **settings: Any) -> Experiment:
 
 
 def test_bodies_above_the_limit_go_through_the_object_store() -> None:
+    """Check the reference's bits if messages are larger than the message limit and so travel through the object store."""
     assert_equal_to_reference(p2p(small("p2p_instance", every=1, batch_size=10), message_limit_mb=0.001))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part_bytes", [4, 1000, 2**26])
 def test_functions_that_average_give_the_same_bits(part_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check the reference's bits if functions also average, with parts of various sizes."""
     monkeypatch.setattr("crossover.algorithms.schedule.PART_BYTES", part_bytes)
     assert_equal_to_reference(p2p(small("p2p_serverless", batch_size=6), average_in="lambda"))
 
@@ -48,7 +50,7 @@ class Received(bytearray):
 @pytest.mark.slow
 @pytest.mark.parametrize("average_in", ["peer", "lambda"])
 def test_many_batches_take_two_vectors_of_memory(average_in: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With 235 batches, as VGG-11 had in the paper, the peer holds one gradient at a time beside their sum."""
+    """Check that a peer with 235 batches, as VGG-11 had in the paper, holds one gradient at a time beside their sum."""
     monkeypatch.setattr("crossover.algorithms.schedule.PART_BYTES", 4000)
     experiment = p2p(small("p2p_serverless", workers=1, epochs=1, batch_size=1), average_in=average_in)
     job = Job(replace(experiment, data=replace(experiment.data, limit=240)))
@@ -134,12 +136,14 @@ def failures(job: Job) -> dict[str, str]:
 
 
 def test_a_peer_that_never_joins_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that the run fails with the number of the peer that never joined."""
     fleet = Fleet(Job(small("p2p_instance")), members=1, absence_s=0.3)
     with pytest.raises(Exception, match="waited in round 0 for the arrival of peer 1, which never joined the run"):
         fleet.run(monkeypatch)
 
 
 def test_a_peer_that_leaves_in_mid_epoch_for_good_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kill a peer that is not replaced, and check that the run fails with its number."""
     fleet = Fleet(Job(faulty("p2p_instance")), absence_s=0.5, lease_s=0.2, replaces=False)
     fleet.hooks = only(0, FailAt(12, "before", Killed))
     with pytest.raises(
@@ -149,9 +153,11 @@ def test_a_peer_that_leaves_in_mid_epoch_for_good_is_named(monkeypatch: pytest.M
 
 
 def test_a_gradient_of_another_model_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let one peer send a vector that is too short. Check that the other one fails and names the sender."""
     send = SynchronousMailboxes.send
 
     def cut(mailboxes: SynchronousMailboxes, own: Contribution, round: int, *, exchange: int = 0) -> None:
+        """Send the contribution, as rank 1 without its last element."""
         send(mailboxes, Contribution(own.values[:-1].clone()) if mailboxes._member.rank == 1 else own, round)
 
     monkeypatch.setattr(SynchronousMailboxes, "send", cut)
@@ -163,6 +169,7 @@ def test_a_gradient_of_another_model_is_refused_by_name(monkeypatch: pytest.Monk
 
 
 def test_the_others_say_who_gave_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let one peer fail for good at its first message. Check that the others fail too and name that peer."""
     from crossover.stores.keys import Keys
     from crossover.training.fleet import ProgramsExecution
 
@@ -219,6 +226,7 @@ def test_a_function_killed_between_two_parts_stores_the_others_when_it_is_tried_
 
 
 def test_too_little_memory_is_said_before_anything_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that a peer whose memory cannot hold its vectors fails at its start, with the numbers."""
     monkeypatch.setattr("crossover.training.peer.find_free_bytes", lambda: 100_000.0)
     fleet = Fleet(Job(small("p2p_instance", workers=1)))
     with pytest.raises(
@@ -315,7 +323,9 @@ def test_troubles_without_a_checkpoint_between_them_end_a_program(monkeypatch: p
 def test_what_lies_in_the_bucket_does_not_grow_with_the_rounds(
     architecture: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At any moment of 12 rounds: at most two rounds' gradients (the GPU baseline: two checkpoints' worth) and three checkpoints."""
+    """Check that during 12 rounds the bucket never holds more than three checkpoints and two rounds' gradients (the GPU baseline: those of
+    two checkpoints' rounds).
+    """
     experiment = p2p(small(architecture, epochs=6, batch_size=10, every=1), message_limit_mb=0.001)
     job = Job(experiment)
     store, keys, workers = job.clients.object_store, job.prepared.keys, experiment.workers
@@ -362,6 +372,7 @@ def digits(config: str, tmp_path: Path, **overrides: Any) -> float:
     ids=str,
 )
 def test_digits_reach_95_percent(config: str, overrides: dict[str, str], tmp_path: Path) -> None:
+    """Check that configurations of peers reach a validation accuracy of 95 % on digits."""
     assert digits(config, tmp_path, **overrides) >= 0.95
 
 
@@ -371,6 +382,7 @@ class Laggard:
     """
 
     def __init__(self, *, rounds: int) -> None:
+        """Start with nothing sent. `rounds`: number of rounds of the run."""
         self.last, self.sent, self.changed = rounds - 1, -1, threading.Condition()
 
     def wrap(self, send: Any) -> Any:
@@ -404,6 +416,8 @@ def test_asynchronous_digits_reach_95_percent_without_a_laggard(
 
 @pytest.mark.deep
 def test_four_bits_cost_at_most_one_point(tmp_path: Path) -> None:
+    """Check that QSGD with 4 bits loses at most one percentage point of accuracy, as a mean of three seeds."""
+
     def mean(**overrides: Any) -> float:
         """Return the mean of the final metric over three seeds."""
         return (

@@ -64,6 +64,9 @@ def assert_invariants(job: Job, *, limit: int, reuse: bool = False) -> None:
 def test_each_gradient_counts_once_and_versions_never_fall(
     limit: int, reuse: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Check which gradients asynchronous peers averaged: none twice unless `p2p.reuse` is set, none beyond the staleness limit, and no
+    older one of a peer after a newer one.
+    """
     fleet = Fleet(Job(asynchronous(staleness_limit=limit, reuse=reuse)))
     fleet.run(monkeypatch)
     assert_invariants(fleet.job, limit=limit, reuse=reuse)
@@ -74,6 +77,7 @@ def test_each_gradient_counts_once_and_versions_never_fall(
 
 
 def test_min_gradients_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that with `p2p.min_gradients: 2` every round but a peer's last averages the other peer's gradient."""
     fleet = Fleet(Job(asynchronous(workers=2, min_gradients=2, reuse=True, staleness_limit=100)))
     fleet.run(monkeypatch)
     for record in records(fleet.job):
@@ -83,6 +87,7 @@ def test_min_gradients_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 def test_a_killed_peer_goes_on_where_its_checkpoint_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kill an asynchronous peer, and check that the run ends and leaves nothing behind."""
     fleet = Fleet(Job(asynchronous()))
     fleet.hooks = only(1, FailAt(15, "after", Killed))
     fleet.run(monkeypatch)
@@ -92,6 +97,7 @@ def test_a_killed_peer_goes_on_where_its_checkpoint_stands(monkeypatch: pytest.M
 
 @pytest.mark.slow
 def test_a_peer_that_never_joins_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that an asynchronous run ends although one of its peers never joins."""
     fleet = Fleet(Job(asynchronous(min_gradients=3)), members=2, absence_s=0.3)
     fleet.run(monkeypatch)
     assert fleet.job.clients.object_store.exists(fleet.job.prepared.keys.outcome)
@@ -99,6 +105,7 @@ def test_a_peer_that_never_joins_is_not_waited_for(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.slow
 def test_a_peer_that_leaves_in_mid_epoch_for_good_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kill an asynchronous peer that is not replaced, and check that the run ends."""
     fleet = Fleet(Job(asynchronous(min_gradients=3)), absence_s=0.5, lease_s=0.2, replaces=False)
     fleet.hooks = only(2, FailAt(15, "before", Killed))
     fleet.run(monkeypatch)
@@ -107,6 +114,7 @@ def test_a_peer_that_leaves_in_mid_epoch_for_good_is_not_waited_for(monkeypatch:
 
 
 def test_a_gradient_of_another_model_is_left_out_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let one peer send a vector that is too short. Check that the other one leaves it out and that its record says so."""
     shown, send = threading.Event(), LatestMailboxes.send
 
     def send_second(mailboxes: LatestMailboxes, own: Contribution, round: int, *, exchange: int = 0) -> None:
@@ -155,6 +163,7 @@ def test_peers_that_are_ahead_are_not_waited_for(seen: int, waits: bool, monkeyp
         """Raised instead of a pause: nothing new had come at the first poll."""
 
     def wait(_: float, *, calm_s: float) -> None:
+        """Raise Waited in place of a pause."""
         raise Waited
 
     job = Job(asynchronous(workers=3, min_gradients=3, epochs=10))

@@ -57,6 +57,7 @@ def run(cloud: LocalCloud, architecture: str, out: Path) -> RunFolder:
 def test_programs_end_at_their_budget(
     deployed: str, cloud: LocalCloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Check that a run of programs without a following command ends by its decision after one epoch if the budget is too small."""
     monkeypatch.setattr(monitor, "BUDGET_POLL_S", math.inf)  # who follows looks at no dollars
     dear = replace(experiment(deployed), lifetime=Lifetime(budget_usd=1e-9))
     with pytest.raises(BudgetReached, match="training until the next evaluation costs up to"):
@@ -71,6 +72,7 @@ def fleet(architecture: str) -> str:
 
 
 def test_a_fleet_ends_with_the_bits_of_the_run_in_one_process(deployed: str, cloud: LocalCloud, tmp_path: Path) -> None:
+    """Check that a fleet on the local cloud ends with the bits of the inline run, and that no program is left running."""
     inline = run_inline(experiment(deployed), tmp_path / "inline", lambda progress: None)
     local = run(cloud, deployed, tmp_path / "local")
     assert local.result["final"]["parameters_sha256"] == inline.result["final"]["parameters_sha256"]
@@ -106,6 +108,7 @@ def killing(cloud: LocalCloud, name: str, seed: int, *, kills: int) -> Iterator[
 
 
 def test_killed_programs_are_replaced_and_change_nothing(deployed: str, cloud: LocalCloud, tmp_path: Path) -> None:
+    """Kill programs of a fleet with SIGKILL, and check that the run ends with the bits of the inline run."""
     inline = run_inline(experiment(deployed), tmp_path / "inline", lambda progress: None)
     with killing(cloud, fleet(deployed), seed=1, kills=2) as killed:
         local = run(cloud, deployed, tmp_path / "local")

@@ -38,7 +38,7 @@ def experiment(architecture: str, exchange: Exchange | None = None) -> Experimen
 
 
 def quietly(progress: Progress) -> None:
-    pass
+    """Report nothing."""
 
 
 def sha(result: Any) -> str:
@@ -102,6 +102,9 @@ def failed(failed_once: Path, tmp_path: Path) -> Path:
 def test_a_failed_run_is_gone_on_with_to_the_same_bits(
     architecture: str, exchange: Exchange | None, tmp_path: Path
 ) -> None:
+    """Check that a run that failed after an epoch resumes without repeating what its state contains, and ends with the bits of an
+    undisturbed run.
+    """
     whole = run_inline(experiment(architecture, exchange), tmp_path / "whole", quietly)
     folder = tmp_path / "run"
     assert not resumption.holds_unfinished(tmp_path / "whole")
@@ -126,6 +129,7 @@ def test_a_failed_run_is_gone_on_with_to_the_same_bits(
 
 @pytest.mark.parametrize("result", ["{}", "[]", "null", '{"final": null}', "{"])
 def test_a_result_that_says_nothing_of_the_end_is_no_finished_run(result: str, tmp_path: Path) -> None:
+    """Check that a folder with a model counts as finished only if its result.json says how training ended."""
     (tmp_path / resumption.MODEL).write_bytes(b"")
     (tmp_path / resumption.RESULT).write_text(result)
     assert not resumption.has_model(tmp_path)
@@ -144,6 +148,7 @@ def test_a_resumed_run_may_fail_and_be_resumed_again(failed: Path, whole: str) -
 
 
 def test_a_finished_run_has_nothing_to_go_on_with(tmp_path: Path) -> None:
+    """Check that resuming a finished run is refused."""
     run_inline(
         replace(experiment("all_reduce"), training=replace(experiment("all_reduce").training, epochs=1)),
         tmp_path,
@@ -193,6 +198,7 @@ def test_a_finished_run_that_was_killed_before_it_cleared_away_has_nothing_to_go
 def test_a_run_that_failed_before_any_state_was_kept_has_nothing_to_resume(
     architecture: str, start: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Check that resuming is refused, with the reason, if a run failed before its first state was saved."""
     monkeypatch.setattr(start, lambda *_, **__: 1 / 0)
     with pytest.raises(RunFailed):
         run_inline(experiment(architecture), tmp_path, quietly)
@@ -201,11 +207,13 @@ def test_a_run_that_failed_before_any_state_was_kept_has_nothing_to_resume(
 
 
 def test_a_new_run_in_the_folder_takes_its_place(failed: Path) -> None:
+    """Check that a new run in the folder of an unfinished one ends, and that no unfinished run is left there."""
     run_inline(experiment("all_reduce"), failed, quietly)
     assert not resumption.holds_unfinished(failed)
 
 
 def test_other_settings_are_named(failed: Path) -> None:
+    """Check that resuming with other settings is refused, that the message names them, and that the unfinished run is kept."""
     other = replace(experiment("all_reduce"), training=replace(experiment("all_reduce").training, epochs=9))
     with pytest.raises(ConfigError, match=r"other settings: training.epochs: 9, there 3; set them as they were"):
         run_inline(other, failed, quietly, resume=True)
@@ -215,11 +223,13 @@ def test_other_settings_are_named(failed: Path) -> None:
 
 
 def test_a_higher_budget_is_no_other_setting(failed: Path) -> None:
+    """Check that a run may be resumed with a higher budget."""
     found = experiment("all_reduce")
     run_inline(replace(found, lifetime=replace(found.lifetime, budget_usd=1e6)), failed, quietly, resume=True)
 
 
 def test_another_version_is_named(failed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that resuming with another version of torch is refused, and with another version of Python is not."""
     here = inline.collect_versions()
     monkeypatch.setattr(inline, "collect_versions", lambda: {**here, "torch": "9.9", "python": "3.99"})
     with pytest.raises(
@@ -277,6 +287,7 @@ def test_changed_code_of_the_architecture_is_named_and_no_other(
 
 
 def test_what_the_architecture_says_of_itself_is_named(failed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that resuming is refused if a property of the architecture has changed, and that the message names it."""
     changed = replace(all_reduce.ARCHITECTURE, tensor_hosts="per_worker")
     monkeypatch.setattr(all_reduce, "ARCHITECTURE", changed)
     with pytest.raises(ConfigError, match="other code: tensor_hosts: shared then, per_worker now"):
@@ -284,6 +295,7 @@ def test_what_the_architecture_says_of_itself_is_named(failed: Path, monkeypatch
 
 
 def test_the_record_of_a_run_says_which_code_it_was(failed: Path) -> None:
+    """Check that result.json contains the digests of the executed code."""
     result = json.loads((failed / "result.json").read_text())
     assert result["code"] == preparing.digest_code(experiment("all_reduce"))
     assert "functions/all_reduce.py" in result["code"]["files"] and len(result["code"]["digest"]) == 64
@@ -304,6 +316,7 @@ def test_state_in_a_database_is_kept_whoever_shares_it(
 
 
 def test_other_data_under_the_same_name_is_noticed(failed: Path) -> None:
+    """Check that resuming is refused if the fingerprint of the data has changed."""
     facts = next((failed / "unfinished").rglob("experiment.json"))
     facts.write_bytes(seal({**unseal(facts.read_bytes(), key="facts"), "data": "0" * 64}))
     with pytest.raises(ConfigError, match=r"started on other data \(fingerprint 000000000000, here [0-9a-f]{12}\)"):
@@ -311,11 +324,13 @@ def test_other_data_under_the_same_name_is_noticed(failed: Path) -> None:
 
 
 def test_a_run_is_resumed_only_where_it_was_started(failed: Path) -> None:
+    """Check that a run started inline cannot be resumed on the local cloud."""
     with pytest.raises(ConfigError, match="was started --on inline; resume it there"):
         run_local(experiment("all_reduce"), failed, quietly, resume=True)
 
 
 def test_a_damaged_folder_is_said_to_be(failed: Path) -> None:
+    """Check that resuming is refused if the kept configuration is damaged, and that the message names the file."""
     next((failed / "unfinished").rglob("experiment.json")).write_text("{")
     with pytest.raises(UserError, match=r"unfinished is damaged \(runs/.*/experiment\.json: checksum differs"):
         run_inline(experiment("all_reduce"), failed, quietly, resume=True)
@@ -326,6 +341,7 @@ def test_a_damaged_folder_is_said_to_be(failed: Path) -> None:
 
 @pytest.mark.slow
 def test_the_command_says_how_to_go_on_and_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Check that `run` prints after a failure the command that resumes the run, that this command works, and that a second one is refused."""
     config, out = tmp_path / "mine.yaml", tmp_path / "mine"
     config.write_text("name: mine\narchitecture: spirt\nworkers: 2\ntraining: {epochs: 3, batch_size: 240}\n")
     command = ("run", str(config), "--on", "inline")
@@ -345,6 +361,7 @@ def test_the_command_says_how_to_go_on_and_does(tmp_path: Path, capsys: pytest.C
 def test_nothing_is_promised_of_a_run_whose_damage_was_just_refused(
     kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Check that a refused resumption of a damaged run names the file and does not print how to resume."""
     config, out = tmp_path / "mine.yaml", tmp_path / "mine"
     config.write_text("name: mine\narchitecture: all-reduce\nworkers: 2\ntraining: {epochs: 3, batch_size: 240}\n")
     with failing_at(2):
@@ -369,6 +386,7 @@ def test_stopped_by_ctrl_c_on_the_local_cloud(architecture: str, tmp_path: Path)
         found = replace(found, training=replace(found.training, epochs=100))
 
     def stop(progress: Progress) -> None:
+        """Raise KeyboardInterrupt at the first report."""
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

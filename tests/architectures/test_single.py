@@ -49,15 +49,20 @@ def test_a_program_ends_with_the_bits_of_the_reference(on: str, every: int | str
     ids=lambda given: str(given)[:40],
 )
 def test_what_one_worker_cannot_have_is_refused(given: dict[str, object], told: str) -> None:
+    """Check that settings which a single worker does not support are refused."""
     with pytest.raises(ConfigError, match=told):
         validate({**PLAIN, **given})
 
 
 def test_a_single_worker_on_a_gpu_may_compute_in_half_precision() -> None:
+    """Check that fp16 is accepted for a single worker on a GPU."""
     validate({**PLAIN, "single": {"on": "gpu"}, "training": {"precision": "fp16"}})
 
 
 def test_beside_an_experiment_it_updates_by_as_many_minibatches_as_all_workers_together() -> None:
+    """Check the settings of the baselines of an experiment: `single` takes as many minibatches for an update as all workers of the
+    experiment together.
+    """
     experiment = validate(
         {"name": "four", "architecture": "spirt", "baseline": ["gpu", "single"], "exchange": {"every": 3}}
         | {"aggregation": {"rule": "median"}, "functions": {"memory_mb": {"default": 3000, "update_model": 512}}}
@@ -97,6 +102,7 @@ def test_a_baseline_that_cannot_run_is_refused_before_the_experiment_trains(
 
 
 def test_several_baselines_run_one_after_another_and_resume_where_they_stood(tmp_path: Path) -> None:
+    """Check the order in which an experiment and its baselines are run, and that resuming begins with the first unfinished one."""
     experiment = replace(small("spirt"), baseline=("gpu", "single"), gpu=Gpu(instances=2))
     calls = list[tuple[str, str, bool]]()
 
@@ -123,6 +129,9 @@ def test_several_baselines_run_one_after_another_and_resume_where_they_stood(tmp
 def test_a_spot_instance_that_is_taken_away_saves_between_two_checkpoints_and_no_round_is_repeated(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Announce to a spot instance that it is taken away. Check that its program saves a checkpoint at once, and that the next program
+    repeats no round.
+    """
     experiment = replace(small("single", every=1), sections={"single": {"on": "instance"}})
     assert experiment.functions.checkpoint_every == 2
     unbroken = Fleet(Job(experiment)).run(monkeypatch)

@@ -22,7 +22,9 @@ def interrupt(progress: Progress) -> None:
 
 @pytest.mark.parametrize("architecture", claiming("stops"))
 def test_a_stopped_run_computes_no_more_and_keeps_its_checkpoint(architecture: str, tmp_path: Path) -> None:
-    """In a notebook the process is needed for other work after the run."""
+    """Check that an interrupted run computes nothing afterwards and keeps its checkpoint. A notebook's process is needed for other work
+    after the run.
+    """
     with pytest.raises(KeyboardInterrupt):
         run_inline(small(architecture, epochs=1_000), tmp_path, interrupt)
     for thread in threading.enumerate():
@@ -55,6 +57,7 @@ entered.wait()
 
 @pytest.mark.parametrize(("end", "status"), [("sys.exit(3)", 3), ("print('told'); processes.exit_at_once(4)", 4)])
 def test_a_process_ends_though_workers_still_wait(end: str, status: int) -> None:
+    """Check that a process ends with its own exit status although a thread of it still waits for a peer."""
     ended = subprocess.run(
         [sys.executable, "-c", WAITS_FOR_ITS_PEER + end],
         cwd=ROOT,

@@ -24,6 +24,7 @@ QUICK = [("inline", "tokens", "p2p-instance"), ("local", "table", "all-reduce")]
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [0, 1], ids=["table", "tokens"])
 def test_the_pages_commands_print_what_it_says(tmp_path: Path, number: int) -> None:
+    """Run the commands of each console block of the page, and check that they print the lines shown."""
     check(written(PAGE, tmp_path)[number], tmp_path)
 
 

@@ -134,6 +134,9 @@ def state_of(module: nn.Module) -> dict[str, Tensor]:
 def test_a_run_is_a_plain_loop_and_its_file_is_what_was_trained(
     name: str, seed_: int, architecture: str, tmp_path: Path
 ) -> None:
+    """Check the model file and the metrics of a run against a plain PyTorch loop: the file, loaded into a new module, gives the same
+    metrics and has the loop's weights.
+    """
     build, data = zoo.TRAINED[name]
     experiment = experiment_of(name, architecture, seed_, data=data)
     found = run_inline(experiment, tmp_path, lambda progress: None).result
@@ -156,6 +159,7 @@ def test_a_run_is_a_plain_loop_and_its_file_is_what_was_trained(
 
 @pytest.mark.parametrize("build", zoo.REFUSED, ids=lambda build: build.__name__)
 def test_a_model_whose_state_cannot_be_exchanged_is_refused_by_name(build: Any, tmp_path: Path) -> None:
+    """Check that each model of zoo.REFUSED is refused, and that the message names the model and the reason."""
     with pytest.raises(UserError, match=rf"training\.model: 'zoo:{build.__name__}'.*{zoo.REFUSED[build]}"):
         run_inline(experiment_of(build.__name__, "all-reduce", 1), tmp_path, lambda progress: None)
 
