@@ -195,7 +195,7 @@ def plain(experiment: Experiment, path: Path, way: str) -> list[tuple[float, flo
 @pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_fifty_steps_are_a_plain_loop_of_torch(way: str, base: Weights, tmp_path: Path) -> None:
-    """Check the losses of each epoch against a plain PyTorch loop, and that the base weights keep their bits unless everything is trained."""
+    """Check the losses of each epoch against a plain PyTorch loop, and that the base weights keep their bits unless all is trained."""
     experiment = tuned(base, way, steps=STEPS)
     found = run_inline(experiment, tmp_path / "out", lambda progress: None).result["epochs"]
     expected = plain(experiment, tmp_path / "base.safetensors", way)
@@ -312,7 +312,7 @@ def test_plan_says_what_a_base_takes(base: Weights, tmp_path: Path) -> None:
 
 
 def test_a_base_in_s3_is_read_there_and_one_that_is_not_there_is_refused(base: Weights, tmp_path: Path) -> None:
-    """Check that a run reads base weights from S3 and keeps their bits, and that a missing object or an address without a key is refused."""
+    """Check that a run reads base weights from S3 and keeps their bits, and that a missing object or an address without a key fails."""
     with mock_aws():
         client = boto3.client("s3", region_name="us-east-1")
         client.create_bucket(Bucket="bases")

@@ -341,7 +341,7 @@ def test_a_damaged_folder_is_said_to_be(failed: Path) -> None:
 
 @pytest.mark.slow
 def test_the_command_says_how_to_go_on_and_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Check that `run` prints after a failure the command that resumes the run, that this command works, and that a second one is refused."""
+    """Check that `run` prints after a failure the command that resumes the run, that it works, and that a second one is refused."""
     config, out = tmp_path / "mine.yaml", tmp_path / "mine"
     config.write_text("name: mine\narchitecture: spirt\nworkers: 2\ntraining: {epochs: 3, batch_size: 240}\n")
     command = ("run", str(config), "--on", "inline")

@@ -58,6 +58,7 @@ class Pooled(nn.Module):
     """A model that classifies each token from its embedding and the mean of its sequence, in which padding does not count."""
 
     def __init__(self) -> None:
+        """Create the embedding and the head."""
         super().__init__()
         self.words, self.head = nn.Embedding(WORDS, WIDTH), nn.Linear(2 * WIDTH, WORDS)
 
@@ -78,6 +79,7 @@ class Model(nn.Module):
     """A model of `body` on inputs of shape (N, 4, 8), followed by the mean over the places and a linear head."""
 
     def __init__(self, body: nn.Module, width: int = WIDTH) -> None:
+        """Add a linear head to `body`. `width`: number of values that the body returns per place."""
         super().__init__()
         self.body, self.head = body, nn.Linear(width, CLASSES)
 
@@ -110,6 +112,7 @@ class Attention(nn.Module):
     """Self-attention with a mask that is a buffer."""
 
     def __init__(self) -> None:
+        """Create two attention heads and the mask."""
         super().__init__()
         self.heads = nn.MultiheadAttention(WIDTH, 2, batch_first=True)
         self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(PLACES))
@@ -169,11 +172,13 @@ class Fourier(nn.Module):
     """Layer of random Fourier features (Rahimi and Recht 2007), drawn once: one buffer is in the state_dict, one is not."""
 
     def __init__(self) -> None:
+        """Draw frequencies and phases; only the frequencies are in the state_dict."""
         super().__init__()
         self.register_buffer("frequencies", torch.randn(32, 16))
         self.register_buffer("phases", 2 * math.pi * torch.rand(16), persistent=False)
 
     def forward(self, inputs: Tensor) -> Tensor:
+        """Return the cosines of the inputs' random projections."""
         return torch.cos(inputs @ self.frequencies + self.phases)
 
 
@@ -186,6 +191,7 @@ class Persistent(Fourier):
     """Random Fourier features whose buffers are all saved in the state_dict."""
 
     def __init__(self) -> None:
+        """Save the phases in the state_dict too."""
         super().__init__()
         self.register_buffer("phases", self.phases)
 
@@ -199,10 +205,12 @@ class Masked(nn.Linear):
     """A linear layer in which only the larger half of its initial weights is used."""
 
     def __init__(self) -> None:
+        """Create the layer, and a mask of the weights above the median magnitude."""
         super().__init__(32, 16)
         self.register_buffer("mask", (self.weight.detach().abs() > self.weight.detach().abs().median()).float())
 
     def forward(self, inputs: Tensor) -> Tensor:
+        """Apply the layer with its masked weights."""
         return nn.functional.linear(inputs, self.weight * self.mask, self.bias)
 
 
@@ -225,6 +233,7 @@ class Symmetric(nn.Module):
     """A parametrization that makes a matrix symmetric."""
 
     def forward(self, whole: Tensor) -> Tensor:
+        """Return the symmetric matrix with the upper triangle of `whole`."""
         return whole.triu() + whole.triu(1).mT
 
 
@@ -239,10 +248,12 @@ class Anchored(nn.Linear):
     """A linear layer from whose weights half of the initial weights are subtracted, as in L2-SP (Li et al. 2018)."""
 
     def __init__(self) -> None:
+        """Create the layer, and keep a copy of its initial weights."""
         super().__init__(32, 16)
         self.register_buffer("anchor", self.weight.detach().clone())
 
     def forward(self, inputs: Tensor) -> Tensor:
+        """Apply the layer with half of its initial weights subtracted."""
         return nn.functional.linear(inputs, self.weight - 0.5 * self.anchor, self.bias)
 
 
@@ -255,6 +266,7 @@ class Listed(nn.Module):
     """Layers whose parameters are also kept in a plain list, which torch does not search."""
 
     def __init__(self) -> None:
+        """Create two layers, and list their parameters."""
         super().__init__()
         self.layers = nn.ModuleList([nn.Linear(32, 16), nn.Linear(16, 16)])
         self.pairs = [(layer.weight, layer.bias) for layer in self.layers]
@@ -331,11 +343,13 @@ class Adapted(nn.Module):
     """A low-rank adapter beside a frozen layer (Hu et al. 2021)."""
 
     def __init__(self) -> None:
+        """Create a frozen layer and the adapter's two matrices."""
         super().__init__()
         self.base = nn.Linear(32, 16).requires_grad_(False)
         self.down, self.up = nn.Linear(32, 2, bias=False), nn.Linear(2, 16, bias=False)
 
     def forward(self, inputs: Tensor) -> Tensor:
+        """Return the tanh of the layer's and the adapter's outputs, added."""
         found: Tensor = self.base(inputs) + self.up(self.down(inputs))
         return found.tanh()
 
@@ -362,6 +376,7 @@ class Language(nn.Module):
     """A model of the next token whose embedding and head share their weights."""
 
     def __init__(self) -> None:
+        """Create embedding, GRU and head; the head uses the embedding's weights."""
         super().__init__()
         self.words, self.body = nn.Embedding(WORDS, WIDTH), nn.GRU(WIDTH, WIDTH, batch_first=True)
         self.head = nn.Linear(WIDTH, WORDS, bias=False)
@@ -390,6 +405,7 @@ class Last(nn.Linear):
         super().__init__(WIDTH, WORDS)
 
     def forward(self, inputs: Tensor) -> Tensor:
+        """Return the layer's output with its last axis moved to the second place."""
         return super().forward(inputs).transpose(1, -1)
 
 
@@ -495,6 +511,7 @@ class Clipped(nn.Embedding):
         super().__init__(2, 16, max_norm=9.0)  # of which the first weights know nothing
 
     def forward(self, inputs: Tensor) -> Tensor:
+        """Return the embedding of 1 for a positive first input, else of 0."""
         return super().forward((inputs[:, 0] > 0).long())
 
 
