@@ -13,7 +13,7 @@ from crossover.reports import tables
 from crossover.reports.tables import TextTable
 from crossover.simulation import papers
 from crossover.simulation.figures import FITTED, GPUS
-from crossover.simulation.gpu_steps import cards
+from crossover.simulation.gpu_steps import load_cards
 from lab import cells, service_fits
 from lab.measurements import FOLDER
 
@@ -56,7 +56,7 @@ def gpus(
         TextTable("errors of fits that have not seen the family", gpu_steps.HEAD, gpu_steps.judge_cards(folder))
     )
     tables.show(
-        TextTable("fp32 training, images a second", gpu_steps.PRINTED_HEAD, gpu_steps.tabulate_printed(cards()))
+        TextTable("fp32 training, images a second", gpu_steps.PRINTED_HEAD, gpu_steps.tabulate_printed(load_cards()))
     )
     tables.show(f"written: {GPUS}")
 

@@ -27,7 +27,7 @@ from crossover.errors import NoProjection
 from crossover.learning.sizes import GPU_VECTORS, HELD_VECTORS
 from crossover.reports import bill, display
 from crossover.simulation.calibration import MEASURED_THREADS, MOVING, STARTING, Calibration
-from crossover.simulation.figures import load_instances, spot_markets
+from crossover.simulation.figures import load_instances, load_spot_markets
 from crossover.simulation.gpu_steps import card_of
 from crossover.simulation.long_epochs import simulate_run
 from crossover.simulation.repetitions import REPETITIONS, list_draws, run_repetitions
@@ -764,7 +764,7 @@ def spot_words(winner: Finalist) -> list[str]:
     """Return a sentence, in a list, on the interruptions and prices of spot instances; an empty list if the winner uses none."""
     if not winner.candidate.spot:
         return []
-    rates = [each.lost_per_hour for each in spot_markets()]
+    rates = [each.lost_per_hour for each in load_spot_markets()]
     return [
         f"Spot instances may be taken away, and the market sets their price: expect {_interruption_text(winner)} interruptions (observed: "
         f"{min(rates):g} to {max(rates):g} an hour for each instance); the time includes waiting for another."

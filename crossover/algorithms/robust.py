@@ -50,13 +50,13 @@ def trimmed_mean(vectors: Sequence[Tensor], *, trim: int) -> Tensor:
 
 def krum(vectors: Sequence[Tensor], *, faulty: int, select: int = 1) -> Tensor:
     """Return the mean of the `select` vectors with the lowest Krum scores, summed in index order; if `select` is 1, that vector.
-    `faulty`: number of faulty vectors to tolerate. Raises Refused as `krum_choice` does.
+    `faulty`: number of faulty vectors to tolerate. Raises Refused as `choose_by_krum` does.
     """
-    chosen = [vectors[index] for index in krum_choice(vectors, faulty=faulty, select=select)]
+    chosen = [vectors[index] for index in choose_by_krum(vectors, faulty=faulty, select=select)]
     return mean(chosen, [1] * len(chosen))
 
 
-def krum_choice(vectors: Sequence[Tensor], *, faulty: int, select: int = 1) -> list[int]:
+def choose_by_krum(vectors: Sequence[Tensor], *, faulty: int, select: int = 1) -> list[int]:
     """Return the indices of the `select` vectors with the lowest Krum scores, ascending. A vector's score is the sum of its k -
     faulty - 2 smallest squared distances to the others; ties go to the lower index.
 

@@ -24,7 +24,7 @@ def derive_seed(purpose: str, *key: int) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
-def permutation(count: int, *, seed: int) -> list[int]:
+def permute(count: int, *, seed: int) -> list[int]:
     """Return the numbers 0..count-1 in a random order that depends on `seed` alone and is equal on every machine: sorted by each
     number's hash.
     """
@@ -152,7 +152,7 @@ def _interpolate_cosine(start: float, end: float, share: float) -> float:
     return end + (start - end) * (1 + math.cos(math.pi * share)) / 2
 
 
-def image_side(training: Training, side: int, *, epoch: int) -> int:
+def compute_image_side(training: Training, side: int, *, epoch: int) -> int:
     """Return the height, in pixels, to which `epoch` (from 1) resizes its training images, as `training.image_size` sets it.
     `side`: height of the data set's images.
 
@@ -203,20 +203,20 @@ class Calendar:
         """Compute the counts that follow from the fields: `span`, `rounds_per_epoch`, `decisions` and `rounds`."""
         object.__setattr__(self, "span", max(1, self.sync_every // self.minibatches))
         object.__setattr__(self, "rounds_per_epoch", -(-self.minibatches // self.sync_every))
-        object.__setattr__(self, "decisions", self.decision(self.epochs))
+        object.__setattr__(self, "decisions", self.decision_of_epoch(self.epochs))
         object.__setattr__(self, "rounds", self.rounds_until(self.epochs))
 
     def epoch_of_decision(self, number: int) -> int:
         """Return the epoch after which decision `number` (from 1) is made; the last decision follows the last epoch."""
         return min(number * self.span, self.epochs)
 
-    def decision(self, epoch: int) -> int:
+    def decision_of_epoch(self, epoch: int) -> int:
         """Return the number (from 1) of the decision made after `epoch`, or, within a round of several epochs, of the next one."""
         return -(-epoch // self.span)
 
     def rounds_until(self, epoch: int) -> int:
         """Return the number of rounds from the start of the run to the decision after `epoch`; at most `steps`."""
-        whole = self.decision(epoch) * self.rounds_per_epoch
+        whole = self.decision_of_epoch(epoch) * self.rounds_per_epoch
         return whole if self.steps is None else min(whole, self.steps)
 
     def decisions_before(self, round: int) -> int:
@@ -274,7 +274,7 @@ class Calendar:
 PART_BYTES = 64 * 2**20  # of a gradient, for one averaging function: it reads so much of every batch's
 
 
-def chunk_sizes(elements: int, workers: int) -> list[int]:
+def list_chunk_sizes(elements: int, workers: int) -> list[int]:
     """Return the sizes of the chunks into which a vector of `elements` is cut, one per worker: elements // workers each, and one more for
     the first elements % workers. Raises ValueError if there is no worker.
     """
@@ -291,7 +291,7 @@ def chunk_slice(elements: int, workers: int, *, worker: int, unit: int = 1) -> s
     """
     if not 0 <= worker < workers:
         raise ValueError(f"worker: {worker}; 0 to {workers - 1} is expected")
-    sizes = chunk_sizes(-(-elements // unit), workers)
+    sizes = list_chunk_sizes(-(-elements // unit), workers)
     start = unit * sum(sizes[:worker])
     return slice(min(start, elements), min(start + unit * sizes[worker], elements))
 

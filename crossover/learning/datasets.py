@@ -20,7 +20,7 @@ from torch import Tensor
 
 from crossover import user_code
 from crossover.algorithms import buffers
-from crossover.algorithms.schedule import derive_seed, permutation
+from crossover.algorithms.schedule import derive_seed, permute
 from crossover.errors import ConfigError, DataError
 from crossover.experiment import Experiment, Table
 from crossover.learning import fitness, scaling, sizes, understood
@@ -411,7 +411,7 @@ def _split_samples(samples: Samples, experiment: Experiment) -> tuple[Split, Spl
     test split is missing.
     """
     share, count = experiment.data.validation, len(samples.labels)
-    ids = permutation(count, seed=derive_seed("split", experiment.seed))
+    ids = permute(count, seed=derive_seed("split", experiment.seed))
     if share == "test":
         if samples.test_inputs is None or samples.test_labels is None:
             raise ConfigError(f"data.validation: {experiment.data.dataset} has no test split; give a share such as 0.2")

@@ -331,7 +331,7 @@ def _describe_memory(device: torch.device) -> str:
     return f"the {total / 2**30:.0f} GiB of {device_name(device)}"
 
 
-def best_device(rank_on_instance: int) -> torch.device | None:
+def choose_device(rank_on_instance: int) -> torch.device | None:
     """Return the GPU that this process should use, or None if there is none and the CPU computes. `rank_on_instance`: number of the
     process on its instance, from 0; modulo the number of GPUs, it is the GPU's number.
     """

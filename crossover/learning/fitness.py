@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from crossover import runtime, user_code
-from crossover.algorithms.schedule import image_side
+from crossover.algorithms.schedule import compute_image_side
 from crossover.errors import ConfigError, CrossoverError, DataError, OwnCodeError
 from crossover.experiment import Experiment, Training
 from crossover.learning import batches, flat, sizes, zoo
@@ -364,7 +364,7 @@ def compute_training_shares(training: Training, *, classes: int | None, shape: t
 
     `classes`: number of outputs, None if labels are numbers; `shape`: (C, H, W) of the full images.
     """
-    sides = [image_side(training, shape[1], epoch=epoch) for epoch in range(1, training.epochs + 1)]
+    sides = [compute_image_side(training, shape[1], epoch=epoch) for epoch in range(1, training.epochs + 1)]
     macs = {side: _count_macs(training, classes, shape, side) for side in {*sides, shape[1]}}
     return [macs[side] / macs[shape[1]] for side in sides]
 

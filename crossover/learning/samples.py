@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 import crossover.algorithms.first_calls  # noqa: F401  no first call is inexact
 from crossover.algorithms.compression import compute_hashes
-from crossover.algorithms.schedule import image_side
+from crossover.algorithms.schedule import compute_image_side
 from crossover.experiment import Data, Table, Training
 
 # --- samples ----------------------------------------------------------------------------------------------------------
@@ -335,7 +335,7 @@ def resize_for_epoch(images: Tensor, training: Training, *, epoch: int) -> Tenso
     """
     if training.image_size.begin is None or images.ndim != 4:
         return images
-    return resize_images(images, image_side(training, images.shape[2], epoch=epoch))
+    return resize_images(images, compute_image_side(training, images.shape[2], epoch=epoch))
 
 
 def list_first_epochs(images: Tensor, training: Training) -> list[int]:
@@ -345,7 +345,7 @@ def list_first_epochs(images: Tensor, training: Training) -> list[int]:
     if training.image_size.begin is None or images.ndim != 4:
         return [1]
     epochs = range(training.epochs, 0, -1)
-    return sorted({image_side(training, images.shape[2], epoch=epoch): epoch for epoch in epochs}.values())
+    return sorted({compute_image_side(training, images.shape[2], epoch=epoch): epoch for epoch in epochs}.values())
 
 
 def resize_images(images: Tensor, side: int) -> Tensor:

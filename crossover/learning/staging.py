@@ -216,10 +216,10 @@ class Minibatches:
         """Draw the order of the training samples of `dataset` from the experiment's seed; `plan` cuts that order."""
         import torch
 
-        from crossover.algorithms.schedule import derive_seed, permutation
+        from crossover.algorithms.schedule import derive_seed, permute
 
         self._experiment, self._dataset, self._plan = experiment, dataset, plan
-        order = permutation(len(dataset.train_labels), seed=derive_seed("staging", experiment.seed))
+        order = permute(len(dataset.train_labels), seed=derive_seed("staging", experiment.seed))
         self._order = torch.tensor(order, dtype=torch.int64)
 
     def count_answers(self, of: "Callable[[Batch], int] | None" = None) -> list[list[int]]:

@@ -56,9 +56,11 @@ FIGURES: Mapping[str, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """The simulated results of one run at one value of one axis. `value`: position on the axis, such as a number of workers; `rival`:
-    whether the run is a rival (see `is_rival`); `outcomes`: one per random draw. All points of one break-even have the same draws, so they
-    can be compared draw by draw.
+    """The simulated results of one run at one value of one axis. `axis`: its name, "here" for the settings of the files, "grid" on the page
+    with sliders; `value`: position on the axis, such as a number of workers; `name`: the experiment's; `rival`: whether the run is a rival
+    (see `is_rival`); `outcomes`: one per random draw; `workers`: of the run.
+
+    All points of one break-even have the same draws, so they can be compared draw by draw. `label` is always "projected".
     """
 
     axis: str
@@ -139,13 +141,13 @@ def breakeven(
     processes: int | None = None,
     sizes: Callable[[Experiment], Workload] = Workload.from_experiment,
 ) -> Breakeven:
-    """Compare the experiments with their rivals along all axes, and return the points and the changes of leader. All
+    """Simulate the experiments and their rivals at each value of all axes, and return the points and the changes of leader. All points
     have the draws of the first experiment's seed.
 
-    `calibration`: speeds of AWS; `price_list`: dollars; `repetitions`: number of draws; `processes`: by default one per
-    core, affects the time only. `sizes`: function that returns an experiment's workload. An experiment that cannot be
-    projected is left out. Raises NoProjection if nothing is left to compare or a size is not known, ConfigError if the
-    experiments differ in model, data set, workers or batch size.
+    On the axes parameters, batch size and epochs, each architecture has the number of workers at which it is cheapest. An experiment that
+    cannot be projected is left out. `calibration`: speeds of AWS; `price_list`: prices; `repetitions`: number of draws; `processes`: by
+    default one per core, affects the time only; `sizes`: function that returns an experiment's workload. Raises NoProjection if
+    only rivals can be projected or a size is not known, ConfigError if the experiments differ in model, data set, workers or batch size.
     """
     entrants, left_out, calibration = prepare_entrants(experiments, calibration)
     asked, tasks = list[PlannedPoint](), list[RepeatedRun]()

@@ -552,7 +552,8 @@ def _load_uplot(uplot: Path) -> tuple[list[Markup], list[Markup]]:
 
 
 def grid_as_json(found: PlayGrid) -> Mapping[str, Any]:
-    """Return the simulated grid as the data that the script of the page with sliders reads.
+    """Return the simulated grid as the data that the script of the page with sliders reads. Runs are numbered by their place in `entrants`
+    (name, colour, sign); `begin`: index of the first file's value on each of the `axes`; `deadlines`: in seconds.
 
     `cells`: one list per setting, the last axis varying fastest; each run is [number, seconds p5, p50, p95, dollars p5, p50, p95, numbers
     of the runs it is surely cheaper than, numbers of those it is surely faster than]. `refused`: in the same order, [number, index into

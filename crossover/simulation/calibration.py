@@ -25,7 +25,7 @@ def vcpus(memory_mb: float) -> float:
     """Return how many vCPUs a Lambda function of `memory_mb` MB can use: in proportion to its memory, but not more than the number of vCPUs
     that it sees.
     """
-    seen = next((count for most_mb, count in figures.function_vcpus() if memory_mb <= most_mb), inf)
+    seen = next((count for most_mb, count in figures.load_function_vcpus() if memory_mb <= most_mb), inf)
     return min(seen, memory_mb / VCPU_MB)
 
 
@@ -106,8 +106,8 @@ class Service:
     write_cpu_s_byte: float | None = None
 
     def slow_down(self, factor: float) -> "Service":
-        """Return this service with requests that take `factor` times as long: latency and connection slow down, but the limits of the
-        client's processor and of the host's link do not change.
+        """Return this service with requests that take `factor` times as long: latency, connection and the floor of the client's network
+        slow down, but the limits of the client's processor and of the host's link do not change.
         """
         writes = self.write_latency_s
         return replace(
@@ -121,7 +121,7 @@ class Service:
         """Return the speed of this service as one client sees it.
 
         `vcpus`: vCPUs of the client, whose one thread uses at most one; `burst_bytes`, `floor_bytes_s`: the token
-        bucket of the client's network.
+        bucket of the client's network. Without a burst (0), the floor limits all bytes.
         """
 
         def direction(latency_s: float, client_bytes_s: float, cpu_s_byte: float) -> Direction:
@@ -295,8 +295,8 @@ class Calibration:
         return replace(self, level_sigma=0.0 if model in self.sample_s else UNMEASURED_SIGMA)
 
     def slow_computing(self, processors: float, gpus: float) -> "Calibration":
-        """Return this calibration with computing times multiplied by a factor: `processors` for those on processors, `gpus` for those on
-        GPUs.
+        """Return this calibration with gradients that take `processors` times as long on processors, and with training steps and vector
+        arithmetic that take `gpus` times as long on GPUs. Vector arithmetic on processors keeps its speed.
         """
         return replace(
             self,
@@ -460,7 +460,7 @@ class Calibration:
         return replace(self, basis=(*self.basis, *facts), **changes)
 
     def as_json(self) -> dict[str, Any]:
-        """Return every figure of this calibration as plain data. An infinite bandwidth is None."""
+        """Return all fields of this calibration by name, as plain data. An infinite number is None."""
         return {each.name: _to_plain(getattr(self, each.name)) for each in fields(self)}
 
 

@@ -91,7 +91,7 @@ MOST_LOST_PER_HOUR = 60.0
 
 
 @cache
-def spot_markets(path: Path = DOCUMENTED) -> tuple[SpotMarket, ...]:
+def load_spot_markets(path: Path = DOCUMENTED) -> tuple[SpotMarket, ...]:
     """Return the spot markets from which projections draw at random, as documented.yaml lists them; cached. Raises ConfigError if the list
     is empty, if an entry is malformed, or if a rate is above one interruption a minute.
     """
@@ -110,7 +110,7 @@ def spot_markets(path: Path = DOCUMENTED) -> tuple[SpotMarket, ...]:
 
 
 @cache
-def function_vcpus() -> tuple[tuple[int, int], ...]:
+def load_function_vcpus() -> tuple[tuple[int, int], ...]:
     """Return pairs (memory in MB, vCPUs), in the file's order: a Lambda function with at most that memory sees that many vCPUs."""
     return tuple((memory_mb, count) for memory_mb, count in _read_figures(DOCUMENTED)["function_vcpus"]["up_to_mb"])
 

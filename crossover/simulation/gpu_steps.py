@@ -92,7 +92,7 @@ def _share_of_convolutions(counts: StepCounts) -> float:
 
 
 @cache
-def cards() -> Mapping[str, GpuCard]:
+def load_cards() -> Mapping[str, GpuCard]:
     """Return the GPU cards whose speed is known, by name. Cached."""
     return {name: _build_card(name, plain) for name, plain in figures.load_gpus().items()}
 
@@ -113,10 +113,10 @@ def _build_card(name: str, plain: Mapping[str, Any]) -> GpuCard:
 def card_of(instance_type: str) -> GpuCard:
     """Return the GPU card of an EC2 instance type. Raises NoProjection if the type has none of the known cards."""
     family = instance_type.split(".")[0]
-    for each in cards().values():
+    for each in load_cards().values():
         if family in each.instances:
             return each
-    known = ", ".join(sorted(name for each in cards().values() for name in each.instances))
+    known = ", ".join(sorted(name for each in load_cards().values() for name in each.instances))
     raise NoProjection(f"{instance_type}: its GPU's speed is not known; expected an instance of {known}")
 
 
@@ -125,4 +125,4 @@ def card_of_device(name: str) -> GpuCard | None:
     A100-SXM4-40GB`; None if there is none.
     """
     words = re.split(r"[^A-Za-z0-9]+", name)
-    return next((card for known, card in cards().items() if known in words), None)
+    return next((card for known, card in load_cards().items() if known in words), None)

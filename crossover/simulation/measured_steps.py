@@ -8,7 +8,7 @@ from typing import Any
 
 from crossover.errors import ConfigError
 from crossover.learning.sizes import digest_of_model
-from crossover.simulation.gpu_steps import Precision, card_of_device, cards
+from crossover.simulation.gpu_steps import Precision, card_of_device, load_cards
 from crossover.simulation.workload import Workload
 
 FORMAT = 1
@@ -58,7 +58,7 @@ def read_measured_steps(path: Path, workload: Workload, precision: Precision) ->
     row = _parse(path)
     card = card_of_device(row["device"])
     if card is None:
-        known = ", ".join(f"{name} ({'/'.join(each.instances)})" for name, each in cards().items())
+        known = ", ".join(f"{name} ({'/'.join(each.instances)})" for name, each in load_cards().items())
         raise ConfigError(
             f"--measured: {path}: measured on {row['device']}, which no instance has; expected one of {known}"
         )
@@ -119,7 +119,7 @@ def describe(steps: MeasuredSteps, workload: Workload) -> list[str]:
     """Return lines for people: for each measured batch size the measured seconds beside those that the general rule projects, and one line
     on the instance types for which `steps` replace the rule. `workload`: model and data of the steps.
     """
-    card = cards()[steps.card]
+    card = load_cards()[steps.card]
     lines = []
     for samples, seconds in steps.points:
         ruled = card.step_s(workload.step, samples, parameters=workload.parameters, precision=steps.precision)

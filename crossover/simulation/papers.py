@@ -143,14 +143,14 @@ AVERAGED_EPOCHS = 4  # 2023, Table I: averages of four epochs
 
 
 @cache
-def held_out_figures() -> Mapping[tuple[str, str, str], tuple[str, ...]]:
+def load_held_out_figures() -> Mapping[tuple[str, str, str], tuple[str, ...]]:
     """Return, from config/held-out.yaml, the printed figures that fits must not use: names of figures by (paper, table, row)."""
     plain: dict[str, Any] = yaml.safe_load(HELD_OUT.read_text(encoding="utf-8"))
     return {(each["paper"], each["table"], each["row"]): tuple(each["figures"]) for each in plain["held_out"]}
 
 
 @cache
-def _held_out_cells() -> Mapping[tuple[str, str, int, int], bool]:
+def _load_held_out_cells() -> Mapping[tuple[str, str, int, int], bool]:
     """Return, from config/held-out.yaml, whether each measured experiment is held out from the fits, by (gradient, design, aggregators,
     memory in MB).
     """
@@ -165,16 +165,16 @@ def is_cell_held_out(key: tuple[str, str, int, int]) -> bool:
     """Return True if fits must not use a measured experiment. `key`: its (gradient, design, aggregators, memory in MB). Raises DataError if
     config/held-out.yaml does not list it.
     """
-    if key not in _held_out_cells():
+    if key not in _load_held_out_cells():
         raise DataError(
             f"{HELD_OUT.name}: measured: {key} is not listed: which side it is on must be said before it is fitted to"
         )
-    return _held_out_cells()[key]
+    return _load_held_out_cells()[key]
 
 
 def is_held_out(row: Row) -> bool:
     """Return True if config/held-out.yaml lists the paper's row, so that fits must not use it."""
-    return (row.paper, row.table, row.row) in held_out_figures()
+    return (row.paper, row.table, row.row) in load_held_out_figures()
 
 
 def _build_experiment(

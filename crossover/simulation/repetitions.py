@@ -19,7 +19,7 @@ from crossover.reports.on_aws import OnAws
 from crossover.reports.prices import Prices
 from crossover.simulation import interruptions
 from crossover.simulation.calibration import AWS, Calibration, Service
-from crossover.simulation.figures import spot_markets
+from crossover.simulation.figures import load_spot_markets
 from crossover.simulation.long_epochs import simulate_run
 from crossover.simulation.mirror import models_of
 from crossover.simulation.simulate import LABEL, Simulated
@@ -282,7 +282,7 @@ def apply_interruptions(task: RepeatedRun, draw: Draw, found: Outcome) -> Outcom
     losses = interruptions.draw_losses(
         found.seconds,
         instances=sum(fleet.count for fleet in fleets),
-        market=rng.choice(spot_markets()),
+        market=rng.choice(load_spot_markets()),
         boot_s=max(fleet.boot_s for fleet in fleets),
         interval_s=checkpoint_interval_s(objects.for_client().write.seconds(size)),
         rng=rng,

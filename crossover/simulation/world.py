@@ -30,7 +30,7 @@ from crossover.workflow.infrastructure import NETWORK, shared_stacks
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """Simulation of an invocation that waits for no other one: its phases in order, and its requests (`tally`)."""
+    """Description of a simulated invocation that waits for no other one: its phases in order, and its requests (`tally`)."""
 
     phases: tuple[Phase, ...]
     tally: Tally

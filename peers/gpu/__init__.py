@@ -73,7 +73,7 @@ def device_learner(ctx: Context, *, keeps_vectors: bool = False) -> "DeviceLearn
     """
     from crossover.learning import device as device_learning
 
-    device = device_learning.best_device(int(runtime.environment().get(NUMBER, "0")))
+    device = device_learning.choose_device(int(runtime.environment().get(NUMBER, "0")))
     if device is None or ctx.resources.make_learner is not new_learner:
         return None
     manifest = ctx.facts.manifest

@@ -78,7 +78,7 @@ def test_another_attempt_averages_what_the_first_has_shown() -> None:
 
 def test_resources_that_make_learners_of_their_own_have_no_use_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """A simulated process computes as its world says, whatever the machine has."""
-    monkeypatch.setattr(device, "best_device", lambda number: torch.device("cuda"))
+    monkeypatch.setattr(device, "choose_device", lambda number: torch.device("cuda"))
     job = Job(gpu())
     own = Resources(job.clients, make_learner=lambda experiment, manifest: new_learner(experiment, manifest))
     with Context(own, run=job.prepared.run) as ctx:

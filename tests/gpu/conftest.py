@@ -15,5 +15,5 @@ def device(monkeypatch: pytest.MonkeyPatch) -> torch.device:
     """
     found = torch.device(os.environ.get("CROSSOVER_CHECK_DEVICE", "cpu"))
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
-    monkeypatch.setattr(device_learning, "best_device", lambda rank_on_instance: found)
+    monkeypatch.setattr(device_learning, "choose_device", lambda rank_on_instance: found)
     return found

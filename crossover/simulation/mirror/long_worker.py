@@ -283,7 +283,7 @@ class WorkerInvocation:
         """
         world, objects = self.world, self.objects
         decided, taken = world.gate("decision", epoch, needed=1), ("evaluating", epoch)
-        number = world.days.decision(epoch)
+        number = world.days.decision_of_epoch(epoch)
         self.tally.count("objects", "exists")
         yield from self.spend("", objects.read.latency_s)
         if not decided.is_open:
@@ -314,7 +314,7 @@ class WorkerInvocation:
             raise Leave
         chunks = workload.validation_chunks
         self.tally.count("objects", "get", chunks, into=workload.validation_bytes)
-        if world.days.decision(epoch) > 1:
+        if world.days.decision_of_epoch(epoch) > 1:
             self.tally.count("objects", "get")
         self.tally.count("objects", "put")
         seconds = objects.read.seconds(workload.validation_bytes, chunks + 1) + objects.write.latency_s

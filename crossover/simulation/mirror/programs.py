@@ -31,8 +31,8 @@ KEPT_BODIES = {"synchronous": 1, "asynchronous": 3}  # rounds for which a gradie
 
 
 def run(world: World, walk: Walk) -> SimProcess:
-    """Simulate a fleet of programs, one simpy process per worker, until the last one ends. `walk`: interpreter of the state machines that
-    the programs start.
+    """Simulate a fleet of programs, as a simpy process that starts one process per worker and ends with the last of them. `walk`:
+    interpreter of the state machines that the programs start.
     """
     yield world.env.all_of(
         [world.env.process(SimulatedPeer(world, walk, rank).train()) for rank in range(world.workers)]
@@ -441,7 +441,7 @@ class SimulatedPeer:
         before there is one evaluate the model, all others read it.
         """
         world, workload, tally = self.world, self.world.workload, self.invocation.tally
-        number = world.days.decision(epoch)
+        number = world.days.decision_of_epoch(epoch)
         tally.count("objects", "exists").count("objects", "get", into=DECISION_BYTES)
         if epoch in world.epochs_end_s:
             yield from self._wait(2 * self.objects.read.latency_s)

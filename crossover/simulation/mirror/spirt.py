@@ -270,7 +270,7 @@ def detect_convergence(world: World, place: WhereInRun) -> Script:
     size, chunks = workload.vector_bytes, workload.validation_chunks
     tally.count("tensors", "get", into=size).count("objects", "get", chunks, into=workload.validation_bytes)
     tally.count("objects", "put")
-    if world.days.decision(place.epoch) > 1:
+    if world.days.decision_of_epoch(place.epoch) > 1:
         tally.count("objects", "get")
     requests_s = world.tensors("detect_convergence").read.seconds(size) + objects.write.latency_s
     requests_s += objects.read.seconds(workload.validation_bytes, chunks + 3)

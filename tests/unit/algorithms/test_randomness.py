@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from crossover.algorithms.compression import compute_hashes, make_generator
 from crossover.algorithms.robust import attack_vector, flip_labels
-from crossover.algorithms.schedule import chunk_sizes, chunk_slice, derive_seed, permutation
+from crossover.algorithms.schedule import chunk_slice, derive_seed, list_chunk_sizes, permute
 
 
 def test_seeds_are_the_same_for_ever() -> None:
     """Golden numbers: another value would change every staged data set and every run."""
     assert derive_seed("dropout", 1, 2, 3, 4) == 0xA2A58E63A56272FF
-    assert permutation(8, seed=1) == [0, 5, 4, 1, 2, 6, 7, 3]
+    assert permute(8, seed=1) == [0, 5, 4, 1, 2, 6, 7, 3]
     assert compute_hashes(torch.tensor([0, 1, -1]), "augmentation", 1, 2).tolist() == [
         6604250144519186898,
         7546282002837610584,
@@ -31,11 +31,11 @@ def test_seeds_differ_by_purpose_and_key() -> None:
 
 @given(st.integers(0, 300), st.integers(0, 2**64 - 1))
 def test_permutations_hold_every_number_once(count: int, start: int) -> None:
-    assert sorted(permutation(count, seed=start)) == list(range(count))
+    assert sorted(permute(count, seed=start)) == list(range(count))
 
 
 def test_permutations_are_uniform() -> None:
-    counts = Counter(tuple(permutation(3, seed=derive_seed("test", i))) for i in range(6_000))
+    counts = Counter(tuple(permute(3, seed=derive_seed("test", i))) for i in range(6_000))
     assert len(counts) == 6
     assert all(abs(count - 1_000) < 150 for count in counts.values())  # five standard deviations
 
@@ -65,7 +65,7 @@ def test_chunks_tile_the_vector(elements: int, workers: int) -> None:
     numbers = list(range(elements))
     parts = [numbers[chunk_slice(elements, workers, worker=worker)] for worker in range(workers)]
     assert [number for part in parts for number in part] == numbers
-    assert [len(part) for part in parts] == chunk_sizes(elements, workers)
+    assert [len(part) for part in parts] == list_chunk_sizes(elements, workers)
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
@@ -73,7 +73,7 @@ def test_chunk_misuse_is_named() -> None:
     with pytest.raises(ValueError, match="worker: 3; 0 to 2"):
         chunk_slice(10, 3, worker=3)
     with pytest.raises(ValueError, match="10 elements for 0 workers"):
-        chunk_sizes(10, 0)
+        list_chunk_sizes(10, 0)
 
 
 def test_attacks_change_the_gradient_and_not_the_statistics() -> None:

@@ -49,11 +49,11 @@ def test_krum(stack: np.ndarray, data: st.DataObject) -> None:
     # Exact in float64 where the coordinates are small integers, so that the order of the sums cannot matter.
     small = np.round(stack / max(1.0, float(np.abs(stack).max())) * 1000).astype(np.float32)
     expected = references.krum(list(small), faulty=faulty, select=select)
-    assert robust.krum_choice(rows(small), faulty=faulty, select=select) == expected
+    assert robust.choose_by_krum(rows(small), faulty=faulty, select=select) == expected
 
 
 def test_ties_go_to_the_lower_index() -> None:
-    assert robust.krum_choice([torch.ones(3)] * 5, faulty=1, select=2) == [0, 1]
+    assert robust.choose_by_krum([torch.ones(3)] * 5, faulty=1, select=2) == [0, 1]
 
 
 @pytest.mark.parametrize("count", [1, 3, 5, 7, 9])
@@ -66,7 +66,7 @@ def test_equal_values_keep_their_places(count: int) -> None:
 
 def test_infinite_vectors_are_never_chosen() -> None:
     vectors = [torch.full((4,), float("inf")), *(torch.full((4,), 0.1 * i) for i in range(4))]
-    assert 0 not in robust.krum_choice(vectors, faulty=1, select=2)
+    assert 0 not in robust.choose_by_krum(vectors, faulty=1, select=2)
 
 
 def test_nan_is_refused_by_every_rule() -> None:

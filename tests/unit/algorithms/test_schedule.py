@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crossover.algorithms.schedule import (
+    compute_image_side,
     count_evaluations_without_improvement,
     count_plateau_reductions,
     find_stop_reason,
-    image_side,
     learning_rate,
 )
 from crossover.experiment import ImageSize, Metric, Training
@@ -77,13 +77,13 @@ def test_one_cycle_stays_between_its_ends_whatever_the_rounds(rounds: int, warm_
 )
 def test_images_grow_to_their_own_size(asked: ImageSize, sides: list[int]) -> None:
     training = Training(epochs=8, image_size=asked)
-    assert [image_side(training, 32, epoch=epoch) for epoch in range(1, 9)] == sides
+    assert [compute_image_side(training, 32, epoch=epoch) for epoch in range(1, 9)] == sides
 
 
 @pytest.mark.parametrize(("epochs", "sides"), [(1, [32]), (2, [16, 32]), (3, [16, 16, 32])])
 def test_short_runs_end_with_whole_images_too(epochs: int, sides: list[int]) -> None:
     training = Training(epochs=epochs, image_size=ImageSize(begin=16))
-    assert [image_side(training, 32, epoch=epoch) for epoch in range(1, epochs + 1)] == sides
+    assert [compute_image_side(training, 32, epoch=epoch) for epoch in range(1, epochs + 1)] == sides
 
 
 LOSSES = st.lists(st.sampled_from([0.5, 0.7, 0.6999999, 1.0, 0.3, math.nan, math.inf]), max_size=40)

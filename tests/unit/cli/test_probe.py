@@ -14,7 +14,7 @@ from crossover.errors import ConfigError
 from crossover.learning.sizes import digest_of_model
 from crossover.simulation import measured_steps
 from crossover.simulation.calibration import AWS
-from crossover.simulation.gpu_steps import card_of_device, cards
+from crossover.simulation.gpu_steps import card_of_device, load_cards
 from crossover.simulation.measured_steps import MEASURED_SIGMA, read_measured_steps
 from crossover.simulation.workload import MODEL_SIZES, Workload
 from crossover.validation import load
@@ -148,7 +148,7 @@ def test_a_measured_card_replaces_the_rule_and_the_others_keep_it(tmp_path: Path
     assert seconds(measured, "g6.xlarge") == seconds(AWS, "g6.xlarge")
     wide, narrow = (seconds(each, "g4dn.xlarge", 1.0) / seconds(each, "g4dn.xlarge") for each in (AWS, measured))
     assert 1 < narrow < wide
-    assert min(cards()["T4"].sigmas.values()) > MEASURED_SIGMA
+    assert min(load_cards()["T4"].sigmas.values()) > MEASURED_SIGMA
 
 
 def test_the_rule_is_shown_beside_each_measured_step(tmp_path: Path) -> None:

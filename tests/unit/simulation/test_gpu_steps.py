@@ -10,7 +10,7 @@ from crossover.errors import NoProjection
 from crossover.experiment import Experiment, Training
 from crossover.learning.step_counts import count_step
 from crossover.simulation import AWS
-from crossover.simulation.gpu_steps import card_of, cards
+from crossover.simulation.gpu_steps import card_of, load_cards
 from crossover.simulation.workload import MODEL_SIZES, Workload
 from lab import gpu_steps
 
@@ -62,7 +62,7 @@ def test_a_step_is_about_three_times_its_forward_pass(model: str) -> None:
 
 
 def test_rates_that_no_fit_has_seen_are_projected() -> None:
-    unseen = [row for row in gpu_steps.tabulate_printed(cards()) if row[-1] == "no"]
+    unseen = [row for row in gpu_steps.tabulate_printed(load_cards()) if row[-1] == "no"]
     assert {row[1] for row in unseen} == {"resnet50", "vgg16"}
     for _, model, printed, projected, _ in unseen:
         assert 1 / 1.25 < float(projected) / float(printed) < 1.25, model
@@ -84,7 +84,7 @@ def test_a_card_that_nobody_knows_is_refused() -> None:
 
 def test_the_bound_by_arithmetic_is_kept_for_products() -> None:
     """In fp32 no card makes more products than its data sheet says, unlike convolutions, which Winograd's method shortens."""
-    for card in cards().values():
+    for card in load_cards().values():
         assert card.factors["fp32"].matrix >= 1, card.name
 
 

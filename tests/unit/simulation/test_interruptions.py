@@ -44,16 +44,16 @@ def test_as_many_interruptions_as_rate_times_hours_held(rate: float, hours: floa
 
 
 def test_without_losses_spot_takes_on_demands_time_at_spots_price(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(repetitions, "spot_markets", lambda: (SpotMarket(lost_per_hour=0.0, wait_s=HOUR),))
+    monkeypatch.setattr(repetitions, "load_spot_markets", lambda: (SpotMarket(lost_per_hour=0.0, wait_s=HOUR),))
     (spot,), (held,) = (run_repetitions([task(spot=each)], list_draws(3, 20), processes=1) for each in (True, False))
     assert [each.seconds for each in spot] == [each.seconds for each in held]
     assert all(each.interruptions == 0 and each.usd < other.usd for each, other in zip(spot, held, strict=True))
 
 
 def test_losses_take_time_and_dollars_and_are_the_same_for_a_seed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(repetitions, "spot_markets", lambda: (SpotMarket(lost_per_hour=0.0, wait_s=HOUR),))
+    monkeypatch.setattr(repetitions, "load_spot_markets", lambda: (SpotMarket(lost_per_hour=0.0, wait_s=HOUR),))
     (calm,) = run_repetitions([task(spot=True)], list_draws(3, 20), processes=1)
-    monkeypatch.setattr(repetitions, "spot_markets", lambda: (SpotMarket(lost_per_hour=20.0, wait_s=HOUR),))
+    monkeypatch.setattr(repetitions, "load_spot_markets", lambda: (SpotMarket(lost_per_hour=20.0, wait_s=HOUR),))
     (one,), (again,) = (run_repetitions([task(spot=True)], list_draws(3, 20), processes=1) for _ in range(2))
     assert one == again
     assert any(each.interruptions for each in one)
@@ -76,7 +76,7 @@ def test_checkpoints_take_two_percent_of_the_time_and_come_every_ten_minutes_at_
 
 
 def test_the_markets_are_those_that_were_watched() -> None:
-    rates = [each.lost_per_hour for each in figures.spot_markets()]
+    rates = [each.lost_per_hour for each in figures.load_spot_markets()]
     assert (min(rates), max(rates), len(rates)) == (0.06, 1.62, 32)
 
 
@@ -87,4 +87,4 @@ def test_a_spot_rate_above_one_a_minute_is_refused(tmp_path: Path, pair: str) ->
     with pytest.raises(
         ConfigError, match=r"documented\.yaml: spot\.lost_per_hour_and_wait_h: .* is not allowed; .*one a minute"
     ):
-        figures.spot_markets(path)
+        figures.load_spot_markets(path)

@@ -7,7 +7,7 @@ import yaml
 
 from crossover.reports import published as printed
 from crossover.simulation import papers
-from crossover.simulation.papers import HELD_OUT, held_out_figures, is_held_out
+from crossover.simulation.papers import HELD_OUT, is_held_out, load_held_out_figures
 from tools import judged as documented
 
 ROOT = Path(__file__).parents[3]
@@ -28,14 +28,14 @@ def test_the_rows_held_out_follow_the_rule() -> None:
     for table in TABLES:
         rows = [row for row in printed.load() if row.table == table]
         expected += [(row.paper, row.table, row.row) for row in rows[1::2]]
-    assert list(held_out_figures()) == expected
+    assert list(load_held_out_figures()) == expected
     assert {row.figures["architecture"] for row in printed.rows(table="Table 2") if is_held_out(row)} == {
         row.figures["architecture"] for row in printed.rows(table="Table 2") if not is_held_out(row)
     }
 
 
 def test_a_fit_cannot_ask_for_a_row_held_out_figures() -> None:
-    for paper, table, row in held_out_figures():
+    for paper, table, row in load_held_out_figures():
         with pytest.raises(AssertionError, match="is held out"):
             papers._find_fit_row(paper, table, row)
 
@@ -79,8 +79,8 @@ def _inflated(row: printed.Row) -> printed.Row:
 
 def test_every_figure_held_out_is_judged() -> None:
     judged = {(each.row.paper, each.row.table, each.row.row) for each in papers.compare_figures() if each.held_out}
-    assert judged == set(held_out_figures())
-    for (paper, table, name), figures in held_out_figures().items():
+    assert judged == set(load_held_out_figures())
+    for (paper, table, name), figures in load_held_out_figures().items():
         found = [
             each
             for each in papers.compare_figures()

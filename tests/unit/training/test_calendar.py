@@ -36,6 +36,8 @@ def test_decisions_follow_the_epochs_that_end_with_a_round() -> None:
     days = Calendar(minibatches=2, sync_every=4, epochs=5, local=True)
     assert [days.epoch_of_decision(number) for number in (1, 2, 3)] == [2, 4, 5]
     assert (
-        [days.decision(epoch) for epoch in (2, 4, 5)] == [1, 2, 3] == [days.rounds_until(epoch) for epoch in (2, 4, 5)]
+        [days.decision_of_epoch(epoch) for epoch in (2, 4, 5)]
+        == [1, 2, 3]
+        == [days.rounds_until(epoch) for epoch in (2, 4, 5)]
     )
     assert [days.epochs_before(round) for round in range(3)] == [0, 2, 4]

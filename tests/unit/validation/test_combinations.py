@@ -10,7 +10,7 @@ from moto.ec2.models.instance_types import INSTANCE_TYPES
 
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
-from crossover.simulation.gpu_steps import cards
+from crossover.simulation.gpu_steps import load_cards
 from crossover.validation import check_deployment, combinations, fields, validate
 from crossover.workflow import step
 from crossover.workflow.architecture import Architecture, architectures, load
@@ -517,7 +517,7 @@ def test_half_precisions_are_refused_where_nothing_computes_in_them(
 
 def test_bf16_is_refused_on_the_instance_types_whose_card_has_none() -> None:
     """The families are those of the calibration's cards: validation may not read it."""
-    for card in cards().values():
+    for card in load_cards().values():
         for family in card.instances:
             asked = experiment(
                 {
