@@ -47,12 +47,13 @@ class FakeAws:
             """The handler of one HTTP request, which lets the fake answer it."""
 
             def do_GET(self) -> None:
+                """Let the fake answer the request."""
                 fake.answer(self)
 
             do_PUT = do_POST = do_GET
 
             def log_message(self, format: str, *args: Any) -> None:
-                pass
+                """Log nothing."""
 
         listening = listening or socket.create_server(("127.0.0.1", 0))
         self._server = ThreadingHTTPServer(listening.getsockname(), Handler, bind_and_activate=False)

@@ -85,6 +85,7 @@ SAID = (
 
 
 def test_all_that_is_wrong_in_the_file_is_said_at_once(tmp_path: Path) -> None:
+    """Check that one error lists everything that is wrong in an account file, a line each."""
     with pytest.raises(ConfigError) as refused:
         written(tmp_path, WRONG)
     lines = str(refused.value).splitlines()
@@ -94,11 +95,13 @@ def test_all_that_is_wrong_in_the_file_is_said_at_once(tmp_path: Path) -> None:
 
 
 def test_text_where_text_belongs(tmp_path: Path) -> None:
+    """Check that a number is refused as the value of a tag in the account file."""
     with pytest.raises(ConfigError, match=r"tags.cost-center: 4711 is not allowed; expected text"):
         written(tmp_path, "tags: {cost-center: 4711}")
 
 
 def test_an_experiment_of_another_zone_is_refused(tmp_path: Path) -> None:
+    """Check that synthesis refuses an experiment whose availability zone differs from that of the account file's subnets."""
     account = written(tmp_path, WHOLE)
     elsewhere = validation.load(ROOT / "config" / "spirt.yaml", ["network.availability_zone=us-east-1c"])
     with pytest.raises(
@@ -111,6 +114,7 @@ def test_an_experiment_of_another_zone_is_refused(tmp_path: Path) -> None:
 def test_a_wrong_file_is_said_before_aws_is_asked(
     command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Check that commands report a faulty account file and exit with status 2 before they call AWS."""
     (tmp_path / "account.yaml").write_text("kms_key: alias/mine")
     monkeypatch.setattr(account_file, "PATH", tmp_path / "account.yaml")
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")  # nobody answers there
@@ -121,6 +125,7 @@ def test_a_wrong_file_is_said_before_aws_is_asked(
 
 
 def test_the_pages_example_is_one(tmp_path: Path) -> None:
+    """Check that the example in docs/aws-account.md is a valid account file that sets every field."""
     (text,) = re.findall(
         r"^```yaml\n(# config/account.yaml\n.*?)^```$", (ROOT / "docs" / "aws-account.md").read_text(), re.M | re.S
     )
@@ -156,6 +161,7 @@ def assembly(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Assemb
 
 
 def test_without_a_file_nothing_changes(tmp_path: Path) -> None:
+    """Check that templates without an account file and with an empty one have the same bytes."""
     said = account_file.load(tmp_path / "none.yaml")
     for name, account in (("none", None), ("empty", said)):
         synthesize(Case.of("spirt").experiment, tmp_path / name, now=NOW, layers=Path("/nowhere"), account=account)
@@ -167,6 +173,9 @@ def test_without_a_file_nothing_changes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_every_role_has_the_boundary_and_every_stack_the_tags(case: str, assembly: Callable[[str], Assembly]) -> None:
+    """Check that every role has the account file's permissions boundary, and that every stack, function and launch template has its
+    tags.
+    """
     templates = assembly(case).templates
     for name, template in templates.items():
         roles = resources(template, "AWS::IAM::Role")
@@ -185,6 +194,9 @@ def test_every_role_has_the_boundary_and_every_stack_the_tags(case: str, assembl
 def test_what_is_stored_is_under_the_key_and_whoever_reads_it_may_use_it(
     case: str, assembly: Callable[[str], Assembly]
 ) -> None:
+    """Check that buckets, secrets, environments and volumes are encrypted with the account file's key, and that the roles which read them
+    may use it.
+    """
     for template in assembly(case).templates.values():
         for bucket in resources(template, "AWS::S3::Bucket").values():
             (rule,) = bucket["BucketEncryption"]["ServerSideEncryptionConfiguration"]
@@ -218,6 +230,7 @@ def volumes(template: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     [("spirt", "ami-0a1b2c3d4e5f67893"), ("p2p-instance", "ami-0a1b2c3d4e5f67894"), ("gpu", "ami-0a1b2c3d4e5f67895")],
 )
 def test_hosts_boot_the_organisations_images(case: str, image: str, assembly: Callable[[str], Assembly]) -> None:
+    """Check that launch templates name the account file's image and have no parameter for a public one."""
     template = assembly(case).experiment
     launches = resources(template, "AWS::EC2::LaunchTemplate").values()
     assert {each["LaunchTemplateData"]["ImageId"] for each in launches} == {image}
@@ -226,6 +239,7 @@ def test_hosts_boot_the_organisations_images(case: str, image: str, assembly: Ca
 
 @pytest.mark.parametrize(("case", "digit"), [("spirt", "a"), ("p2p-instance", "b")])
 def test_hosts_have_the_pinned_agent_alone(case: str, digit: str, assembly: Callable[[str], Assembly]) -> None:
+    """Check that boot scripts install the session agent with the version and digest that the account file pins."""
     template = assembly(case).experiment
     hosts = [*resources(template, "AWS::EC2::Instance").values()]
     hosts += [each["LaunchTemplateData"] for each in resources(template, "AWS::EC2::LaunchTemplate").values()]
@@ -236,6 +250,7 @@ def test_hosts_have_the_pinned_agent_alone(case: str, digit: str, assembly: Call
 
 
 def test_an_existing_network_is_taken_as_it_is(assembly: Callable[[str], Assembly]) -> None:
+    """Check that with the organisation's VPC the network stack creates only security groups, and publishes the given VPC and subnets."""
     network = assembly("spirt").network
     kinds = {each["Type"] for each in network["Resources"].values()}
     assert (
@@ -256,6 +271,7 @@ def test_an_existing_network_is_taken_as_it_is(assembly: Callable[[str], Assembl
 
 @pytest.mark.slow
 def test_cloudformations_own_rules_find_nothing_in_them(assembly: Callable[[str], Assembly]) -> None:
+    """Check that cfn-lint finds nothing in the templates with an account file."""
     files = [str(path) for case in CASES for path in assembly(case).folder.glob("*.template.json")]
     standing = ("-i", "W3005")  # as in tests/witnesses/test_cfn_lint.py
     command = [str(Path(sys.executable).parent / "cfn-lint"), *standing, "--", *files]
@@ -320,6 +336,7 @@ class Organisation:
         return [each for each in preflight.examine(self.session, Case.of(case).experiment, account) if not each.holds]
 
     def close(self) -> None:
+        """Delete the NAT gateway."""
         self.ec2.delete_nat_gateway(NatGatewayId=self.nat["NatGatewayId"])
 
 
@@ -394,6 +411,7 @@ REFUSED = [
 
 @pytest.mark.slow
 def test_an_account_as_the_file_says_lacks_nothing(organisation: Organisation) -> None:
+    """Check that an account which has everything that the account file names passes all checks before a deployment."""
     organisation.boundary("wide", {"Effect": "Allow", "Action": "*", "Resource": "*"})
     assert organisation.findings() == []
 
@@ -409,6 +427,9 @@ def test_what_does_not_serve_is_refused_before_anything_is_made(
     cloud: LocalCloud,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Make one change by which the account does not serve. Check that the checks before a deployment find it, and that the deployment is
+    refused.
+    """
     change(name, organisation)
     (found,) = organisation.findings()
     assert (found.name, found.certain) == (finding, True)
@@ -422,6 +443,7 @@ def test_what_does_not_serve_is_refused_before_anything_is_made(
 
 @pytest.mark.slow
 def test_functions_may_go_out_by_endpoints_instead(organisation: Organisation) -> None:
+    """Check that a functions' subnet without a route out passes if VPC endpoints make S3 and Secrets Manager reachable."""
     change("no route of functions", organisation)
     table = organisation.tables["functions_subnet"]
     make = organisation.ec2.create_vpc_endpoint
@@ -447,6 +469,7 @@ def test_functions_may_go_out_by_endpoints_instead(organisation: Organisation) -
 def test_a_standing_network_does_not_move_into_another_vpc(
     organisation: Organisation, cloud: LocalCloud, tmp_path: Path
 ) -> None:
+    """Check that an account file with another VPC than that of the deployed network, or with none, is refused."""
     account, experiment = account_file.parse_account(organisation.said), Case.of("gpu").experiment
     cloud.deploy(synthesize(experiment, tmp_path / "assembly", now=NOW, account=account))
     assert [each.name for each in organisation.findings("gpu")] == [

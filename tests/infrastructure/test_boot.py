@@ -126,6 +126,9 @@ def host(tmp_path: Path) -> Iterator[Host]:
 
 @pytest.mark.slow
 def test_a_host_comes_up_with_module_password_and_a_certificate_of_its_own(host: Host) -> None:
+    """Boot a Redis host, and check that it reports success and that its Redis has the module, the password and a certificate that clients
+    verify.
+    """
     done = host.boot()
     assert done.returncode == 0, host.log + done.stderr
     assert host.outcome()["Status"] == "SUCCESS"
@@ -160,6 +163,7 @@ def test_a_host_comes_up_with_module_password_and_a_certificate_of_its_own(host:
 
 
 def test_a_boot_that_fails_says_why_and_ends_the_host(host: Host) -> None:
+    """Let a boot fail. Check that the deployment gets the reason, the log ends with the failed line, and the host shuts down."""
     host.boot(
         host.script.replace(
             "agent\n\n", "agent\nprintf 'a \"quote\", \\\\, \\x01 \\xff \\xe2\\x82\\xac\\n'\nfalse\n\n", 1
@@ -176,6 +180,7 @@ def test_a_boot_that_fails_says_why_and_ends_the_host(host: Host) -> None:
 
 
 def test_a_reason_is_the_end_of_the_log(host: Host) -> None:
+    """Check that the reason of a failed boot is the end of its log, at most 2,000 bytes, while the whole log is kept."""
     noise = "for n in {1..400}; do echo $n \u20ac\u20ac\u20ac; done"
     host.boot(host.script.replace("agent\n\n", f"agent\n{noise}\nfalse\n\n", 1))
     reason = host.outcome()["Reason"]
@@ -196,6 +201,7 @@ def test_a_reason_is_the_end_of_the_log(host: Host) -> None:
     ],
 )
 def test_what_is_said_of_a_line_that_fails(line: str, instead: str, reason: str, host: Host) -> None:
+    """Replace a line of the boot script by one that fails, and check the reason that the deployment gets."""
     host.boot(host.script.replace(line, instead, 1))
     assert reason in host.outcome()["Reason"]
 
@@ -260,6 +266,7 @@ def _folder(path: Path) -> Path:
     ids=["no module", "no library", "no secret", "no certificate taken", "no agent"],
 )
 def test_a_boot_without_what_it_needs_fails_the_deployment(host: Host, fault: Callable[[Host], object]) -> None:
+    """Take away something that the boot needs. Check that the deployment fails, the host shuts down, and no certificate is stored."""
     fault(host)
     assert host.boot().returncode != 0
     assert host.outcome()["Status"] == "FAILURE"
@@ -269,6 +276,7 @@ def test_a_boot_without_what_it_needs_fails_the_deployment(host: Host, fault: Ca
 
 @pytest.mark.slow
 def test_a_log_group_that_refuses_changes_nothing_else(host: Host) -> None:
+    """Check that a boot succeeds although its log cannot be written."""
     host.aws.fails |= {"CreateLogStream", "PutLogEvents"}
     host.boot()
     assert host.outcome()["Status"] == "SUCCESS"
@@ -276,6 +284,7 @@ def test_a_log_group_that_refuses_changes_nothing_else(host: Host) -> None:
 
 @pytest.mark.slow
 def test_a_server_without_the_module_fails_the_deployment(host: Host) -> None:
+    """Check that the deployment fails if Redis runs without the module."""
     host.boot(NO_MODULE="1")
     assert host.outcome()["Status"] == "FAILURE"
 

@@ -64,6 +64,7 @@ def run(aws: FakeAws, *arguments: str, **environment: str) -> "subprocess.Comple
     ],
 )
 def test_botocore_signs_alike(cloud: ModuleType, service: str, method: str, path: str, body: bytes) -> None:
+    """Check that cloud.py computes the same signature of a request as botocore."""
     url = f"https://{service}.eu-central-1.amazonaws.com{path}"
     theirs = AWSRequest(method, url, data=body, headers={"content-type": "application/x-amz-json-1.1"})
     keys = Credentials(IDENTITY["AccessKeyId"], IDENTITY["SecretAccessKey"], IDENTITY["Token"])
@@ -75,6 +76,7 @@ def test_botocore_signs_alike(cloud: ModuleType, service: str, method: str, path
 
 
 def test_it_wants_the_standard_library_alone_and_says_what_was_refused(aws: FakeAws, tmp_path: Path) -> None:
+    """Check that cloud.py runs without packages, and that it reports refused calls and failed connections without a traceback."""
     found = run(aws, "secret", "arn:x")
     assert (found.returncode, found.stdout, found.stderr) == (0, "s3cret\n", "")
     aws.fails.add("GetSecretValue")
@@ -87,6 +89,7 @@ def test_it_wants_the_standard_library_alone_and_says_what_was_refused(aws: Fake
 
 
 def test_a_long_log_is_cut_to_what_one_call_takes(aws: FakeAws, tmp_path: Path) -> None:
+    """Check that cloud.py sends the end of a long log, within the limits of one call."""
     (tmp_path / "log").write_text(
         "".join(f"{number} {'x' * 300}\n" for number in range(20_000)) + "y" * 9_000 + "\nlast"
     )

@@ -42,6 +42,7 @@ def names(closure: bundling.Closure) -> set[str]:
 
 
 def test_imports_are_followed_and_nothing_else_is_taken(tmp_path: Path) -> None:
+    """Check that a bundle contains a module and all project modules that it imports, directly or not, and no others."""
     sources = project(
         tmp_path,
         functions__a="from crossover.b import thing\nimport json",
@@ -56,6 +57,7 @@ def test_imports_are_followed_and_nothing_else_is_taken(tmp_path: Path) -> None:
 
 
 def test_deferred_imports_travel_where_their_packages_do(tmp_path: Path) -> None:
+    """Check that modules imported inside functions are bundled if their packages are available, and otherwise left out."""
     sources = project(
         tmp_path,
         functions__a="def body():\n    from crossover.learner import Learner\n    import crossover.store",
@@ -69,6 +71,7 @@ def test_deferred_imports_travel_where_their_packages_do(tmp_path: Path) -> None
 
 
 def test_an_import_that_the_layers_lack_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    """Check that a module which imports torch without the torch layer is refused, and that the message says how to fix it."""
     sources = project(tmp_path, functions__a="import crossover.b", crossover__b="import torch")
     with pytest.raises(bundling.Unreachable, match=r"functions.a: importing it needs torch.*torch=True"):
         sources.collect_files("functions.a", available=PLAIN)
@@ -92,11 +95,13 @@ def test_an_import_that_the_layers_lack_is_refused_with_the_way_out(tmp_path: Pa
     ],
 )
 def test_what_runs_at_import(tmp_path: Path, text: str, at_once: bool) -> None:
+    """Check which forms of import count as run when a module is imported."""
     sources = project(tmp_path, functions__a=text)
     assert ("torch" in sources.list_required_packages("functions.a")) == at_once
 
 
 def test_what_is_for_type_checkers_only_stays_out(tmp_path: Path) -> None:
+    """Check that imports under TYPE_CHECKING are not followed."""
     sources = project(
         tmp_path,
         functions__a="from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import crossover.b",
@@ -109,7 +114,7 @@ def test_what_is_for_type_checkers_only_stays_out(tmp_path: Path) -> None:
 def test_the_closure_is_reachability(
     tmp_path_factory: pytest.TempPathFactory, edges: list[tuple[int, int, bool]]
 ) -> None:
-    """Against a plain graph search: cycles, deferred and immediate imports alike."""
+    """Check the bundled modules against a plain graph search, with cycles and with imports at module level and inside functions."""
     root = tmp_path_factory.mktemp("graph")
     files = {f"crossover__m{i}": "" for i in range(7)}
     for source, target, deferred in edges:
@@ -130,7 +135,9 @@ def test_the_closure_is_reachability(
 
 @pytest.mark.slow
 def test_no_function_imports_a_package_that_its_layers_lack(assembly: Assembly) -> None:
-    """In a process where every other package is out of reach, from the files of the zip alone."""
+    """Import each function's module from the files of its zip alone, in a process without any other package, and check that none is
+    missing.
+    """
     guard = textwrap.dedent("""
         import importlib.abc, sys
         allowed = set(sys.argv[3].split(","))
@@ -177,6 +184,9 @@ def test_no_function_imports_a_package_that_its_layers_lack(assembly: Assembly) 
 
 
 def test_a_zip_holds_first_party_sources_only(assembly: Assembly) -> None:
+    """Check that functions' zips contain only Python files of the project, unchanged, and none of the local cloud, the command line or
+    validation.
+    """
     for step in STEPS:
         root = assembly.asset(assembly.experiment, assembly.function(step.name)["Code"])
         files = [path.relative_to(root) for path in root.rglob("*") if path.is_file()]
@@ -190,6 +200,7 @@ def test_a_zip_holds_first_party_sources_only(assembly: Assembly) -> None:
 
 
 def test_a_step_without_torch_carries_nothing_that_needs_it(assembly: Assembly) -> None:
+    """Check that no file in the zip of a step without torch imports torch at module level."""
     root = assembly.asset(assembly.experiment, assembly.function("notify_peers")["Code"])
     sources = bundling.Sources(root)
     for path in root.rglob("*.py"):
@@ -198,6 +209,7 @@ def test_a_step_without_torch_carries_nothing_that_needs_it(assembly: Assembly) 
 
 
 def test_what_the_learner_needs_is_aboard(assembly: Assembly) -> None:
+    """Check that the zip of a computing function contains the learner's modules."""
     root = assembly.asset(assembly.experiment, assembly.function("compute_gradients")["Code"])
     aboard = {p.relative_to(root).as_posix() for p in root.rglob("*.py")}
     learning = {f"crossover/learning/{name}.py" for name in ("batches", "layers", "learner", "weights", "zoo")}
@@ -206,9 +218,11 @@ def test_what_the_learner_needs_is_aboard(assembly: Assembly) -> None:
 
 @pytest.mark.slow
 def test_equal_sources_give_equal_zips(assembly: Assembly, synth: Synthesize) -> None:
+    """Check that two syntheses give functions' code the same digests."""
     again = synth()
 
     def codes(made: Assembly) -> list[str]:
+        """Return the S3 key of each function's code."""
         functions = resources(made.experiment, "AWS::Lambda::Function").values()
         return [f["Code"]["S3Key"] for f in functions]
 

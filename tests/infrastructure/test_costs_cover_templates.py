@@ -27,6 +27,7 @@ CHANNELS += [(name, "s3") for name in ("all_reduce", "scatter_reduce")]
 def test_the_bill_has_a_line_for_what_is_made(
     architecture: str, channel: Literal["redis", "s3"], tmp_path: Path
 ) -> None:
+    """Check that a bill has a line for everything in the templates that costs money."""
     gpu = Gpu(instances=WORKERS)
     experiment = Experiment(
         name="bill", architecture=architecture, workers=WORKERS, gpu=gpu, storage=Storage(channel=channel)
@@ -36,6 +37,7 @@ def test_the_bill_has_a_line_for_what_is_made(
     resources = [resource for stack in made.values() for resource in stack.values()]
 
     def of(kind: str) -> list[dict[str, object]]:
+        """Return the properties of all resources of one type."""
         return [each["Properties"] for each in resources if each["Type"] == kind]
 
     wanted = bill.infrastructure_of(experiment)
@@ -68,6 +70,7 @@ def volumes(machines: list[dict[str, object]]) -> list[int]:
 
 
 def test_nothing_of_the_smallest_deployment_is_billed_by_the_hour(tmp_path: Path) -> None:
+    """Check that a deployment which exchanges through the bucket has no hourly cost, and only resource types that have none."""
     experiment = Case.of("all-reduce over s3").experiment
     assert running_costs.list_hourly_costs(experiment, running=True) == []
     folder = synthesize(experiment, tmp_path / "assembly", now=NOW)

@@ -58,6 +58,7 @@ def account(whole: Account) -> Iterator[Account]:
 def test_experiments_go_first_and_shared_stacks_when_none_is_left(
     account: Account, stacks: Stacks, expected: list[str]
 ) -> None:
+    """Run the expiry machine on various stacks, and check which it deletes and which executions it stops."""
     running = create_stacks(account, stacks)
     account.look()
     assert sorted(stacks.keys() - account.present()) == expected
@@ -68,6 +69,7 @@ def test_experiments_go_first_and_shared_stacks_when_none_is_left(
 
 @pytest.mark.slow
 def test_a_stack_that_stands_alone_ends_alone(account: Account) -> None:
+    """Check that the expiry machine of a single stack deletes this stack and no other, and that it can run again afterwards."""
     create_stacks(account, {A: ("experiment", SOON), B: ("experiment", SOON)})
     account.look(only=B)
     assert account.present() - FOREIGN.keys() == {A}
@@ -75,6 +77,7 @@ def test_a_stack_that_stands_alone_ends_alone(account: Account) -> None:
 
 
 def test_what_a_look_costs_is_what_the_plan_says(account: Account) -> None:
+    """Check that a run of the expiry machine has as many state transitions as the cost calculation assumes."""
     create_stacks(account, {A: ("alone", LATER)})
     account.deadline("a", LATER)
     events = account.states.get_execution_history(executionArn=account.look(only=A), maxResults=1_000)["events"]
@@ -83,6 +86,7 @@ def test_what_a_look_costs_is_what_the_plan_says(account: Account) -> None:
 
 
 def test_a_run_ends_when_its_deadline_has_passed(account: Account) -> None:
+    """Check that the expiry machine stops the run whose deadline has passed, and keeps all stacks."""
     running = create_stacks(account, {A: ("experiment", LATER), B: ("experiment", LATER), NET: ("network", LATER)})
     account.deadline("a", SOON)
     account.deadline("b", LATER)
@@ -92,6 +96,7 @@ def test_a_run_ends_when_its_deadline_has_passed(account: Account) -> None:
 
 
 def test_a_deadline_that_is_no_moment_ends_nothing(account: Account) -> None:
+    """Check that a deadline without a valid time does not stop a run."""
     running = create_stacks(account, {A: ("experiment", LATER)})
     account.deadline("a", "")
     account.look()
@@ -99,6 +104,7 @@ def test_a_deadline_that_is_no_moment_ends_nothing(account: Account) -> None:
 
 
 def test_foreign_deadlines_end_nothing(account: Account) -> None:
+    """Check that deadlines of stacks of others stop nothing."""
     account.deadline("another", SOON)
     account.deadline("untagged", SOON)
     account.look()
@@ -140,6 +146,9 @@ def told(account: Account, queue: str) -> list[str]:
 
 
 def test_a_clean_up_that_cannot_delete_fails_and_tells(account: Account) -> None:
+    """Check that the clean-up fails and notifies the topic if a stack still exists hours after its end, and recovers once it can be
+    deleted.
+    """
     queue = held(account, A, "experiment", HOURS_AGO)
     failed = account.states.describe_execution(executionArn=account.look(status="FAILED"))
     assert f"{A} (CREATE_COMPLETE, ended {HOURS_AGO})" in failed["cause"] and failed["error"] == "NotDeleted"
@@ -150,6 +159,7 @@ def test_a_clean_up_that_cannot_delete_fails_and_tells(account: Account) -> None
 
 
 def test_within_the_first_hour_it_is_tried_again(account: Account) -> None:
+    """Check that a deletion which fails within the first hour causes no notification and is repeated."""
     queue = held(account, A, "experiment", SOON)
     account.look()
     assert told(account, queue) == [] and A in account.present()
@@ -159,6 +169,7 @@ def test_within_the_first_hour_it_is_tried_again(account: Account) -> None:
 
 
 def test_a_shared_stack_that_waited_for_the_last_experiment_is_not_late(account: Account) -> None:
+    """Check that the clean-up succeeds if an expired network is still needed by an experiment."""
     create_stacks(account, {NET: ("network", HOURS_AGO), B: ("experiment", LATER)})
     account.look()
 
@@ -173,9 +184,11 @@ def test_a_shared_stack_that_cloudformation_keeps_is_told(account: Account) -> N
 
 
 def test_a_deletion_that_is_refused_fails_the_look(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that the clean-up fails with CloudFormation's reason if it refuses a deletion."""
     create_stacks(account, {A: ("experiment", SOON)})
 
     def refuse(self: CloudFormationBackend, name_or_stack_id: str) -> None:
+        """Raise the error of a stack that is protected from deletion."""
         raise ValidationError(message="Stack cannot be deleted while TerminationProtection is enabled")
 
     with monkeypatch.context() as changed:

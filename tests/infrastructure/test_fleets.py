@@ -40,6 +40,7 @@ def template(spirt: Experiment, tmp_path_factory: pytest.TempPathFactory) -> Jso
 
 
 def test_it_is_deployed_empty_and_keeps_what_a_run_sets(template: Json) -> None:
+    """Check that a fleet's group is deployed without instances and sets no desired capacity."""
     group = only(template, "AWS::AutoScaling::AutoScalingGroup")
     assert group["MinSize"] == "0"
     assert group["MaxSize"] == "4"
@@ -48,6 +49,9 @@ def test_it_is_deployed_empty_and_keeps_what_a_run_sets(template: Json) -> None:
 
 
 def test_fleet_instances_are_encrypted_tagged_and_without_ssh(template: Json) -> None:
+    """Check the launch template of a fleet: IMDSv2, termination at shutdown, spot, encrypted disk, tags, no key pair, security group and
+    image.
+    """
     data = only(template, "AWS::EC2::LaunchTemplate")["LaunchTemplateData"]
     assert data["MetadataOptions"]["HttpTokens"] == "required"
     assert data["InstanceInitiatedShutdownBehavior"] == "terminate"
@@ -62,6 +66,9 @@ def test_fleet_instances_are_encrypted_tagged_and_without_ssh(template: Json) ->
 
 
 def test_an_instance_leaves_without_being_replaced(template: Json) -> None:
+    """Check that an instance's script terminates it with a lower desired capacity and after the maximum duration, and that its role allows
+    that.
+    """
     script = flat(only(template, "AWS::EC2::LaunchTemplate")["LaunchTemplateData"]["UserData"])
     assert len(script) < USER_DATA_LIMIT_BYTES
     assert "TerminateInstanceInAutoScalingGroup" in script
@@ -77,6 +84,7 @@ def test_an_instance_leaves_without_being_replaced(template: Json) -> None:
 
 
 def test_the_program_runs_as_a_service(template: Json) -> None:
+    """Check the environment variables of a fleet's program, and that a service runs it."""
     script = flat(only(template, "AWS::EC2::LaunchTemplate")["LaunchTemplateData"]["UserData"])
     assert "PROGRAM='peers.p2p_instance'" in script
     (facts,) = re.findall("ENVIRONMENT='([^']*)'", script)
@@ -100,6 +108,7 @@ def test_the_program_runs_as_a_service(template: Json) -> None:
 
 @pytest.mark.parametrize("name", ["program.sh", "redis.sh"])
 def test_a_boot_script_parses_and_knows_no_line_too_few(name: str) -> None:
+    """Check that a boot script is valid Bash and that all files which it includes were found."""
     script = boot_script(name)
     assert subprocess.run(["bash", "-n"], input=script, text=True, capture_output=True, check=True).stderr == ""
     assert "@" not in script.replace('"$@"', "")  # every file that it includes was found

@@ -51,6 +51,7 @@ def test_functions_are_what_their_steps_declare(name: str, assembled: Assembled)
 
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: step.name)
 def test_the_environment_holds_facts_and_no_secret(assembly: Assembly, step: workflow.Step) -> None:
+    """Check the names of a function's environment variables and the addresses in them: exactly what its step uses."""
     variables = {k: flat(v) for k, v in assembly.function(step.name)["Environment"]["Variables"].items()}
     expected = {"PROJECT", "EXPERIMENT", "ARCHITECTURE", "BUCKET"}
     if "tensors" in step.uses:
@@ -68,6 +69,7 @@ def test_the_environment_holds_facts_and_no_secret(assembly: Assembly, step: wor
 
 @pytest.mark.slow
 def test_memory_by_name(synth: Synthesize, spirt: Experiment) -> None:
+    """Check the memory sizes and timeouts of functions: those set by name, the default for computing steps, 512 MB for others."""
     memory = {"default": 2_000, "compute_gradients": 3_008}
     made = synth(functions=replace(spirt.functions, memory_mb=memory, timeout_s=120))
     sizes = {step: made.function(step)["MemorySize"] for step in made.steps()}
@@ -79,12 +81,16 @@ def test_memory_by_name(synth: Synthesize, spirt: Experiment) -> None:
 
 @pytest.mark.slow
 def test_fetching_takes_torch_to_what_the_database_did(fetching: Assembly) -> None:
+    """Check that with `database.compute: fetch` the steps which the database would compute get the torch layer."""
     for step in ("average_in_database", "aggregate_peers", "update_model"):
         assert layers_of(fetching, fetching.function(step)) == ["dataplane", "torch"]
     assert layers_of(fetching, fetching.function("notify_peers")) == ["dataplane"]
 
 
 def test_a_bucket_per_worker(fetching: Assembly, spirt: Experiment, synth: Synthesize) -> None:
+    """Check that each worker gets a data bucket that functions may read, and that more buckets than the environment can name are
+    refused.
+    """
     buckets = resources(fetching.experiment, "AWS::S3::Bucket")
     assert len(buckets) == 5
     function = fetching.function("compute_gradients")
@@ -115,6 +121,7 @@ def test_platform_reports_are_logged_as_json_in_groups_that_go_with_the_stack(as
 
 @pytest.mark.slow
 def test_nobody_may_bring_a_log_group_back(assembly: Assembly, large: Assembly) -> None:
+    """Check that no role may create log groups."""
     for template in [*assembly.templates.values(), large.experiment]:
         for _, statement in statements(template):
             assert not {"logs:CreateLogGroup", "logs:*", "*"} & set(listed(statement["Action"]))
@@ -123,12 +130,14 @@ def test_nobody_may_bring_a_log_group_back(assembly: Assembly, large: Assembly) 
 
 
 def test_snap_start_is_off_unless_asked_for(assembly: Assembly) -> None:
+    """Check that functions have no versions, aliases or SnapStart by default."""
     kinds = {resource["Type"] for resource in assembly.experiment["Resources"].values()}
     assert not kinds & {"AWS::Lambda::Version", "AWS::Lambda::Alias"}
     assert all("SnapStart" not in assembly.function(step) for step in assembly.steps())
 
 
 def test_snap_start_publishes_a_version_and_invokes_its_alias(large: Assembly) -> None:
+    """Check that with SnapStart each function has a version and an alias, which the state machines invoke."""
     template = large.experiment
     aliases = resources(template, "AWS::Lambda::Alias")
     assert len(aliases) == len(resources(template, "AWS::Lambda::Version")) == len(STEPS)
@@ -188,6 +197,7 @@ def test_what_needs_s3_alone_stays_out_of_the_vpc(
 
 
 def test_a_step_that_starts_machines(spirt: Experiment, tmp_path: Path) -> None:
+    """Check the environment and permissions of a function whose step starts state machines."""
     template = stack_of("objects", "machines", spirt=spirt, folder=tmp_path)
     function, here = of_step(template), "arn:<AWS::Partition>:states:<AWS::Region>:<AWS::AccountId>"
     machine = f"{here}:stateMachine:crossover-spirt-gradients"
@@ -198,10 +208,12 @@ def test_a_step_that_starts_machines(spirt: Experiment, tmp_path: Path) -> None:
 
 
 def test_there_is_no_way_to_step_functions_from_inside_the_vpc(spirt: Experiment, tmp_path: Path) -> None:
+    """Check that a step which uses both the message bus and state machines is refused."""
     with pytest.raises(AssertionError, match=r"initialise: from inside the VPC there is no route to Step Functions"):
         stack_of("objects", "machines", "bus", spirt=spirt, folder=tmp_path)
 
 
 def test_names_that_aws_would_refuse(synth: Synthesize) -> None:
+    """Check that an experiment is refused if its name makes function names too long."""
     with pytest.raises(ConfigError, match=r"name: .* 64: shorten it by"):
         synth(name="x" * 50)

@@ -55,6 +55,7 @@ def stack_tags(assembly: Assembly, stack: str) -> dict[str, str]:
 
 
 def test_everything_is_tagged(assembly: Assembly) -> None:
+    """Check that resources have tags with project, experiment and owner."""
     for stack, template in assembly.templates.items():
         for kind in TAGGED:
             for name, properties in resources(template, kind).items():
@@ -79,6 +80,7 @@ def test_stacks_say_when_they_end(assembly: Assembly, spirt: Experiment) -> None
 
 @pytest.mark.slow
 def test_time_passes_and_templates_stay(assembly: Assembly, synth: Synthesize, spirt: Experiment) -> None:
+    """Check that a later synthesis changes the expiry time in the manifest and no template."""
     later = synth(now=NOW + timedelta(days=1))
     assert stack_tags(later, "crossover-spirt")["expires-at"] > stack_tags(assembly, "crossover-spirt")["expires-at"]
     for stack in assembly.templates:
@@ -87,6 +89,7 @@ def test_time_passes_and_templates_stay(assembly: Assembly, synth: Synthesize, s
 
 @pytest.mark.slow
 def test_the_lifetime_is_the_yamls(synth: Synthesize, spirt: Experiment) -> None:
+    """Check that a stack expires `lifetime.ttl_hours` after its synthesis."""
     made = synth(lifetime=replace(spirt.lifetime, ttl_hours=2.5))
     ends = datetime.fromisoformat(stack_tags(made, "crossover-spirt")["expires-at"])
     assert ends - NOW == timedelta(hours=2.5)
@@ -96,6 +99,7 @@ def test_the_lifetime_is_the_yamls(synth: Synthesize, spirt: Experiment) -> None
 
 
 def test_the_schedule_starts_the_machine_and_nothing_else(assembly: Assembly) -> None:
+    """Check the schedule of the clean-up: every 15 minutes it starts the expiry machine with the time, and its role allows only that."""
     schedule = only(assembly.network, "AWS::Scheduler::Schedule")
     assert schedule["ScheduleExpression"] == "rate(15 minutes)"
     assert schedule.get("State", "ENABLED") == "ENABLED"
@@ -111,6 +115,7 @@ def test_the_schedule_starts_the_machine_and_nothing_else(assembly: Assembly) ->
 
 
 def test_a_check_that_cannot_start_is_kept_with_its_reason_before_the_next_one(assembly: Assembly) -> None:
+    """Check that the scheduler puts a start that fails into the queue within 15 minutes."""
     schedule = only(assembly.network, "AWS::Scheduler::Schedule")
     (queue,) = resources(assembly.network, "AWS::SQS::Queue")
     assert flat(schedule["Target"]["DeadLetterConfig"]["Arn"]) == f"<{queue}.Arn>"
@@ -142,6 +147,7 @@ def only_named(template: Json, path: str) -> Json:
 
 
 def test_a_stack_that_stands_alone_watches_its_own_queue(synth: Synthesize, spirt: Experiment) -> None:
+    """Check that a standalone stack with a topic has an alarm on its own queue of failed starts."""
     topic = "arn:aws:sns:us-east-1:123456789012:told"
     alone = Case.of("all-reduce over s3").experiment
     given = {field.name: getattr(alone, field.name) for field in fields(alone)}
@@ -152,6 +158,7 @@ def test_a_stack_that_stands_alone_watches_its_own_queue(synth: Synthesize, spir
 
 
 def test_its_role_ends_what_is_the_projects_and_nothing_else(assembly: Assembly) -> None:
+    """Check the permissions of the expiry machine's role, action by action."""
     machine = only(assembly.network, "AWS::StepFunctions::StateMachine")
     assert actions_of(assembly.network, machine["RoleArn"]) == {
         "cloudformation:DeleteStack": {STACKS},
@@ -180,6 +187,7 @@ def test_the_role_outlives_what_it_deletes(assembly: Assembly) -> None:
 
 
 def test_every_status_of_a_stack_that_is_there_is_asked_for() -> None:
+    """Check that the expiry machine lists stacks in every status except DELETE_COMPLETE."""
     known = botocore.session.get_session().get_service_model("cloudformation").shape_for("StackStatus").enum
     assert set(expiry_machine.STANDING) == set(known) - {"DELETE_COMPLETE"}
 
@@ -223,6 +231,9 @@ def test_what_stands_alone_brings_its_own_expiry_and_says_so(assembled: Assemble
 
 @pytest.mark.slow
 def test_a_budget_writes_to_the_owner(synth: Synthesize, spirt: Experiment, assembly: Assembly) -> None:
+    """Check that a budget notifies the owner's e-mail address, that there is none without a limit, and that an owner without an address is
+    refused.
+    """
     assert not resources(assembly.experiment, "AWS::Budgets::Budget")
     made = synth(owner="ada@example.org", lifetime=replace(spirt.lifetime, budget_usd=12.5))
     budget = only(made.experiment, "AWS::Budgets::Budget")

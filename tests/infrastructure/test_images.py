@@ -64,17 +64,20 @@ def test_a_function_is_its_image_and_its_handler(
 
 
 def test_there_are_no_layers_and_nothing_that_refuses_their_absence(image: Assembly, assembly: Assembly) -> None:
+    """Check that templates with container images have no layers and no rules about layers."""
     assert not resources(image.experiment, "AWS::Lambda::LayerVersion")
     assert not [name for name in image.experiment["Rules"] if name.endswith("LayerIsBuilt")]
     assert not sources(assembly)
 
 
 def test_two_images_for_arm_are_built_at_deployment(image: Assembly) -> None:
+    """Check that the assembly names two container images to build, both for ARM."""
     assert set(sources(image)) == {"dataplane", "torch"}
     assert {source["platform"] for source in sources(image).values()} == {"linux/arm64"}
 
 
 def test_an_image_holds_the_files_that_the_zip_holds(image: Assembly, assembly: Assembly) -> None:
+    """Check that an image's folder contains the same project files as the zip of the same function."""
     for step, target in (("compute_gradients", "torch"), ("notify_peers", "dataplane")):
         zipped = assembly.asset(assembly.experiment, assembly.function(step)["Code"])
         assert files(context(image, target) / "code") == files(zipped), step
@@ -88,6 +91,7 @@ def pins(text: str) -> dict[str, str]:
 
 
 def test_versions_are_those_of_the_requirements(image: Assembly) -> None:
+    """Check that images install the versions of requirements.txt, and a newer torch than the layer's."""
     required = pins((ROOT / "requirements.txt").read_text())
     for target in ("dataplane", "torch"):
         dataplane, torch = (
@@ -110,6 +114,7 @@ def instructions() -> list[tuple[str, str]]:
 
 
 def test_it_builds_on_awss_own_image_of_the_layers_python() -> None:
+    """Check that the Dockerfile's stages begin with AWS's image and leave its entry point and user as they are."""
     stages: list[str] = []
     for instruction, arguments in instructions():
         if instruction == "FROM":
@@ -125,6 +130,7 @@ def test_it_builds_on_awss_own_image_of_the_layers_python() -> None:
 
 
 def test_what_it_copies_is_in_its_context(image: Assembly) -> None:
+    """Check that the Dockerfile copies exactly what its folder contains."""
     copied = {arguments.split()[0] for instruction, arguments in instructions() if instruction == "COPY"}
     for target in ("dataplane", "torch"):
         present = {path.name + "/" * path.is_dir() for path in context(image, target).iterdir()}
@@ -132,6 +138,7 @@ def test_what_it_copies_is_in_its_context(image: Assembly) -> None:
 
 
 def test_it_installs_pinned_wheels_alone_and_torch_without_cuda() -> None:
+    """Check that the Dockerfile installs only pinned wheels, and torch for CPUs."""
     installs = [
         command.strip()
         for instruction, arguments in instructions()
@@ -182,5 +189,6 @@ def test_synthesis_needs_neither_docker_nor_network(packaging: str, tmp_path: Pa
 
 @pytest.mark.slow
 def test_two_syntheses_name_the_same_images(image: Assembly, synth: Synthesize, spirt: Experiment) -> None:
+    """Check that two syntheses give the images the same sources and digests."""
     again: dict[str, Any] = sources(synth(functions=replace(spirt.functions, packaging="image")))
     assert again == sources(image)

@@ -88,6 +88,7 @@ def test_a_function_that_computes_has_torch_when_init_ends_and_no_other_has(asse
 
 
 def test_plan_warns_of_an_init_that_lambda_would_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that `plan` warns if loading torch exceeds Lambda's limit for INIT, except with SnapStart."""
     experiment, architecture = Case.of("all-reduce over s3").experiment, Case.of("all-reduce over s3").architecture
     assert plan.warn_of_slow_init(experiment, architecture) is None
     monkeypatch.setattr(calibration, "AWS", replace(calibration.AWS, init_torch_s=12.0))

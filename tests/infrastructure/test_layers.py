@@ -20,6 +20,7 @@ def built(synth: Synthesize, tmp_path_factory: pytest.TempPathFactory) -> Assemb
 
 
 def test_layers_are_for_arm_and_python_3_13(assembly: Assembly) -> None:
+    """Check the names, architecture and runtime of both layers."""
     layers = resources(assembly.experiment, "AWS::Lambda::LayerVersion").values()
     assert sorted(layer["LayerName"] for layer in layers) == [
         "crossover-spirt-layer-dataplane",
@@ -31,6 +32,7 @@ def test_layers_are_for_arm_and_python_3_13(assembly: Assembly) -> None:
 
 
 def test_a_placeholder_refuses_deployment_and_says_what_to_do(assembly: Assembly) -> None:
+    """Check that a template with placeholders for layers has rules which refuse its deployment and name `make layer`."""
     template = assembly.experiment
     for name in ("Dataplane", "Torch"):
         (assertion,) = template["Rules"][f"{name}LayerIsBuilt"]["Assertions"]
@@ -41,6 +43,7 @@ def test_a_placeholder_refuses_deployment_and_says_what_to_do(assembly: Assembly
 
 @pytest.mark.slow
 def test_built_layers_deploy(built: Assembly) -> None:
+    """Check that a template with built layers has no such rules and contains the built zip files."""
     assert not [name for name in built.experiment["Rules"] if name.endswith("LayerIsBuilt")]
     for layer in resources(built.experiment, "AWS::Lambda::LayerVersion").values():
         archive = built.asset(built.experiment, layer["Content"])
@@ -50,6 +53,7 @@ def test_built_layers_deploy(built: Assembly) -> None:
 
 @pytest.mark.slow
 def test_one_layer_is_not_enough(synth: Synthesize, tmp_path: Path) -> None:
+    """Check that a template with only one built layer refuses deployment because of the other."""
     with zipfile.ZipFile(tmp_path / "layer-dataplane.zip", "w") as archive:
         archive.writestr("python/x.txt", "x")
     assert [n for n in synth(layers=tmp_path).experiment["Rules"] if n.endswith("LayerIsBuilt")] == [

@@ -10,6 +10,7 @@ from tests.infrastructure.conftest import Synthesize
 
 
 def test_nothing_in_it_is_billed_by_the_hour_but_one_endpoint(assembly: Assembly) -> None:
+    """Check that the network has no NAT gateway and no address, and only one endpoint that is billed by the hour."""
     kinds = [resource["Type"] for resource in assembly.network["Resources"].values()]
     assert "AWS::EC2::NatGateway" not in kinds
     assert "AWS::EC2::EIP" not in kinds
@@ -22,6 +23,7 @@ def test_nothing_in_it_is_billed_by_the_hour_but_one_endpoint(assembly: Assembly
 
 
 def test_its_clean_up_goes_last_so_that_a_deletion_that_fails_is_tried_again(assembly: Assembly) -> None:
+    """Check that the network's resources depend on the clean-up's schedule, so that CloudFormation deletes it last."""
     made = assembly.network["Resources"]
     (schedule,) = resources(assembly.network, "AWS::Scheduler::Schedule")
     for kind in ("AWS::EC2::VPC", "AWS::EC2::Subnet", "AWS::EC2::SecurityGroup", "AWS::EC2::VPCEndpoint"):
@@ -30,6 +32,7 @@ def test_its_clean_up_goes_last_so_that_a_deletion_that_fails_is_tried_again(ass
 
 
 def test_one_public_and_one_isolated_subnet(assembly: Assembly) -> None:
+    """Check that the network has a public subnet with a route to the internet, and one without."""
     subnets = resources(assembly.network, "AWS::EC2::Subnet")
     assert sorted(s["MapPublicIpOnLaunch"] for s in subnets.values()) == [False, True]
     routes = resources(assembly.network, "AWS::EC2::Route").values()
@@ -56,6 +59,7 @@ def test_the_zone_is_a_parameter_that_stays(assembly: Assembly, synth: Synthesiz
 
 
 def test_only_these_ports_come_in_and_only_from_our_own_groups(assembly: Assembly) -> None:
+    """Check all rules for incoming connections: ports, and the security groups that they admit."""
     template = assembly.network
     for group in resources(template, "AWS::EC2::SecurityGroup").values():
         assert "SecurityGroupIngress" not in group  # the rules stand apart, each from a group
@@ -74,6 +78,7 @@ def test_only_these_ports_come_in_and_only_from_our_own_groups(assembly: Assembl
 
 
 def test_what_goes_out_is_named(assembly: Assembly) -> None:
+    """Check the TCP ports to which each security group may connect."""
     template = assembly.network
     ports = {
         name[:5]: sorted(rule.get("FromPort") for rule in group["SecurityGroupEgress"] if rule["IpProtocol"] == "tcp")

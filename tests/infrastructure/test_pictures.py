@@ -25,10 +25,12 @@ each = pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.name
 
 
 def test_every_compared_architecture_has_its_pictures() -> None:
+    """Check that there is a layout for every architecture except `single`."""
     assert {layout.name.replace("-", "_") for layout in LAYOUTS} == {*architectures()} - {"single"}
 
 
 def test_committed_pictures_and_figures_are_what_the_program_draws() -> None:
+    """Check that the committed pictures and pages equal what the program writes now."""
     made = {**render_pictures(), **render_pages()}
     committed = {path.name: path.read_text("utf-8") for path in FOLDER.iterdir() if path.name != "README.md"}
     stale = sorted(name for name in made.keys() | committed.keys() if made.get(name) != committed.get(name))
@@ -36,12 +38,14 @@ def test_committed_pictures_and_figures_are_what_the_program_draws() -> None:
 
 
 def test_no_label_leaves_its_box_or_lies_on_another() -> None:
+    """Check that no text in a picture crosses its edges or overlaps another one."""
     wrong = {name: found for name, drawing in draw_pictures().items() if (found := find_label_problems(drawing))}
     assert not wrong
 
 
 @each
 def test_a_page_shows_both_pictures_and_names_stack_and_yaml(layout: Layout) -> None:
+    """Check that an architecture's page links to its two pictures, its stack and its example."""
     page = (FOLDER / f"{layout.name}.md").read_text("utf-8")
     module = layout.name.replace("-", "_")
     for needed in (
@@ -56,6 +60,7 @@ def test_a_page_shows_both_pictures_and_names_stack_and_yaml(layout: Layout) -> 
 
 @each
 def test_boxes_and_frames_are_the_tree(layout: Layout) -> None:
+    """Check that boxes and frames of a structure picture match the steps and nodes of the architecture's trees."""
     architecture, plan = load_figures(layout.name).architecture, layout.structure
     program = [architecture.program.step] if architecture.program else []
     assert Counter(box.name for box in plan.boxes) == Counter([*program, *(step.name for step in steps(architecture))])
@@ -77,6 +82,7 @@ def _names(node: Node) -> frozenset[str]:
 
 @each
 def test_frames_enclose_their_boxes_and_no_others(layout: Layout) -> None:
+    """Check that each frame surrounds the boxes of its steps by position."""
     for frame in layout.structure.frames:
         inside = {box.name for box in layout.structure.boxes if frame.top < box.y and box.y + 40 < frame.bottom}
         assert inside == set(frame.steps)
@@ -84,6 +90,7 @@ def test_frames_enclose_their_boxes_and_no_others(layout: Layout) -> None:
 
 @each
 def test_boxes_stores_and_wires_are_the_template(layout: Layout, assembled: Assembled) -> None:
+    """Check that boxes, stores and wires of a structure picture match the functions, hosts, fleets and permissions in the template."""
     of, assembly, plan = load_figures(layout.name), assembled(layout.name), layout.structure
     template = assembly.experiment
     functions = assembly.functions()
@@ -116,6 +123,7 @@ def test_boxes_stores_and_wires_are_the_template(layout: Layout, assembled: Asse
 
 @each
 def test_arrows_carry_the_bytes_of_the_simulated_round(layout: Layout) -> None:
+    """Check that the bytes of a round's arrows add up to those of the simulated round."""
     of = load_figures(layout.name)
     lanes = {lane.name: lane for lane in layout.round.lanes}
     complete = {(lane.kind, lane.rank) for lane in lanes.values() if lane.rank >= 0 and not lane.sketched}
@@ -138,6 +146,7 @@ def test_arrows_carry_the_bytes_of_the_simulated_round(layout: Layout) -> None:
 
 @each
 def test_arrows_are_requests_of_the_simulated_round(layout: Layout) -> None:
+    """Check that the number of items of a round's arrows equals the requests of the simulated round."""
     of = load_figures(layout.name)
     lanes = {lane.name: lane for lane in layout.round.lanes}
     starts = {box.name for box in layout.structure.boxes if box.starts}
@@ -160,6 +169,7 @@ def test_arrows_are_requests_of_the_simulated_round(layout: Layout) -> None:
 
 @each
 def test_each_step_of_the_round_is_in_the_picture_and_those_that_wait_have_a_wait(layout: Layout) -> None:
+    """Check that a round's picture has every step, and a bar of waiting exactly for the steps that wait."""
     of, plan = load_figures(layout.name), layout.round
     assert {arrow.by for arrow in plan.arrows} | {bar.by for bar in plan.bars} == {step for step, _ in of.round}
     waits = {bar.by for bar in plan.bars if bar.wait}
@@ -170,6 +180,7 @@ def test_each_step_of_the_round_is_in_the_picture_and_those_that_wait_have_a_wai
 
 
 def test_make_pictures_is_the_program() -> None:
+    """Check that `make pictures` runs `python -m tools.pictures`."""
     assert (
         "$(PYTHON) -m tools.pictures"
         in (ROOT / "Makefile").read_text("utf-8").split("\npictures: ")[1].split("\n\n")[0]

@@ -90,6 +90,7 @@ def instance(tmp_path: Path) -> Iterator[Instance]:
 
 
 def test_an_instance_comes_up_with_its_program_as_a_service(instance: Instance) -> None:
+    """Boot an instance of a fleet, and check its environment file, its code and the service that runs its program."""
     done = instance.boot()
     assert done.returncode == 0, instance.file("/var/log/crossover-boot.log") + done.stderr
     assert instance.file("/etc/crossover.env") == "CROSSOVER_BUCKET=bucket\nCROSSOVER_BROKER_SECRET=arn:x\n"
@@ -122,6 +123,7 @@ def test_an_instance_comes_up_with_its_program_as_a_service(instance: Instance) 
 
 
 def test_an_image_with_pytorch_installs_no_package(instance: Instance) -> None:
+    """Check that an image which has PyTorch installs no packages and runs the program with its own Python."""
     (instance.root / "opt/pytorch/bin").mkdir(parents=True)
     (instance.root / "bin/python").rename(instance.root / "opt/pytorch/bin/python")
     assert instance.boot(venv="/opt/pytorch").returncode == 0
@@ -140,6 +142,7 @@ def test_what_it_leaves_behind_takes_it_out_of_the_fleet_with_its_place(instance
 
 
 def test_an_instance_that_may_not_leave_shuts_down(instance: Instance) -> None:
+    """Check that an instance whose termination is refused shuts itself down."""
     instance.boot()
     instance.aws.fails.add("TerminateInstanceInAutoScalingGroup")
     instance.run("bash", str(instance.root / "usr/local/bin/leave-fleet"))
@@ -158,11 +161,13 @@ def test_an_instance_whose_boot_failed_leaves_the_fleet_and_says_why(instance: I
 
 
 def test_no_agent_that_nobody_pinned_is_fetched(instance: Instance) -> None:
+    """Check that no session agent is downloaded if no version is pinned."""
     assert instance.boot(AGENT="", pinned="").returncode == 0
     assert not any("amazon-ssm-agent.deb" in call for call in [*instance.calls(), *instance.aws.unsigned])
 
 
 def test_an_agent_that_is_not_the_pinned_one_is_not_installed(instance: Instance) -> None:
+    """Check that a session agent with another digest fails the boot and is not installed."""
     instance.aws.objects["amazon-ssm-agent.deb"] = b"another package"
     assert instance.boot(AGENT="").returncode != 0
     assert not any("amazon-ssm-agent.deb" in call for call in instance.calls())

@@ -60,6 +60,7 @@ def allowed(template: Json) -> dict[str, set[str]]:
     ],
 )
 def test_each_fleet_runs_its_program(template: Make, config: str, module: str, size: str, kind: str) -> None:
+    """Check for each fleet its program, size, instance type and published name."""
     found = template(config)
     text = script(found)
     assert f"PROGRAM='{module}'" in text
@@ -81,6 +82,7 @@ def test_each_fleet_runs_its_program(template: Make, config: str, module: str, s
 
 
 def test_peers_may_use_the_bucket_the_broker_and_their_machines_and_nothing_else(template: Make) -> None:
+    """Check the permissions of the peers' role, action by action."""
     found = allowed(template("p2p-serverless"))
     machines = found.pop("states:StartExecution")
     assert {name.rpartition(":")[2] for name in machines} == {
@@ -105,6 +107,7 @@ def test_peers_may_use_the_bucket_the_broker_and_their_machines_and_nothing_else
 
 
 def test_gradient_functions_stay_outside_the_vpc(template: Make) -> None:
+    """Check that the functions of P2P with Lambda have no VPC."""
     functions = resources(template("p2p-serverless"), "AWS::Lambda::Function")
     steps = [each for each in functions.values() if "p2p_serverless" in each["Handler"]]
     assert {each["Handler"].rpartition(".")[2] for each in steps} == {"compute_gradient", "average_part"}
@@ -135,6 +138,7 @@ PYTHON_OF = {"debian/release/13": (3, 13), "ubuntu-24.04": (3, 12), "ubuntu-22.0
 
 @pytest.mark.parametrize("config", ["p2p-instance", "p2p-serverless", "gpu"])
 def test_an_images_python_runs_the_program(template: Make, config: str) -> None:
+    """Check that the Python of the fleet's machine image is at least the version that the project requires."""
     found = template(config)
     data = only(found, "AWS::EC2::LaunchTemplate")["LaunchTemplateData"]
     image = found["Parameters"][data["ImageId"]["Ref"]]["Default"]
@@ -145,6 +149,7 @@ def test_an_images_python_runs_the_program(template: Make, config: str) -> None:
 
 
 def test_gpu_workers(template: Make) -> None:
+    """Check the fleet of GPU workers: image, PyTorch, disk size, on demand, no security group of its own."""
     found = template("gpu")
     data = only(found, "AWS::EC2::LaunchTemplate")["LaunchTemplateData"]
     image = found["Parameters"][data["ImageId"]["Ref"]]["Default"]
@@ -157,6 +162,7 @@ def test_gpu_workers(template: Make) -> None:
 
 
 def test_one_large_instance_runs_a_process_per_gpu_on_spot(template: Make) -> None:
+    """Check the fleet of one spot instance with four GPUs: four processes, at most one instance."""
     found = template(
         "gpu", gpu={"instances": 1, "gpus_per_instance": 4, "instance_type": "g4dn.12xlarge", "spot": True}
     )
@@ -167,6 +173,7 @@ def test_one_large_instance_runs_a_process_per_gpu_on_spot(template: Make) -> No
 
 
 def test_a_collective_reaches_its_own_members_alone(template: Make) -> None:
+    """Check that a distributed exchange gets a security group that admits only its own members."""
     found = template("gpu", gpu={"exchange": "distributed"})
     (group,) = resources(found, "AWS::EC2::SecurityGroup")
     own = {"Fn::GetAtt": [group, "GroupId"]}
@@ -179,6 +186,7 @@ def test_a_collective_reaches_its_own_members_alone(template: Make) -> None:
 
 @pytest.mark.slow
 def test_a_baseline_is_deployed_beside_an_experiment(tmp_path: Path) -> None:
+    """Check that the assembly of an experiment with a baseline contains the baseline's stack."""
     experiment = replace(validation.load(ROOT / "config" / "spirt.yaml"), baseline="gpu")
     folder = synthesize(experiment, tmp_path / "assembly", layers=tmp_path, now=NOW)
     names = {path.name.removesuffix(".template.json") for path in folder.glob("*.template.json")}
@@ -187,6 +195,7 @@ def test_a_baseline_is_deployed_beside_an_experiment(tmp_path: Path) -> None:
 
 
 def test_only_spot_instances_are_told_where_to_poll_for_the_interruption_notice(template: Make) -> None:
+    """Check that only programs on spot instances get the address of the instance metadata."""
     told = "CROSSOVER_METADATA=http://169.254.169.254"
     assert told in script(template("gpu", gpu={"spot": True}))
     assert told not in script(template("gpu"))

@@ -27,6 +27,7 @@ IN_VPC = {"AWS::EC2::VPCEndpoint", "AWS::EC2::Route"}
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_everybody_reaches_what_the_tree_asks_for(name: str, assembled: Assembled) -> None:
+    """Check in the templates that every function and instance can reach all services that it uses."""
     made, experiment = assembled(name), Case.of(name).experiment
     for need in needs(experiment):
         assert look(made.templates, need, experiment=experiment).missing == [], need
@@ -99,6 +100,7 @@ def test_who_needs_what_is_read_off_the_trees() -> None:
     """Written out once by hand, so that a need that is overlooked is seen."""
 
     def of(name: str) -> dict[str, set[str]]:
+        """Return the services of each function and instance of a case."""
         return {need.who: set(need.services) for need in needs(Case.of(name).experiment)}
 
     fleet = {"boot", "objects"}

@@ -15,6 +15,7 @@ from tests.infrastructure.conftest import Synthesize
 
 
 def test_one_host_per_worker(assembly: Assembly, large: Assembly) -> None:
+    """Check that there is a Redis host for each worker, tagged with its rank."""
     for made, workers in ((assembly, 4), (large, 64)):
         hosts = resources(made.experiment, "AWS::EC2::Instance").values()
         tags = [{t["Key"]: t["Value"] for t in host["Tags"]} for host in hosts]
@@ -24,6 +25,7 @@ def test_one_host_per_worker(assembly: Assembly, large: Assembly) -> None:
 
 
 def test_a_redis_host_is_encrypted_and_without_ssh(assembly: Assembly) -> None:
+    """Check the Redis hosts: type, image, IMDSv2, and an encrypted disk that is deleted with the host."""
     parameters = assembly.experiment["Parameters"]
     template = only(assembly.experiment, "AWS::EC2::LaunchTemplate")["LaunchTemplateData"]
     for host in resources(assembly.experiment, "AWS::EC2::Instance").values():
@@ -43,6 +45,7 @@ def test_a_redis_host_is_encrypted_and_without_ssh(assembly: Assembly) -> None:
 
 
 def test_user_data_is_short_and_holds_no_secret(large: Assembly) -> None:
+    """Check that the user data of Redis hosts stays below the size limit and contains no secret."""
     (script,) = large.experiment["Mappings"].values()
     assert script == {"redis": {"script": boot_script("redis.sh")}}
     assert "secretsmanager.GetSecretValue" in boot_script("redis.sh")
@@ -55,6 +58,7 @@ def test_user_data_is_short_and_holds_no_secret(large: Assembly) -> None:
 
 
 def test_user_data_names_what_the_script_reads(assembly: Assembly) -> None:
+    """Check the variables that the user data of a Redis host sets for its boot script."""
     text = flat(resources(assembly.experiment, "AWS::EC2::Instance").popitem()[1]["UserData"])
     header = dict(line.split("=", 1) for line in text.splitlines()[1:14])
     common = {"REGION", "LOGS", "NAME", "BOOT_S", "SESSION_AGENT", "SESSION_AGENT_SHA256"}
@@ -70,6 +74,7 @@ def test_user_data_names_what_the_script_reads(assembly: Assembly) -> None:
 def test_the_module_travels_as_it_was_built(
     synth: Synthesize, spirt: Experiment, tmp_path: Path, instance_type: str, kind: str
 ) -> None:
+    """Check that the assembly contains the tensor module built for the processor of the instance type."""
     for each in ("arm64", "amd64"):
         (tmp_path / f"tensors-{each}.so").write_text(f"for {each}")
     made = synth(layers=tmp_path, database=replace(spirt.database, instance_type=instance_type))
@@ -79,6 +84,7 @@ def test_the_module_travels_as_it_was_built(
 
 
 def test_without_the_module_a_template_refuses_deployment_and_says_what_to_do(assembly: Assembly) -> None:
+    """Check that a template without a built tensor module has a rule which refuses its deployment and names the make command."""
     (assertion,) = assembly.experiment["Rules"]["TensorModuleIsBuilt"]["Assertions"]
     reference, wanted = assertion["Assert"]["Fn::Equals"]
     assert assembly.experiment["Parameters"][reference["Ref"]]["Default"] != wanted
@@ -89,6 +95,7 @@ HANDLE, CONDITION = "AWS::CloudFormation::WaitConditionHandle", "AWS::CloudForma
 
 
 def test_the_deployment_waits_for_every_host(assembly: Assembly, large: Assembly) -> None:
+    """Check that each Redis host has a wait condition of its own, which its boot signals."""
     for made, workers in ((assembly, 4), (large, 64)):
         template = made.experiment
         by_handle = {
@@ -139,6 +146,7 @@ def check_update(old: Json, new: Json) -> set[str]:
 
 @pytest.mark.slow
 def test_other_numbers_of_workers_keep_the_hosts_that_stand(assembly: Assembly, synth: Synthesize) -> None:
+    """Check that an update to more or fewer workers, or to another owner, replaces no existing host."""
     old, more, fewer = (each.experiment for each in (assembly, synth(workers=6), synth(workers=2)))
     assert check_update(old, more) == hosts_of(old).keys()
     assert check_update(old, fewer) == hosts_of(fewer).keys()
@@ -171,6 +179,7 @@ def test_the_image_that_stands_is_kept(assembly: Assembly) -> None:
 
 
 def test_the_password_is_made_by_secrets_manager(assembly: Assembly) -> None:
+    """Check that Secrets Manager generates the password of the Redis hosts, without punctuation."""
     secret = only(assembly.experiment, "AWS::SecretsManager::Secret")["GenerateSecretString"]
     assert secret["PasswordLength"] >= 32
     assert secret["ExcludePunctuation"] is True  # it stands unquoted in redis.conf
@@ -191,11 +200,13 @@ def test_the_password_is_made_by_secrets_manager(assembly: Assembly) -> None:
     ],
 )
 def test_the_processor_follows_from_the_instance_type(instance_type: str, expected: str) -> None:
+    """Check the processor architecture that `processor` returns for instance types."""
     assert processor(instance_type) == expected
 
 
 @pytest.mark.slow
 def test_another_instance_type(synth: Synthesize, spirt: Experiment) -> None:
+    """Check image and number of threads of hosts with an x86 instance type."""
     made = synth(database=replace(spirt.database, instance_type="m7i.large", threads=2))
     host = resources(made.experiment, "AWS::EC2::Instance").popitem()[1]
     template = only(made.experiment, "AWS::EC2::LaunchTemplate")["LaunchTemplateData"]

@@ -25,6 +25,7 @@ def machines(assembly: Assembly) -> dict[str, dict[str, Any]]:
 
 
 def test_the_definitions_are_the_generated_ones(assembly: Assembly, spirt: Experiment) -> None:
+    """Check that the deployed state machines have exactly the generated definitions."""
     generated = state_machines.build_definitions(ARCHITECTURE, spirt, minibatches=6)
     deployed = machines(assembly)
     assert {name: json.loads(m["DefinitionString"]) for name, m in deployed.items()} == generated
@@ -44,6 +45,7 @@ def test_references_are_what_the_definition_names(name: str, minibatches: int | 
 
 
 def test_every_placeholder_is_substituted(assembly: Assembly) -> None:
+    """Check that each placeholder of a definition is replaced by the ARN of the function, machine or call that it names."""
     for name, machine in machines(assembly).items():
         keys = set(re.findall(r"\$\{(.*?)\}", machine["DefinitionString"]))
         assert keys == set(machine["DefinitionSubstitutions"]), name
@@ -73,6 +75,7 @@ def expected(assembly: Assembly, name: str) -> dict[str, set[str]]:
     needs: dict[str, set[str]] = {}
 
     def need(resource: str, *actions: str) -> None:
+        """Record that the machine needs these actions on the resource."""
         for action in actions:
             needs.setdefault(action, set()).add(resource)
 
@@ -113,6 +116,7 @@ def expected(assembly: Assembly, name: str) -> dict[str, set[str]]:
     ],
 )
 def test_a_machine_may_do_what_its_definition_does_and_nothing_else(case: str, assembled: Assembled) -> None:
+    """Check that each machine's role has exactly the permissions that follow from its definition."""
     made, found = assembled(case), Case.of(case)
     names = {*found.architecture.machines, *(["run"] if found.architecture.run else [])}
     assert names <= machines(made).keys()
@@ -132,6 +136,7 @@ def test_a_machine_waits_for_its_permissions(assembly: Assembly) -> None:
 
 
 def test_the_runner_is_told_for_how_many_the_machines_are_made(assembly: Assembly, large: Assembly) -> None:
+    """Check the numbers of workers and parallel minibatches in the published parameter `shape`."""
     shapes = [
         json.loads(p["Value"])
         for made in (assembly, large)

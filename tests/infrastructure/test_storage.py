@@ -4,6 +4,7 @@ from tests.infrastructure.assemblies import Assembly, flat, listed, resources
 
 
 def test_buckets_are_closed_and_expire(fetching: Assembly) -> None:
+    """Check the buckets: generated names, no public access, encryption, expiry after 30 days, TLS only."""
     for bucket in resources(fetching.experiment, "AWS::S3::Bucket").values():
         assert "BucketName" not in bucket  # a fixed name could not be made again while its deletion is under way
         assert set(bucket["PublicAccessBlockConfiguration"].values()) == {True}
@@ -32,6 +33,7 @@ def test_buckets_are_emptied_by_the_stack_itself(assembly: Assembly) -> None:
 
 
 def test_the_emptier_leaves_no_log_group(assembly: Assembly) -> None:
+    """Check that the function which empties buckets has a log group in the stack and may not create one."""
     functions = resources(assembly.experiment, "AWS::Lambda::Function")
     (emptier,) = (f for n, f in functions.items() if n.startswith("CustomS3AutoDelete"))
     group = resources(assembly.experiment, "AWS::Logs::LogGroup")[emptier["LoggingConfig"]["LogGroup"]["Ref"]]
@@ -44,6 +46,7 @@ def test_the_emptier_leaves_no_log_group(assembly: Assembly) -> None:
 
 
 def test_nothing_is_kept_when_a_stack_goes(assembly: Assembly, large: Assembly) -> None:
+    """Check that every resource is deleted with its stack."""
     for template in [*assembly.templates.values(), large.experiment]:
         for name, resource in template["Resources"].items():
             assert resource.get("DeletionPolicy", "Delete") == "Delete", name

@@ -72,6 +72,7 @@ def test_the_app_with_validation_and_nag(tmp_path: Path) -> None:
 def test_an_architecture_without_a_stack_file_gets_what_its_tree_asks_for(
     assembly: Assembly, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Check that the derived stack of SPIRT has the same template as its written stack."""
     (tmp_path / "cdk.json").write_text((ROOT / "cdk.json").read_text())
     monkeypatch.setattr(synthesis, "ROOT", tmp_path)
     experiment = validation.load(ROOT / "config" / "spirt.yaml")
@@ -128,6 +129,7 @@ def test_through_the_command_lines_context_it_is_the_same(tmp_path: Path, assemb
 def test_stacks_are_for_the_account_and_region_that_are_named(
     arguments: tuple[str, ...], variables: dict[str, str], place: str, tmp_path: Path
 ) -> None:
+    """Check which account and region stacks get from arguments and environment variables."""
     named = ("-c", "config=config/spirt.yaml", "-c", "set=owner='Ada L.' workers=2", *arguments)
     done = app(*named, out=tmp_path, CDK_VALIDATION="false", **variables)
     assert done.returncode == 0, done.stderr
@@ -171,6 +173,7 @@ def test_without_an_experiment_the_app_lists_what_there_is_and_nothing_that_stan
     ],
 )
 def test_the_users_faults_are_one_line_and_no_traceback(arguments: tuple[str, ...], said: str) -> None:
+    """Check that app.py reports a user's mistake with exit status 2 and without a traceback."""
     done = app(*arguments, CDK_VALIDATION="false")
     assert done.returncode == 2
     assert said in done.stderr
@@ -180,7 +183,9 @@ def test_the_users_faults_are_one_line_and_no_traceback(arguments: tuple[str, ..
 @pytest.mark.slow
 @pytest.mark.parametrize("config", [each for each in CONFIGS if (each,) not in CASES.values()])
 def test_every_experiment_synthesizes(config: str, tmp_path: Path) -> None:
-    """Without a finding of cdk-nag, and every function reaches what its step declares; of those in CASES test_reachability.py asks both."""
+    """Synthesize each example, and check that cdk-nag finds nothing and that every function reaches what its step declares. For the
+    examples in CASES test_reachability.py checks both.
+    """
     experiment = validation.load(ROOT / "config" / f"{config}.yaml")
     app = App(outdir=str(tmp_path), context=feature_flags(), builtin_cloud_formation_validation=False)
     compose(app, experiment, now=NOW, layers=tmp_path)
@@ -194,11 +199,13 @@ def test_every_experiment_synthesizes(config: str, tmp_path: Path) -> None:
 def test_synthesis_does_not_move_with_the_working_directory(
     synth: Synthesize, assembly: Assembly, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    """Check that a synthesis in another working directory gives the same template."""
     monkeypatch.chdir(tmp_path)
     assert masked(synth().experiment) == masked(assembly.experiment)
 
 
 def test_cdk_json_builds_nothing_and_sets_what_templates_need() -> None:
+    """Check the settings in cdk.json on which templates depend, and that it has no build command."""
     settings = json.loads((ROOT / "cdk.json").read_text())
     assert "build" not in settings  # `cdk ls`, `diff` and `destroy` build and install nothing
     assert settings["app"].endswith("app.py")

@@ -35,12 +35,14 @@ def templates(folder: Path) -> dict[str, object]:
 
 @pytest.mark.slow
 def test_the_assembly_is_the_same(experiment: Experiment, tmp_path: Path) -> None:
+    """Check that synthesis in a process of its own gives the same templates as in this process."""
     assert synthesize_assembly(experiment, tmp_path / "apart") == tmp_path / "apart"
     assert templates(tmp_path / "apart") == templates(synthesize(experiment, tmp_path / "here")) != {}
 
 
 @pytest.mark.slow
 def test_what_cannot_be_deployed_is_said_in_the_same_words(experiment: Experiment, tmp_path: Path) -> None:
+    """Check that synthesis in a process of its own raises the same ConfigError as in this process."""
     wrong = replace(experiment, architecture="p4p")
     with pytest.raises(ConfigError) as apart:
         synthesize_assembly(wrong, tmp_path / "apart")
@@ -52,6 +54,7 @@ def test_what_cannot_be_deployed_is_said_in_the_same_words(experiment: Experimen
 def test_a_broken_cdk_is_told_with_its_own_words(
     experiment: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Check that an error of the CDK in the other process is raised as RuntimeError with its message."""
     (tmp_path / "aws_cdk.py").write_text("raise ImportError('no CDK today')")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(RuntimeError, match="no CDK today"):
@@ -60,6 +63,7 @@ def test_a_broken_cdk_is_told_with_its_own_words(
 
 @pytest.mark.parametrize("kind", ["synthesis", "node"])
 def test_a_killed_cdk_is_said_in_a_line(experiment: Experiment, tmp_path: Path, kind: str) -> None:
+    """Kill the synthesizing process, or its Node. Check that RunFailed says so."""
     before = {each.pid for each in children(os.getpid())}  # this process's own Node among them
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(synthesize_assembly, experiment, tmp_path / "apart")
@@ -74,6 +78,7 @@ def test_a_killed_cdk_is_said_in_a_line(experiment: Experiment, tmp_path: Path, 
 
 @pytest.mark.slow
 def test_a_run_brings_no_cdk_into_its_process() -> None:
+    """Check that the modules of a local run do not import the CDK."""
     code = "import sys, crossover.running.deployed, crossover.local.cloud, crossover.local.servers; sys.exit('aws_cdk' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 

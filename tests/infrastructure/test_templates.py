@@ -22,6 +22,7 @@ SNAPSHOTS = Path(__file__).parent / "snapshots"
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*PLAIN, *(pytest.param(name, marks=pytest.mark.deep) for name in OPTIONS)])
 def test_cfn_lint_finds_no_error(name: str, assembled: Assembled) -> None:
+    """Check that cfn-lint finds no error in the templates of a case."""
     from cfnlint.api import lint_file
     from cfnlint.config import ManualArgs
 
@@ -149,6 +150,7 @@ def wildcards(made: Assembly) -> set[tuple[str, str]]:
 
 @pytest.mark.slow
 def test_every_wildcard_is_listed_here_and_has_its_reason_in_the_code(assembled: Assembled) -> None:
+    """Check that all permissions with wildcards are those of WILDCARDS, each with an acknowledged reason."""
     used = set[tuple[str, str]]()
     for name in CASES:
         made = assembled(name)
@@ -169,6 +171,7 @@ def test_every_wildcard_is_listed_here_and_has_its_reason_in_the_code(assembled:
 
 
 def test_no_action_has_a_wildcard_and_nobody_has_a_policy_from_elsewhere(assembled: Assembled) -> None:
+    """Check that no permission has a wildcard in its actions, and that there are no managed policies, separate policies or users."""
     for name in CASES:
         for stack, template in assembled(name).templates.items():
             for owner, statement in statements(template):
@@ -230,6 +233,8 @@ def test_a_change_of_the_templates_is_seen_and_meant(stack: str, assembled: Asse
 
 
 def test_scatter_reduce_is_all_reduce_under_another_name(assembled: Assembled) -> None:
+    """Check that the templates of ScatterReduce and AllReduce differ only in names."""
+
     def renamed(name: str) -> str:
         """Return the outline of a case's template with AllReduce's names in the place of ScatterReduce's, without what depends on names."""
         text = re.sub("scatter(.?)reduce", r"all\1reduce", outline(assembled(name).experiment))
