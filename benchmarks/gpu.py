@@ -81,12 +81,12 @@ def _make_worker_step(model: str, count: int, batches: list[Batch]) -> Callable[
     device = torch.device("cuda")
     learner = DeviceLearner(experiment, classes=CLASSES, input_shape=SHAPE, affine=AFFINE, device=device)
     learner.initialise_model()
-    ahead = [learner.on_device(batches[0], epoch=1)]
+    ahead = [learner.copy_to_device(batches[0], epoch=1)]
 
     def step(number: int) -> None:
         """Compute one gradient with the learner, while the next batch is copied to the device. `number`: of the step, from 0."""
         batch = ahead.pop()
-        ahead.append(learner.on_device(batches[(number + 1) % len(batches)], epoch=1))
+        ahead.append(learner.copy_to_device(batches[(number + 1) % len(batches)], epoch=1))
         learner.compute_gradient(batch, epoch=1, round=number, worker=0, minibatch=0)
 
     return step

@@ -199,7 +199,7 @@ def _measure_size(
         experiment, classes=source.classes, input_shape=source.input_shape, affine=UNMAPPED, device=device
     )
     learner.initialise_model()
-    batch = learner.on_device(source.take(batch_size), epoch=1)
+    batch = learner.copy_to_device(source.take(batch_size), epoch=1)
     timed, began = list[float](), 0.0
     for number in count():
         if number == WARM_UP:

@@ -15,7 +15,7 @@ import torch
 from crossover.experiment import Data, Experiment, ImageSize, Training
 from crossover.learning.batches import Batch
 from crossover.learning.datasets import Dataset, load
-from crossover.learning.learner import Learner, for_processor, learner_for
+from crossover.learning.learner import Learner, adapt_to_processor, learner_for
 from crossover.learning.memory import find_free_bytes, release_freed_memory
 from crossover.learning.staging import take_first_samples
 
@@ -83,7 +83,7 @@ def probe(experiment: Experiment, *, most_s: float) -> Probe:
     )
     dataset = load(own)
     release_freed_memory()
-    learner = learner_for(for_processor(own), dataset)
+    learner = learner_for(adapt_to_processor(own), dataset)
     learner.initialise_model()
     most = min(experiment.training.batch_size, len(dataset.train_labels))
     small, large, sample_bytes = _choose_batches(learner, dataset, most)

@@ -315,8 +315,8 @@ SPAN = 20  # of the smoothing, in steps
 
 
 def smooth(losses: Sequence[float], *, span: int = SPAN) -> list[float]:
-    """Return the exponentially weighted moving average of `losses`, with alpha = 2 / (span + 1). The weights are normalised, so the
-    average is not biased towards 0 at the start. Raises ValueError if `span` is below 1.
+    """Return for each of `losses` the exponentially weighted moving average up to it, with alpha = 2 / (span + 1). The weights are
+    normalised, so the average is not biased towards 0 at the start. Raises ValueError if `span` is below 1.
     """
     if span < 1:
         raise ValueError(f"span: {span}; at least 1 is expected")

@@ -43,7 +43,7 @@ def get_data_folder(directory: str | None) -> Path:
 
 
 def find_path(name: str, folders: Sequence[Path]) -> Path | None:
-    """Return the path of `name` in the first of `folders` that has it, or None."""
+    """Return the path of the file or folder `name` in the first of `folders` that has it, or None."""
     return next((place / name for place in folders if (place / name).exists()), None)
 
 
@@ -407,8 +407,8 @@ Split = tuple[Tensor, Tensor]
 
 def _split_samples(samples: Samples, experiment: Experiment) -> tuple[Split, Split]:
     """Return (training part, validation part), each (inputs, labels). If `data.validation` is "test", the published test split
-    validates, else a seeded fraction of the training samples. `data.limit` cuts the training part. Raises ConfigError if the
-    test split is missing.
+    validates, else a fraction of the training samples, drawn by the seed. `data.limit`: number of the other training samples
+    that are kept, drawn by the seed. Raises ConfigError if the test split is missing.
     """
     share, count = experiment.data.validation, len(samples.labels)
     ids = permute(count, seed=derive_seed("split", experiment.seed))

@@ -29,8 +29,8 @@ from crossover.learning.learner import (
     Learner,
     Objective,
     Shape,
+    adapt_to_processor,
     build_skeleton,
-    for_processor,
     has_user_code,
 )
 from crossover.learning.loss_scale import LossScale
@@ -106,7 +106,7 @@ class DeviceLearner:
         self._half = choose_half_precision(experiment.training.precision, device)
         training = experiment.training
         self._host = Learner(  # draws the first weights: the same on every machine
-            for_processor(experiment),
+            adapt_to_processor(experiment),
             classes=classes,
             input_shape=input_shape,
             affine=affine,
@@ -115,9 +115,9 @@ class DeviceLearner:
         with torch.device(device), self._explain_memory_errors():
             self._flat = FlatModel(build_skeleton(training, classes, input_shape))
             self._prepare = Preparation(affine, memory_format=training.memory_format)
-            self._flat.evaluate()  # BatchNorm's statistics get memory: a built-in model comes without
+            self._flat.switch_to_evaluation()  # BatchNorm's statistics get memory: a built-in model comes without
             self._flat.module.to(device)
-            self._take_fixed()
+            self._copy_fixed()
             if training.memory_format == "channels_last" and device.type == "cuda":
                 torch.backends.cudnn.benchmark = True
         self._objective = Objective(training, scaling.from_manifest(affine))
@@ -160,9 +160,9 @@ class DeviceLearner:
         ConfigError if frozen parameters differ there and here.
         """
         self._host.take_constants(constants)
-        self._take_fixed()
+        self._copy_fixed()
 
-    def _take_fixed(self) -> None:
+    def _copy_fixed(self) -> None:
         """Copy the frozen parameters, and the buffers that are not in the model's vector (all but BatchNorm's running statistics), from
         the host's module to the device's; drawn on the device they would have other bits.
         """
@@ -170,7 +170,7 @@ class DeviceLearner:
         for name, own in (self._flat.list_frozen() | self._flat.list_constants()).items():
             own.copy_(fixed[name])
 
-    def on_device(self, batch: Batch, *, epoch: int) -> DeviceBatch:
+    def copy_to_device(self, batch: Batch, *, epoch: int) -> DeviceBatch:
         """Return the batch, augmented for `epoch`, on the device. The copy runs in a CUDA stream of its own and may not be complete
         on return, so that another batch can be computed meanwhile.
         """
@@ -204,7 +204,7 @@ class DeviceLearner:
         where = f"worker {worker}, epoch {epoch}, round {round}, minibatch {minibatch}"
         with self._use_device(), self._explain_memory_errors():
             self._load_model()
-            held = batch if isinstance(batch, DeviceBatch) else self.on_device(batch, epoch=epoch)
+            held = batch if isinstance(batch, DeviceBatch) else self.copy_to_device(batch, epoch=epoch)
             self._await_copies(held)
             while True:
                 self._seed_draws(derive_seed("dropout", self._experiment.seed, round, worker, minibatch))
@@ -235,7 +235,7 @@ class DeviceLearner:
         judged, samples = list[BatchScores](), 0
         with self._use_device(), torch.inference_mode(), self._explain_memory_errors():
             self._load_model()
-            self._flat.evaluate()
+            self._flat.switch_to_evaluation()
             for batch in batches:
                 inputs, labels = batch.inputs.to(self.device), batch.labels.to(self.device)
                 judged.append(self._objective.score(self._compute_outputs(self._prepare(inputs)), labels))
@@ -246,10 +246,10 @@ class DeviceLearner:
         """Compute the gradient of `batch` into the device's gradient vector, with the loss scale divided out again; return the mean
         loss, NaN if it is not finite. Raises OwnCodeError if a BatchNorm layer was not called.
         """
-        self._flat.train()
+        self._flat.switch_to_training()
         inputs = resize_for_epoch(self._prepare(batch.inputs), self._experiment.training, epoch=epoch)
         outputs = self._compute_outputs(inputs)
-        loss = self._objective.loss(outputs, batch.labels, answers=batch.answers)
+        loss = self._objective.compute_loss(outputs, batch.labels, answers=batch.answers)
         scale = 1.0 if self.loss_scale is None else self.loss_scale.scale
         (loss * scale).backward()  # type: ignore[no-untyped-call]
         if problem := self._flat.find_norm_problem():

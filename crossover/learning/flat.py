@@ -77,7 +77,7 @@ class FlatModel:
                 if old_parameter is not None:
                     module._parameters[name] = views.get(id(old_parameter), old_parameter)
 
-    def train(self) -> None:
+    def switch_to_training(self) -> None:
         """Switch the module to training mode: set `gradient` to zero, and let BatchNorm layers write the minibatch's statistics at
         its end.
 
@@ -93,7 +93,7 @@ class FlatModel:
             )
 
     def find_norm_problem(self) -> str:
-        """Return in words that a BatchNorm layer was not called in the last forward pass, so that `gradient` lacks its statistics;
+        """Return in words which BatchNorm layer was not called in the last forward pass, so that `gradient` lacks its statistics;
         "" if all were called.
         """
         for name, norm in zip(self.norms, self._norms, strict=True):
@@ -101,7 +101,7 @@ class FlatModel:
                 return f"leaves its BatchNorm layer {name} out of a forward pass, and statistics of each pass are carried; call it in each"
         return ""
 
-    def evaluate(self) -> None:
+    def switch_to_evaluation(self) -> None:
         """Switch the module to evaluation mode: BatchNorm layers read the statistics at the end of `model`."""
         self._point_statistics(self.model)
         with user_code.isolate():

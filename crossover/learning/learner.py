@@ -92,7 +92,7 @@ class Objective:
             for name, field in ((training.loss, _LOSS), (training.metric.name, _METRIC))
         )
 
-    def loss(self, outputs: Tensor, labels: Tensor, *, answers: int | None = None) -> Tensor:
+    def compute_loss(self, outputs: Tensor, labels: Tensor, *, answers: int | None = None) -> Tensor:
         """Return the mean loss of `outputs` against `labels` over the minibatch's answers (labels that count), as a scalar tensor
         to differentiate; 0 if there are none.
 
@@ -503,9 +503,9 @@ class Learner:
         return _build_seeded(self._experiment.training, self._classes, self._input_shape, seed_=self._experiment.seed)
 
     def compute_gradient(self, batch: Batch, *, epoch: int, round: int, worker: int, minibatch: int) -> float:
-        """Return the mean loss of `batch` at the parameters in `model`, and write the gradient and the minibatch's BatchNorm
-        statistics to `gradient`. `epoch` (from 1) sets augmentation and image size; `round`, `worker` and `minibatch` seed
-        dropout.
+        """Write the gradient of the loss on `batch` at the parameters in `model`, and the minibatch's BatchNorm statistics, to
+        `gradient`, and return the mean loss (mse in the labels' own unit). `epoch` (from 1) sets augmentation and image size;
+        `round`, `worker` and `minibatch` seed dropout.
 
         Equal arguments give equal bits in any process of one machine type, torch build and thread count. Raises Refused if the loss
         or gradient is not finite, unless `aggregation.non_finite` drops it later; ConfigError if a BatchNorm layer receives a
@@ -519,11 +519,11 @@ class Learner:
             ids, zero = batch.sample_ids, self._prepare.zero
             inputs = augment_images(batch.inputs, ids, experiment.data, seed=experiment.seed, epoch=epoch, zero=zero)
             inputs = resize_for_epoch(self._prepare(inputs), training, epoch=epoch)
-            self._flat.train()
+            self._flat.switch_to_training()
             with self._seed_random("dropout", experiment.seed, round, worker, minibatch):
                 with self._autocast():
                     outputs = self._forward(inputs, where=where)
-                loss = self._objective.loss(outputs, batch.labels, answers=batch.answers)
+                loss = self._objective.compute_loss(outputs, batch.labels, answers=batch.answers)
                 value = float(loss.detach())
                 if not math.isfinite(value) and self._refuses:
                     raise Refused(
@@ -547,13 +547,13 @@ class Learner:
 
     def count_answers(self, batch: Batch) -> int:
         """Return the number of labels in the minibatch that the loss counts. The loss is called with made-up outputs: those of one
-        sample, repeated for all.
+        sample, repeated for all. `model` and `gradient` do not change.
         """
         if (shown := self._shown.get(width := batch.inputs.shape[1:])) is None:
             first = self._prepare(batch.inputs[:1])
             with torch.inference_mode(), self._autocast():
                 self._set_thread_count()
-                self._flat.evaluate()
+                self._flat.switch_to_evaluation()
                 shown = self._shown[width] = [
                     self._forward(torch.cat([first] * count), where="a first sample") for count in (1, 2)
                 ]
@@ -567,7 +567,7 @@ class Learner:
         for batch in batches:
             with self.slot(), torch.inference_mode():
                 self._set_thread_count()
-                self._flat.evaluate()
+                self._flat.switch_to_evaluation()
                 for inputs, labels in zip(
                     torch.split(batch.inputs, _EVALUATED_TOGETHER),
                     torch.split(batch.labels, _EVALUATED_TOGETHER),
@@ -639,7 +639,7 @@ class Learner:
     def _compute_outputs(self, inputs: Tensor) -> Tensor:
         """Return the model's outputs for raw `inputs` in training mode, without gradients; used when a first minibatch is tried out."""
         with self._seed_random("dropout", 0), torch.no_grad(), self._autocast():
-            self._flat.train()
+            self._flat.switch_to_training()
             return self._forward(self._prepare(inputs), where="a first minibatch")
 
     def _raise_problem(self, problem: str) -> None:
@@ -737,9 +737,9 @@ def _check_precision(experiment: Experiment) -> None:
         )
 
 
-def for_processor(experiment: Experiment) -> Experiment:
-    """Return the experiment with bf16 instead of fp16, so that a CPU can try what a GPU will train; unchanged if its precision is
-    another.
+def adapt_to_processor(experiment: Experiment) -> Experiment:
+    """Return the experiment with bf16 instead of fp16, which a CPU does not compute in, so that it can try what a GPU will train;
+    unchanged if its precision is another.
     """
     if experiment.training.precision != "fp16":
         return experiment
@@ -835,7 +835,7 @@ def encode_model(
     if constants is not None:
         take_constants(flat, constants, experiment.training.model)
     flat.model.copy_(buffers.tensor(vector.data))
-    flat.evaluate()
+    flat.switch_to_evaluation()
     about = {"model": experiment.training.model, "classes": str(classes)}
     if scale := scaling.from_manifest(manifest.get("affine", {})):  # its outputs are (label - mean) / deviation
         about |= {scaling.MEAN: json.dumps(scale.mean), scaling.DEVIATION: json.dumps(scale.deviation)}

@@ -54,8 +54,8 @@ def train_reference(
     on_round: Callable[[int, RoundState], None] | None = None,
     learner: Learner | None = None,
 ) -> tuple[bytes, tuple[bytes, ...], list[Epoch]]:
-    """Train on `dataset` with all workers simulated in one process. Returns (final model as bytes, the optimizer's vectors as
-    bytes, the results of each epoch).
+    """Train on `dataset` with all workers simulated in one process, until the last epoch, or until the target or early stopping ends it.
+    Returns (final model vector as bytes, the optimizer's vectors as bytes, the results of each evaluation).
 
     A round has `exchange.every` minibatches per worker, or a whole epoch's if that is None or "epoch". `on_round`: called after
     each round with the number of rounds done and the state. `learner`: used instead of a new one.

@@ -86,7 +86,8 @@ class Samples:
     (-100: does not count in loss and metric), or float32 numbers if `classes` is None. Test inputs and labels are None if there is
     no test split.
 
-    Tokens, and labels for each token, may also be a list of tensors (T,) int64 of any lengths.
+    Tokens, and labels for each token, may also be a list of tensors (T,) int64 of any lengths. `reading`: how a CSV was read, otherwise
+    None.
     """
 
     inputs: Tensor
@@ -188,7 +189,9 @@ def _are_sequences(part: Any) -> bool:
 # Float64, and float32 with channels that float32 arithmetic would blur, are mapped in float64 before they are staged (`is_mapped_early`);
 # uint8, which is staged in an eighth of the bytes, and other floats are mapped minibatch by minibatch.
 
-Affine = Mapping[str, Sequence[float]]  # `scale` and `shift`, a number per channel, or none; `zero`: see `map_of`
+Affine = Mapping[
+    str, Sequence[float]
+]  # `scale` and `shift`, a number per channel, or none; `zero`: see `get_affine_map`
 UNMAPPED: Affine = {"scale": (), "shift": ()}
 BLOCK = 4096  # samples at once: bounds the float64 copies
 _LARGEST_SHIFT = 16.0  # beyond it x * scale + shift in float32 is off by more than a millionth of a deviation

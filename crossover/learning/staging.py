@@ -174,7 +174,7 @@ def stage(
     a store that has the manifest is skipped.
 
     The experiment decides how samples are cut into minibatches. `stores`: one for all workers, or one per worker by rank. `answers`:
-    counts the labels of a minibatch that a user's loss counts. Raises DataError if there are none in any minibatch.
+    counts the labels of a minibatch that a user's loss counts. Raises DataError if no label of the training samples counts.
     """
     from crossover.learning import samples, scaling
 
@@ -223,9 +223,9 @@ class Minibatches:
         self._order = torch.tensor(order, dtype=torch.int64)
 
     def count_answers(self, of: "Callable[[Batch], int] | None" = None) -> list[list[int]]:
-        """Return the weight of each minibatch, as a list per worker: the number of labels that the loss counts. `of`: counts them
-        for one minibatch, for a user's loss. Without it, labels other than -100 are counted for cross entropy, and samples for
-        another loss.
+        """Return the number of labels that the loss counts in each minibatch, as a list per worker; the minibatch weighs so much in a mean.
+        `of`: counts them for one minibatch, for a user's loss. Without it, labels other than -100 are counted for cross entropy, and
+        samples for another loss.
         """
         from crossover.learning.learner import mask_answered
 

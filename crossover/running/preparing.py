@@ -179,11 +179,11 @@ def _try_learner(experiment: Experiment, dataset: "Dataset") -> "Learner":
     ConfigError if a worker would have no minibatch, or no minibatches enough for a round.
     """
     from crossover.learning.first_steps import try_minibatches
-    from crossover.learning.learner import for_processor, learner_for
+    from crossover.learning.learner import adapt_to_processor, learner_for
     from crossover.learning.staging import plan_staging, take_first_samples
 
     plan_staging(experiment, len(dataset.train_labels))  # raises if a worker would have no minibatch or no round
-    experiment = for_processor(experiment)
+    experiment = adapt_to_processor(experiment)
     learner = learner_for(experiment, dataset)
     learner.try_out(take_first_samples(dataset))
     try_minibatches(experiment, dataset, learner)
@@ -339,10 +339,10 @@ def _stage_training(
     configuration says about the data and the model's size; and the constants of a user's model that are not among its parameters, b"" for a
     built-in model.
     """
-    from crossover.learning.learner import for_processor, has_user_code, learner_for
+    from crossover.learning.learner import adapt_to_processor, has_user_code, learner_for
     from crossover.learning.staging import stage, take_first_samples
 
-    experiment = for_processor(experiment)
+    experiment = adapt_to_processor(experiment)
     tried = learner_for(experiment, made_of.dataset) if bundling.list_user_code_with_loader(experiment) else None
     if tried is not None:
         tried.try_out(take_first_samples(made_of.dataset))

@@ -415,7 +415,7 @@ class Calibration:
         read = self.client(self.objects, memory_mb=memory_mb, in_vpc=in_vpc).read
         return read.seconds(bytes_) + self.arithmetic_s(bytes_, memory_mb=memory_mb)
 
-    def on_host(self, service: Service, instance_type: str) -> Service:
+    def limit_by_host(self, service: Service, instance_type: str) -> Service:
         """Return the service with the documented network bandwidth of an instance of type `instance_type` as the limit that all its clients
         share; unchanged if that is not known.
         """

@@ -119,8 +119,8 @@ class World:
         experiment, calibration = self.experiment, self.calibration
         count = {"per_worker": experiment.workers, "shared": 1, "none": 0}[self.architecture.tensor_hosts]
         # Stores on hosts of their own have those hosts' links.
-        tensors = calibration.on_host(calibration.tensors, experiment.database.instance_type)
-        bus = calibration.on_host(calibration.bus, experiment.network.broker_instance_type)
+        tensors = calibration.limit_by_host(calibration.tensors, experiment.database.instance_type)
+        bus = calibration.limit_by_host(calibration.bus, experiment.network.broker_instance_type)
         self._services = {"objects": calibration.objects, "tensors": tensors}
         tour = Link(tensors.host_bytes_s)
         self.hosts = [Host(tensors.host_bytes_s, tour) for _ in range(count)]
@@ -146,12 +146,12 @@ class World:
         """Return the database host of a worker. None if the architecture has no databases, or if vectors are exchanged through the object
         store.
         """
-        if not self.hosts or self.through_objects:
+        if not self.hosts or self.uses_object_store:
             return None
         return self.hosts[worker % len(self.hosts)]
 
     @property
-    def through_objects(self) -> bool:
+    def uses_object_store(self) -> bool:
         """True if the architecture has one shared store for vectors and the experiment chooses S3 for it instead of a database."""
         return self.architecture.tensor_hosts == "shared" and self.experiment.storage.channel == "s3"
 

@@ -56,7 +56,7 @@ class Prefetching(OnInstance):
         batch = super().fetch_batch(place)
         if self._device_learner is not None:
             epoch, _ = calendar(self._ctx.facts).locate_minibatch(place["round"], place["minibatch"])
-            batch = self._device_learner.on_device(batch, epoch=epoch)
+            batch = self._device_learner.copy_to_device(batch, epoch=epoch)
         return batch
 
     def _fetch_after(self, place: Event) -> None:

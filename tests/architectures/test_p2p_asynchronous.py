@@ -238,7 +238,7 @@ def assert_outcome_is_the_models(job: Job) -> None:
         assert outcome["val_loss"] == progress.evaluate(ctx).loss
 
 
-@pytest.mark.parametrize("pause", ["decision", "evaluate", "store_outcome"])
+@pytest.mark.parametrize("pause", ["read_decision", "evaluate", "store_outcome"])
 def test_two_survivors_that_conclude_side_by_side_say_what_is_so(pause: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The peer that was to conclude is gone. One survivor is stopped while it concludes in its place, until another survivor
     has done so.

@@ -109,7 +109,7 @@ def test_a_batch_that_was_copied_ahead_gives_the_same_gradient(device: torch.dev
     _, own, batch = learners(device, precision="fp16")
     own.compute_gradient(batch, **WHERE)
     direct = bytes(own.gradient)
-    own.compute_gradient(own.on_device(batch, epoch=1), **WHERE)
+    own.compute_gradient(own.copy_to_device(batch, epoch=1), **WHERE)
     assert bytes(own.gradient) == direct
 
 

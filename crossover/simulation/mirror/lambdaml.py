@@ -87,11 +87,11 @@ class StoreConnection:
         """Connect the worker of an invocation to S3 if the experiment exchanges through it, otherwise to the database."""
         world = worker_call.world
         self.worker_call, self.world = worker_call, world
-        self.channel = "objects" if world.through_objects else "tensors"
-        self.service = world.objects(worker_call.step) if world.through_objects else world.tensors(worker_call.step)
+        self.channel = "objects" if world.uses_object_store else "tensors"
+        self.service = world.objects(worker_call.step) if world.uses_object_store else world.tensors(worker_call.step)
         self.host = world.host(worker_call.place.worker)
         self.factors = world.factors[worker_call.place.worker]
-        self.header_bytes = VECTOR_HEADER_BYTES if world.through_objects else 0  # of a vector as an object
+        self.header_bytes = VECTOR_HEADER_BYTES if world.uses_object_store else 0  # of a vector as an object
 
     def put(self, stage: str, bytes_: float, requests: int = 1) -> SimProcess:
         """Simulate, as a simpy process, `requests` writes to the store, one after another, of `bytes_` bytes in all. They share the host's

@@ -368,7 +368,7 @@ def build_last_step(world: World, checkpoint_bytes: int, *, members: int, bus: b
     tally.count("objects", "put", 3, out=size + VECTOR_HEADER_BYTES)
     stores = world.architecture.tensor_hosts != "none"  # else there is nothing to delete but checkpoints
     if stores:
-        tally.count("objects" if world.through_objects else "tensors", "delete")
+        tally.count("objects" if world.uses_object_store else "tensors", "delete")
     if bus:
         tally.count("bus", "remove")
     seconds = objects.read.seconds(read, 12) + objects.write.seconds(size, 3)

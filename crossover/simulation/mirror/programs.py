@@ -58,7 +58,7 @@ class SimulatedPeer:
         network = {"burst_bytes": 0.0, "floor_bytes_s": self.network_bytes_s}
         self.objects = world.calibration.instance_objects.for_client(**network)
         broker = world.experiment.network.broker_instance_type
-        self.bus = world.calibration.on_host(world.calibration.instance_bus, broker).for_client(**network)
+        self.bus = world.calibration.limit_by_host(world.calibration.instance_bus, broker).for_client(**network)
         self.factors, self.round = world.factors[rank], 0
         self.ahead = not program.uses_bus
         self.checkpoint_every = 1 if program.uses_bus else world.experiment.functions.checkpoint_every

@@ -27,9 +27,9 @@ class Warming(nn.Module):
 
 def test_a_layer_that_changes_sides_is_refused_by_name() -> None:
     flat = FlatModel(Warming())
-    flat.train()
+    flat.switch_to_training()
     with pytest.raises(Refused, match=r"BatchNorm layer norm is in training at some steps"):
-        flat.train()
+        flat.switch_to_training()
 
 
 class Skipping(nn.Module):
@@ -46,7 +46,7 @@ class Skipping(nn.Module):
 def test_a_layer_that_a_minibatch_leaves_out_is_named() -> None:
     flat = FlatModel(Skipping())
     for sign, found in ((1.0, ""), (-1.0, "leaves its BatchNorm layer norm out")):
-        flat.train()
+        flat.switch_to_training()
         flat.module(sign * torch.ones(3, 2))
         assert flat.find_norm_problem()[: len(found) or None] == found
 
