@@ -94,6 +94,7 @@ TIED = [finalist("spirt", 800, 1.004), finalist("mlless", 100.3, 4.0)]
 def test_constraints_decide_which_finalist_is_chosen(
     front: list[Finalist], constraints: Constraints, architecture: str
 ) -> None:
+    """`choose_finalist` returns the candidate of `architecture` from `front` under `constraints`."""
     assert choose_finalist(front, constraints).candidate.architecture == architecture
 
 
@@ -108,6 +109,7 @@ def named(constraints: Constraints) -> dict[str, tuple[str, ...]]:
 
 
 def test_the_named_ones_keep_to_the_wishes_and_are_told_once() -> None:
+    """The cheapest, the balanced and the soonest candidate keep to the constraints, and one that is several of these gets one card."""
     assert named(Constraints()) == {"spirt": ("cheapest",), "mlless": ("balanced", "soonest")}
     assert named(Constraints(budget_usd=3)) == {"spirt": ("cheapest", "balanced"), "all_reduce": ("soonest",)}
     assert named(Constraints(budget_usd=1.2, deadline_s=900)) == {"spirt": ("cheapest", "balanced", "soonest")}
@@ -116,6 +118,7 @@ def test_the_named_ones_keep_to_the_wishes_and_are_told_once() -> None:
 
 @pytest.mark.slow
 def test_spot_never_leads_without_what_it_is_on_demand(tmp_path: Path) -> None:
+    """If the winner or a card uses spot instances, its figures at the on-demand price stand beside it."""
     question, sizes, _ = subject.build_question(load(CONFIG / "all-reduce-cifar10.yaml", SMALL))
     found = advise(question, Constraints(on_hand=("gpu", "spot")), sizes, processes=1, repetitions=5)
     assert found.winner.candidate.spot
@@ -137,7 +140,7 @@ def test_spot_never_leads_without_what_it_is_on_demand(tmp_path: Path) -> None:
 def test_in_a_real_search_a_looser_constraint_never_gives_a_worse_answer(
     found: Advice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What an answer is chosen from does not depend on the constraints."""
+    """A later deadline never costs more dollars, and a larger budget never more seconds. The shortlist does not depend on either."""
     listed = (found.winner, *found.front, *(each.best for each in found.rejected if each.best))
     runnable = [each for each in listed if each.would_run]
     deadlines = sorted(1.001 * each.seconds.p95 for each in runnable)
@@ -163,6 +166,7 @@ def test_the_same_input_gives_the_same_advice(found: Advice) -> None:
 
 
 def test_the_verdict_names_the_winner_and_the_front_is_in_order(found: Advice) -> None:
+    """The verdict begins with the winner, marks alternatives above the budget, and the Pareto front goes from the cheapest to the soonest."""
     assert found.met
     assert verdict(found)[0].startswith(f"Train it on {found.winner.candidate.words}: ")
     kinds = {each.candidate.on for each in found.finalists if each.candidate.architecture == "single"}
@@ -179,6 +183,7 @@ def test_the_verdict_names_the_winner_and_the_front_is_in_order(found: Advice) -
 
 
 def test_its_files_are_accepted_and_say_what_was_projected(found: Advice, tmp_path: Path) -> None:
+    """The YAML files of an advice can be loaded and deployed, describe their candidates, and advice.json has the projected figures."""
     files = written(found, tmp_path, config=tmp_path / "mine.yaml")
     yamls = [path for path in files if path.suffix == ".yaml"]
     assert found.told[0] is found.winner and {*found.alternatives} <= {*found.told}
@@ -197,7 +202,7 @@ def test_its_files_are_accepted_and_say_what_was_projected(found: Advice, tmp_pa
 
 
 def test_files_of_earlier_advice_go_and_files_of_ones_own_stay(found: Advice, tmp_path: Path) -> None:
-    """The files of an earlier loser would be taken for the winner's."""
+    """A new advice deletes the YAML files of the earlier one in its folder, but no file that the user wrote or edited."""
     config, other = tmp_path / "mine.yaml", replace(found, winner=found.alternatives[-1], alternatives=(), cards=())
     before = [path for path in written(found, tmp_path, config=config) if path.suffix == ".yaml"]
     own, changed = tmp_path / "1-mine.yaml", before[1]
@@ -239,6 +244,7 @@ def test_beside_own_code_each_folder_of_advice_has_its_own_files(found: Advice, 
 
 
 def test_a_file_of_another_advice_or_a_changed_one_is_refused_by_name(found: Advice, tmp_path: Path) -> None:
+    """A YAML file that is part of another folder's advice, or that somebody edited, is not overwritten: ConfigError names it."""
     config, own = tmp_path / "mine.yaml", called(found, "own", model="mine:network")
     first, *_ = written(own, tmp_path / "a" / "advice", config=config)
     before = first.read_bytes()
@@ -253,6 +259,7 @@ def test_a_file_of_another_advice_or_a_changed_one_is_refused_by_name(found: Adv
 
 
 def test_tables_name_the_file_to_type_into_run(found: Advice, tmp_path: Path) -> None:
+    """The tables of candidates have the path of each one's YAML file in their last column, or a dash if no file was written."""
     own = called(found, "own", model="mine:network")
     due = page.plan_files(own, Path("answers/advice"), config=Path("models/mine.yaml"))
     rows = explain.card_rows(own, due.yamls)
@@ -264,7 +271,7 @@ def test_tables_name_the_file_to_type_into_run(found: Advice, tmp_path: Path) ->
 
 
 def test_files_of_an_earlier_version_are_known_by_their_digests(found: Advice, tmp_path: Path) -> None:
-    """They have no seal: `advice.json` has their digests."""
+    """Unchanged files of an earlier version, which have no digest inside, are replaced: advice.json has their digests."""
     config = tmp_path / "mine.yaml"
     first, *_ = written(found, tmp_path, config=config)
     first.write_text("name: earlier\n")
@@ -277,11 +284,13 @@ def test_files_of_an_earlier_version_are_known_by_their_digests(found: Advice, t
 
 
 def test_advice_json_has_its_published_form(found: Advice, tmp_path: Path) -> None:
+    """A written advice.json is valid by the JSON Schema of `advise`."""
     written(found, tmp_path, config=tmp_path / "mine.yaml")
     jsonschema.validate(json.loads((tmp_path / "advice.json").read_text()), json.loads(SCHEMA.read_text()))
 
 
 def test_the_front_is_that_of_the_figures_that_are_printed(found: Advice) -> None:
+    """By the medians that are printed, no candidate beats one of the front, and one of the front is as good as any other in both figures."""
     figures = {
         each.candidate: (each.usd.p50, each.seconds.p50) for each in found.finalists if each not in found.unknown
     }
@@ -294,7 +303,7 @@ def test_the_front_is_that_of_the_figures_that_are_printed(found: Advice) -> Non
 
 
 def test_nobody_who_is_beaten_is_on_the_front_and_nobody_else_is_left_out() -> None:
-    """A GPU that is hardly quicker than a cheaper machine, and a function that both beat."""
+    """The Pareto front has a cheap machine and a GPU that is hardly quicker, each once, but not a function that both beat."""
     machine, gpu, function = (
         finalist(*each) for each in (("spirt", 593, 0.0213), ("gpu", 570, 0.0302), ("mlless", 593.4, 0.0647))
     )
@@ -304,6 +313,7 @@ def test_nobody_who_is_beaten_is_on_the_front_and_nobody_else_is_left_out() -> N
 
 
 def test_with_code_of_ones_own_its_files_stand_where_that_is_found(found: Advice, tmp_path: Path) -> None:
+    """If the experiment names user code, the YAML files of the advice are written beside the experiment's file."""
     config = tmp_path / "experiments" / "mine.yaml"
     config.parent.mkdir()
     paths = written(called(found, "own", model="mine:network"), tmp_path / "advice", config=config)
@@ -312,11 +322,13 @@ def test_with_code_of_ones_own_its_files_stand_where_that_is_found(found: Advice
 
 
 def test_a_burstable_machines_credits_are_of_its_instances(found: Advice) -> None:
+    """CPU credits of a burstable instance type count among the dollars of instances, not of network and secrets."""
     machine = Candidate("single", 1, 120, 1, on="instance", instance="t4g.medium", threads=2)
     assert "network and secrets" not in advice.dollars_by_component(found.question, machine)
 
 
 def test_where_a_round_goes_through_several_epochs_shortened_runs_are_of_whole_rounds() -> None:
+    """Candidates whose workers exchange every two epochs are bounded and extrapolated from simulations of a multiple of two epochs."""
     local = ("exchange.what=model", "exchange.every=8", "training.epochs=4", "workers=2", "data.limit=4096")
     question = subject.build_question(load(CONFIG / "all-reduce-cifar10.yaml", local))[0]
     own = Candidate("all_reduce", 2, 512, 8, what="model", memory_mb=3_008, channel="s3", limit=4_096)
@@ -332,6 +344,7 @@ def test_where_a_round_goes_through_several_epochs_shortened_runs_are_of_whole_r
 
 
 def test_this_machine_is_the_answer_if_it_is_sooner(found: Advice) -> None:
+    """The headline advises this machine if it was measured and is ready before the winner on AWS, and names that winner beside it."""
     aws = f"{found.winner.candidate.words}: about {display.rough_usd(found.winner.usd.p50)}, ready in "
     assert headline(found).startswith(f"Train it on {aws}") and "of them start-up)" in headline(found)
     here = ThisMachine(seconds=found.winner.seconds.p50 / 2, threads=1, sooner=found.winner, times=None)
@@ -370,6 +383,7 @@ def test_this_machine_is_a_point_of_the_chart(found: Advice) -> None:
 
 
 def test_the_pages_command_and_months_follow_the_answer(found: Advice) -> None:
+    """The page shows the commands of the advice (deploy, run and destroy, or a run on this machine) and the monthly costs."""
     here = ThisMachine(seconds=found.winner.seconds.p50 / 2, threads=1, sooner=found.winner, times=None)
     files, asked = [Path(f"advice/{n}.yaml") for n in range(len(found.told))], Path("mine.yaml")
     assert page.build_page(found, [], files, here=asked).commands == [
@@ -396,6 +410,7 @@ def test_the_pages_command_and_months_follow_the_answer(found: Advice) -> None:
     ({"on_hand": "spot"}, "spot is a price"),
 ])  # fmt: skip
 def test_constraints_that_make_no_sense_are_refused(given: dict[str, str], words: str) -> None:
+    """An option with an invalid value raises ConfigError, which names the option and contains `words`. `given`: the options."""
     asked = {"deadline": None, "budget": None, "on_hand": None, **given}
     with pytest.raises(ConfigError, match="--") as refused:
         question_.parse_constraints(asked["deadline"], asked["budget"], None, asked["on_hand"])
@@ -403,6 +418,7 @@ def test_constraints_that_make_no_sense_are_refused(given: dict[str, str], words
 
 
 def test_a_model_too_large_for_any_function_is_told() -> None:
+    """If only functions may be used and the model fits none, NoProjection names the needed memory and that of the largest function."""
     question, sizes, _ = subject.build_question(load(CONFIG / "all-reduce-cifar10.yaml", SMALL))
     vast = type(sizes)(vector_bytes=8 * 2**30, kept_bytes=1.0, evaluation_bytes=1)
     with pytest.raises(NoProjection, match=r"needs .* MB at its peak, and the function of 10,240 MB"):

@@ -51,6 +51,7 @@ def cells(question: Question, sizes: Sizes, *, most_workers: int) -> Sequence[Ca
     ("all-reduce-s3", (), 8),
 ])  # fmt: skip
 def test_no_bound_is_above_the_simulation(name: str, changes: tuple[str, ...], most_workers: int) -> None:
+    """Each lower bound of a candidate (by arithmetic, by its family's lightest shape, by its own shape) is at most its simulated estimate."""
     question, sizes = asked(name, *changes)
     judged = 0
     shapes = {question.shape(each) for each in all_of(question, sizes)}
@@ -81,6 +82,7 @@ def test_a_minibatch_of_512_does_not_fit_into_1769_mb() -> None:
 
 
 def test_what_is_not_on_hand_is_not_advised() -> None:
+    """A candidate that needs a resource which --on-hand does not list has the problem "not on hand"."""
     _, sizes = asked("all-reduce-cifar10")
     through_redis = Candidate("all_reduce", 4, 512, 1, memory_mb=2_685, host="m7g.large")
     assert find_problem(through_redis, sizes, ("lambda",))[0] == "not on hand"
@@ -90,7 +92,7 @@ def test_what_is_not_on_hand_is_not_advised() -> None:
 
 
 def test_a_gpu_without_the_precision_is_no_candidate() -> None:
-    """The others are still advised: before, one T4 among them ended the command."""
+    """A GPU that lacks the experiment's precision has the problem "precision", while other GPUs have none."""
     _, sizes = asked("all-reduce-cifar10")
     t4 = Candidate("gpu", 4, 512, 1, instance="g4dn.xlarge")
     assert find_problem(t4, sizes, ON_HAND, precision="bf16") == (
@@ -103,7 +105,7 @@ def test_a_gpu_without_the_precision_is_no_candidate() -> None:
 
 @pytest.mark.slow
 def test_candidates_make_the_experiments_own_updates() -> None:
-    """Whatever the number of workers, an epoch has as many updates, each of as many samples."""
+    """Candidates with the experiment's own updates make as many updates in an epoch, each of as many samples, for any number of workers."""
     question, sizes = asked("all-reduce-cifar10")
     shapes = {
         (each.workers, each.batch_size, each.every, each.limit)
@@ -121,6 +123,7 @@ def test_candidates_make_the_experiments_own_updates() -> None:
 
 
 def test_a_first_estimate_simulates_no_kind_that_is_dearer_at_least(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first estimate simulates no candidate whose lower bound in dollars exceeds the cheapest simulated one."""
     question, sizes = asked("all-reduce-cifar10")
     simulated, simulate = dict[Candidate, float](), Question.simulated
 

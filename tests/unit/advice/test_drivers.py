@@ -82,6 +82,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], 
 
 @pytest.mark.slow
 def test_a_table_and_a_transformer_get_different_answers(found: Callable[[str], Advice]) -> None:
+    """A model of a table is advised to train in one function, a transformer on a GPU, and their time goes into different work."""
     table, tokens = found("table"), found("tokens")
     assert table.winner.kind == "lambda" and table.winner.candidate.workers == 1, "a table is hardly any work"
     assert tokens.winner.kind == "gpu", "a transformer is worth a GPU's boot"
@@ -94,6 +95,7 @@ def test_a_table_and_a_transformer_get_different_answers(found: Callable[[str], 
 
 @pytest.mark.parametrize("name", ["table", pytest.param("tokens", marks=pytest.mark.slow)])
 def test_the_line_says_what_the_figures_say(found: Callable[[str], Advice], name: str) -> None:
+    """The sentence on the drivers names the largest shares of time and dollars and the number of exchanges as they were simulated."""
     told = found(name)
     drives, text = told.drives[told.winner.candidate], describe_drivers(told)
     for parts in (drives.of_the_run, drives.usd):
@@ -116,6 +118,7 @@ def _share(drives: Drivers, part: str) -> float:
 
 
 def test_whoever_waits_for_state_machines_or_moves_much_is_told_so(found: Callable[[str], Advice]) -> None:
+    """Starting functions is the largest part of SPIRT's time for a table, moving data that of all-reduce through S3."""
     steps = drivers_of(found("table").question, Candidate("spirt", 2, 500, 1, memory_mb=1_769, host="m7g.large"))
     assert _share(steps, STARTED) > max(_share(steps, part) for part in (COMPUTING, MOVED))
     bucket = drivers_of(found("table").question, Candidate("all_reduce", 2, 500, 1, memory_mb=1_769, channel="s3"))
@@ -123,13 +126,14 @@ def test_whoever_waits_for_state_machines_or_moves_much_is_told_so(found: Callab
 
 
 def test_the_two_largest_are_named_in_their_order() -> None:
+    """`Drivers.words` names the largest part, then the second if it is at least 5 %."""
     figures = {"walking": 60.0, "sleeping": 37.0, "eating": 3.0}
     drives = Drivers(figures, {"bread": 1.0}, 10, 4)
     assert drives.words == "60% of its time is walking, 37% sleeping; 100% of its dollars are bread"
 
 
 def test_a_round_ends_with_its_epoch(found: Callable[[str], Advice]) -> None:
-    """4 epochs of 80 minibatches of each of two workers: the last of 12 exchanges in each is of 3."""
+    """Exchanges are counted by epoch: 80 minibatches in rounds of 7 are 12 exchanges, the last one after 3 minibatches."""
     alone = Candidate("all_reduce", 2, 500, 7, memory_mb=1_769, channel="s3")
     drives = drivers_of(found("table").question, alone)
     assert drives.exchanges == 4 * 12

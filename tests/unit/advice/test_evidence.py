@@ -33,6 +33,7 @@ def kept(folder: Path, experiment: Experiment, curve: list[float], **changes: An
 
 
 def test_epochs_to_the_target_are_those_of_the_slowest_seed(tmp_path: Path) -> None:
+    """The number of epochs that a target takes is the largest over the runs of one setting; the line names the range and the seeds."""
     runs = [
         kept(tmp_path / "one", BASE, [0.5, 0.8, 0.9]),
         kept(tmp_path / "two", replace(BASE, seed=2, workers=4), [0.5, 0.9, 0.9]),
@@ -43,6 +44,7 @@ def test_epochs_to_the_target_are_those_of_the_slowest_seed(tmp_path: Path) -> N
 
 
 def test_whoever_computes_the_same_updates_shows_the_same(tmp_path: Path) -> None:
+    """Runs with other workers and batches but equal samples per update count as one setting; other samples per update make another."""
     halved = replace(BASE, workers=8, training=replace(BASE.training, batch_size=30))
     runs = [kept(tmp_path / "four", BASE, [0.9]), kept(tmp_path / "eight", halved, [0.9])]
     assert len(evidence.settings_reaching(BASE, runs, 0.85)[0]) == 1
@@ -69,6 +71,7 @@ def test_a_run_of_another_experiment_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_run_on_part_of_the_data_shows_nothing_of_all_of_it(tmp_path: Path) -> None:
+    """A run on fewer samples is refused as evidence, unless the difference is less than one update takes."""
     part = replace(BASE, data=replace(BASE.data, limit=480))
     with pytest.raises(ConfigError, match=r"480 samples \(data\.limit\), and this experiment's of all samples"):
         evidence.settings_reaching(BASE, [kept(tmp_path / "part", part, [0.9], data={"train_samples": 480})], 0.85)
@@ -77,7 +80,9 @@ def test_a_run_on_part_of_the_data_shows_nothing_of_all_of_it(tmp_path: Path) ->
 
 
 def test_local_steps_that_a_run_shows_compete_as_they_are(tmp_path: Path) -> None:
-    """Every architecture that averages models in the same way competes; no other setting makes the same updates."""
+    """If a run with local steps is the evidence, all architectures that average models in the same way are candidates, with its settings
+    only.
+    """
     local = replace(BASE, exchange=Exchange(every="epoch", what="model"))
     (setting,), _ = evidence.settings_reaching(BASE, [kept(tmp_path / "local", local, [0.8, 0.9])], 0.85)
     own = [
@@ -92,7 +97,7 @@ def test_local_steps_that_a_run_shows_compete_as_they_are(tmp_path: Path) -> Non
 
 
 def test_candidates_with_other_updates_are_marked_as_unknown() -> None:
-    """Local steps, outer optimizers and compressed gradients."""
+    """Candidates with local steps, an outer optimizer, compressed gradients or MLLess's filter have updates of unknown accuracy."""
     found = candidates.list_candidates(BASE, samples=1_438, prices=prices.load(), least_mb=lambda _: 1_769)
     other = {(each.what, each.compression) for each in found if each.updates == UNKNOWN}
     assert {("model", "none"), ("delta", "none"), ("gradients", "powersgd"), ("gradients", "qsgd")} <= other
@@ -100,7 +105,7 @@ def test_candidates_with_other_updates_are_marked_as_unknown() -> None:
 
 
 def test_evidence_is_tried_in_the_experiments_own_precision(tmp_path: Path) -> None:
-    """Lambda's processors have no bf16: else nothing of it could run there."""
+    """A run in bf16 is evidence for an experiment in fp32: the candidates train in fp32, and the line says so."""
     run = kept(tmp_path / "one", replace(BASE, training=replace(BASE.training, precision="bf16")), [0.9])
     (setting,), (said,) = evidence.settings_reaching(BASE, [run], 0.85)
     assert setting.experiment.training.precision == "fp32"
@@ -108,6 +113,7 @@ def test_evidence_is_tried_in_the_experiments_own_precision(tmp_path: Path) -> N
 
 
 def test_what_comes_with_the_project_is_evidence_for_what_it_is() -> None:
+    """Without folders of runs, the runs shipped with the project are the evidence, with their epochs and schedule."""
     asked = load(CONFIG / "all-reduce-cifar10.yaml")
     (setting, *_), _ = evidence.settings_reaching(asked, [], 0.85)
     assert setting.experiment.training.epochs == 16

@@ -66,6 +66,7 @@ def test_an_instance_type_without_a_price_is_refused_by_name() -> None:
     ],
 )
 def test_a_model_that_fits_nowhere_is_told_its_memory_and_what_would_do(gib: int, words: list[str]) -> None:
+    """The sentence names the memory that a model of `gib` GiB needs, and the machines that have enough or the largest ones."""
     sizes = Sizes(vector_bytes=0, kept_bytes=0.0, evaluation_bytes=0, fixed_bytes=gib * GIB)
     said = describe_needed_memory(sizes, 8)
     assert said.startswith(f"With minibatches of 8 it needs {sizes.step_mb(8):,.0f} MB: "), said
@@ -84,6 +85,7 @@ def finalist(candidate: Candidate, *interruptions: int) -> Finalist:
 
 @pytest.mark.parametrize(("counts", "said"), [((0, 0, 1, 0, 0), "expect 0.2 "), ((0, 0), "expect under 0.1 ")])
 def test_spot_says_how_often_it_would_be_interrupted(counts: tuple[int, ...], said: str) -> None:
+    """The sentence on spot instances has the mean number of interruptions over the repetitions; on-demand candidates have none."""
     spot = Candidate("single", 1, 32, 1, on="gpu", instance="g4dn.xlarge", spot=True)
     (words,) = spot_words(finalist(spot, *counts))
     assert f"{said}interruptions (observed: 0.06 to 1.62 an hour for each instance)" in words

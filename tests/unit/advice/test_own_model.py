@@ -71,6 +71,7 @@ def test_a_last_column_of_few_whole_numbers_is_classes(folder: Path) -> None:
 
 
 def test_any_other_is_a_number_and_a_first_row_of_numbers_is_a_row(folder: Path) -> None:
+    """A last column of decimals is a regression label, and a first row of numbers is no header."""
     found = asked("\ufeff" + "".join(f"{n},0.5,{n / 7}\n\n" for n in range(60)))
     assert (found.training.loss, found.training.metric.name) == ("mse", "mean_absolute_error")
     data = load_data(found)
@@ -90,6 +91,7 @@ def test_any_other_is_a_number_and_a_first_row_of_numbers_is_a_row(folder: Path)
     ("1,9007199254740992\n3,9007199254740993\n" * 3, "has the class 9007199254740992, which float64 does not tell"),
 ])  # fmt: skip
 def test_what_is_no_table_of_numbers_is_refused(rows: str, words: str, folder: Path) -> None:
+    """A CSV that cannot be read as a table raises ConfigError with `words`, and no file is left."""
     with pytest.raises(ConfigError, match=r"--data: table\.csv: ") as refused:
         asked(rows)
     assert words in str(refused.value)
@@ -97,6 +99,7 @@ def test_what_is_no_table_of_numbers_is_refused(rows: str, words: str, folder: P
 
 
 def test_what_is_missing_is_told(folder: Path) -> None:
+    """A missing option, file or function, and a name that Python cannot import, raise an error that names it."""
     (folder / "my-net.py").write_text(NETWORK)
     for model, data, words in (
         ("net.py:network", None, "--data: is missing"),
@@ -113,6 +116,7 @@ def test_what_is_missing_is_told(folder: Path) -> None:
 
 
 def test_nothing_is_overwritten(folder: Path) -> None:
+    """The same model and data leave the written YAML file alone; a file with other content is refused and stays."""
     asked("1,2\n3,4\n5,6\n")
     asked("1,2\n3,4\n5,6\n")
     changed = "name: net\n"
@@ -123,6 +127,7 @@ def test_nothing_is_overwritten(folder: Path) -> None:
 
 
 def test_other_epochs_leave_the_file_and_other_fields_are_named(folder: Path) -> None:
+    """An existing YAML file is kept if only the epochs differ; other differences raise ConfigError that names field and both values."""
     asked("1,2\n3,4\n5,6\n" * 3)
     before = (folder / "net.yaml").read_bytes()
     assert own_model.write_experiment("net.py:network", "table.csv", 20) == Path("net.yaml")
@@ -138,6 +143,7 @@ def test_other_epochs_leave_the_file_and_other_fields_are_named(folder: Path) ->
     "name", ["""x"+open("ran","w").name+".csv""", """x\"\"\"+str(open('ran','w'))+\"\"\".csv""", "a\\x.csv", "2020.csv"]
 )
 def test_a_files_name_is_data_and_makes_a_module(name: str, folder: Path) -> None:
+    """A CSV file of any name gets a loader module that can be imported, and nothing in the name is executed."""
     Path(name).write_text("1,2\n3,4\n5,6\n" * 3)
     found = load(own_model.write_experiment("net.py:network", name, 3))
     assert load_data(found).classes == 3 and not Path("ran").exists()
@@ -145,6 +151,7 @@ def test_a_files_name_is_data_and_makes_a_module(name: str, folder: Path) -> Non
 
 
 def test_a_wrong_first_try_leaves_nothing_in_the_way_of_the_second(folder: Path) -> None:
+    """If the model or its data fails, the files that the call wrote are deleted, and a correct call then succeeds."""
     with pytest.raises(OwnCodeError, match="defines no 'nope'"):
         asked("1,2\n3,4\n5,6\n", model="net.py:nope")
     assert {path.name for path in folder.iterdir() if path.is_file()} == {"net.py", "table.csv"}
@@ -160,6 +167,7 @@ def test_a_wrong_first_try_leaves_nothing_in_the_way_of_the_second(folder: Path)
 
 
 def test_a_model_that_does_not_fit_the_data_is_its_owners_fault(folder: Path) -> None:
+    """A model that cannot take the data's inputs raises OwnCodeError with model, file, shape and number of classes."""
     (folder / "wrong.py").write_text(WRONG)
     found = asked("".join(f"{n},1,2,3,4,5,6,{n % 3}\n" for n in range(60)))
     wrong = replace(found, training=replace(found.training, model="wrong:network"))
@@ -168,6 +176,7 @@ def test_a_model_that_does_not_fit_the_data_is_its_owners_fault(folder: Path) ->
 
 
 def test_a_file_that_says_its_data_takes_no_other(capsys: pytest.CaptureFixture[str]) -> None:
+    """`advise` with an experiment's file and --data ends with status 2."""
     assert status("advise", str(CONFIG / "all-reduce-s3.yaml"), "--data", "data.csv") == 2
     assert "already names its data" in capsys.readouterr().err
 
@@ -176,6 +185,7 @@ def test_a_first_estimate_comes_before_the_model_is_tried(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stop(experiment: Experiment) -> None:
+        """Raise ConfigError in place of trying the model."""
         raise ConfigError(f"the trial of {experiment.name} begins")
 
     monkeypatch.setattr("crossover.running.preparing.try_training", stop)
@@ -195,6 +205,7 @@ def test_a_first_estimate_comes_before_the_model_is_tried(
 
 @pytest.mark.slow
 def test_a_model_alone_is_advised(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`advise` takes a model and a CSV, writes the YAML file first, and answers with an estimate for this machine too."""
     Path("table.csv").write_text("".join(f"{n},0.5,{n % 2}\n" for n in range(200)))
     asked = ("--data", "table.csv", "--epochs", "2", "--on-hand", "lambda", "--json")
     with few_candidates():
@@ -228,7 +239,7 @@ def measured(seconds: float) -> Probe:
 
 @pytest.mark.slow
 def test_this_machine_stands_beside_the_soonest_and_outside_the_front(found: Advice) -> None:
-    """A machine that needs twice the seconds of an epoch is behind from where its start is made up for."""
+    """The estimate for this machine has its seconds and the multiple of the epochs from which the soonest candidate on AWS is quicker."""
     (soonest,) = (card.finalist for card in found.cards if "soonest" in card.names)
     fixed_s, each_s = explain._fit_time_line(found.question, soonest)
     samples = (
@@ -260,6 +271,7 @@ FIRST = "kind,a,b\n" + "".join(f"{n % 3},0.{n % 7},{n}.5\n" for n in range(60))
 
 
 def test_what_is_told_of_a_csv_stands_in_the_yaml(folder: Path) -> None:
+    """Options on how to read a CSV are written into the YAML file, with what was guessed."""
     Path("table.csv").write_text(FIRST)
     told = Table(label="kind", drop=("b",))
     found = load(own_model.write_experiment("net.py:network", "table.csv", 3, told))
@@ -269,6 +281,7 @@ def test_what_is_told_of_a_csv_stands_in_the_yaml(folder: Path) -> None:
 
 
 def test_another_reading_is_written_over_what_nobody_has_changed_and_over_nothing_else(folder: Path) -> None:
+    """Another reading of the CSV replaces an unedited YAML file and keeps its epochs; an edited file is refused and stays."""
     Path("table.csv").write_text(FIRST)
     found = load(own_model.write_experiment("net.py:network", "table.csv", 5))
     assert (found.training.loss, found.data.table.label) == ("mse", "b")
@@ -282,10 +295,12 @@ def test_another_reading_is_written_over_what_nobody_has_changed_and_over_nothin
 
 
 def test_index_columns_are_left_out_beside_what_is_named_unless_none_is(folder: Path) -> None:
+    """An index column is dropped besides the columns that --drop names, but not if `none` is among them."""
     rows = "".join(f"{n},{n % 5}.5,x,{n % 2}\n" for n in range(60))
     Path("table.csv").write_text(f"Id,a,s,kind\n{rows}")
 
     def dropped(*named: str) -> tuple[str | int, ...] | None:
+        """Return the dropped columns of the written experiment. `named`: columns that the option --drop names."""
         return load(own_model.write_experiment("net.py:network", "table.csv", 3, Table(drop=named))).data.table.drop
 
     assert dropped("s") == ("Id", "s")
@@ -293,6 +308,7 @@ def test_index_columns_are_left_out_beside_what_is_named_unless_none_is(folder: 
 
 
 def test_options_of_a_csv_are_refused_elsewhere(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Options on how to read a CSV end with status 2 if the data is a loader or the experiment has a file."""
     (folder / "net.py").write_text(NETWORK + FAR)
     assert status("advise", "net.py:network", "--data", "net.py:rows", "--label", "a") == 2
     assert "apply only to a CSV; net.py:rows is a loader" in capsys.readouterr().err

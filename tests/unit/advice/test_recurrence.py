@@ -38,11 +38,13 @@ def found() -> Advice:
 
 
 def test_a_run_that_is_made_once_has_no_month(found: Advice) -> None:
+    """Training once has no monthly costs."""
     assert recurrence.monthly_costs(found, "once", hourly_cost=lambda _: HOURLY) == ()
 
 
 @pytest.mark.parametrize(("every", "runs"), [("hour", 730.0), ("day", 730 / 24), ("week", 730 / 168)])
 def test_start_up_is_counted_each_time_and_standing_all_the_time(every: str, runs: float, found: Advice) -> None:
+    """A month costs start-up for each run if the stack is deployed each time, and standing hours all month if it stays deployed."""
     costs = {
         each.way.rpartition(", ")[2]: each
         for each in recurrence.monthly_costs(found, every, hourly_cost=lambda _: HOURLY)
@@ -57,6 +59,7 @@ def test_start_up_is_counted_each_time_and_standing_all_the_time(every: str, run
 
 
 def test_the_first_sentence_says_what_a_month_costs(found: Advice) -> None:
+    """The headline names the dollars of a month, and of one run: the month's divided by its number of runs."""
     monthly = recurrence.monthly_costs(found, "week", hourly_cost=lambda _: HOURLY)
     way = recurrence.find_winner(monthly)
     assert way is not None and way.usd == min(each.usd for each in monthly if each.of_winner)
@@ -73,9 +76,11 @@ def test_the_first_sentence_says_what_a_month_costs(found: Advice) -> None:
 
 @pytest.mark.parametrize(("every", "times"), [("hour", "0 * * * *"), ("day", "0 3 * * *"), ("week", "0 3 * * 1")])
 def test_the_schedule_is_one_line_for_cron(every: str, times: str, found: Advice) -> None:
+    """The line for cron deploys, runs and destroys at the times of `times`, or only runs if the stack stays deployed."""
     here, file = Path("my model.yaml"), Path("advice/1-single.yaml")
 
     def line(advised: Advice, hourly: recurrence.HourlyCost) -> str:
+        """Return the line for cron. `advised`: the advice; `hourly`: dollars per hour of its stack."""
         monthly = recurrence.monthly_costs(advised, every, hourly_cost=lambda _: hourly)
         return recurrence.describe_schedule(advised, every, monthly, here=here, file=file)
 
@@ -102,6 +107,7 @@ def test_a_run_that_does_not_end_before_the_next_one_comes_last(found: Advice) -
 
 
 def test_a_quota_says_which_gpus_may_start_today(found: Advice) -> None:
+    """A GPU candidate can start if the quota of GPU vCPUs covers its instances; `Advice.startable` is one that can."""
     gpus = [each.candidate for each in found.finalists if each.candidate.gpu]
     assert gpus, "the example has no candidate with a GPU"
     needed = gpus[0].workers * figures.load_instances()[gpus[0].instance].vcpus
@@ -115,6 +121,7 @@ def test_a_quota_says_which_gpus_may_start_today(found: Advice) -> None:
 
 
 def test_what_a_new_account_may_start_today_takes_few_standard_vcpus(found: Advice) -> None:
+    """Standard vCPUs count those of programs and database hosts; an account without a quota cannot start a candidate that needs many."""
     instances = figures.load_instances()
     for each in (finalist.candidate for finalist in found.finalists):
         machines = 0 if each.gpu or not each.instance else each.workers * instances[each.instance].vcpus

@@ -24,6 +24,7 @@ CONFIG = Path(__file__).parents[3] / "config"
 
 
 def test_the_cheapest_size_of_each_function_holds_what_it_works_on() -> None:
+    """Tuning tries each function at several sizes, reports sizes that are too small, and picks the smallest that holds a minibatch."""
     question, sizes, _ = subject.build_question(load(CONFIG / "all-reduce-cifar10.yaml", ["training.epochs=2"]))
     found = tuning.simulate_sizes(question, sizes)
     chosen = tuning.cheapest_sizes(found)["train"]
@@ -36,6 +37,7 @@ def test_the_cheapest_size_of_each_function_holds_what_it_works_on() -> None:
 
 
 def test_what_is_measured_is_the_dearest_function_at_sizes_that_hold_its_work() -> None:
+    """The function to measure is the most expensive one, at five sizes that hold a minibatch, the file's size among them."""
     question, sizes, _ = subject.build_question(load(CONFIG / "all-reduce-s3.yaml", ["training.epochs=2", "workers=2"]))
     step, chosen, seconds = tuning.choose_sizes_to_measure(question, sizes)
     assert step == "train"
@@ -46,6 +48,7 @@ def test_what_is_measured_is_the_dearest_function_at_sizes_that_hold_its_work() 
 
 
 def test_what_no_function_could_hold_is_not_measured() -> None:
+    """A model that fits into no function raises ConfigError before anything is measured."""
     question, sizes, _ = subject.build_question(load(CONFIG / "all-reduce-s3.yaml", ["training.epochs=2", "workers=2"]))
     with pytest.raises(ConfigError, match=r"train needs .* expected a smaller training\.batch_size"):
         tuning.choose_sizes_to_measure(question, replace(sizes, evaluation_bytes=2**40))
@@ -55,17 +58,22 @@ def test_what_no_function_could_hold_is_not_measured() -> None:
     ("count", "own", "places"), [(16, 3, [0, 3, 8, 11, 15]), (10, 9, [0, 2, 4, 7, 9]), (3, 1, [0, 1, 2])]
 )
 def test_sizes_to_measure_reach_from_the_smallest_to_the_largest(count: int, own: int, places: list[int]) -> None:
+    """`pick_evenly` returns the smallest and the largest of `count` sizes and some between; `own` takes its neighbour's place."""
     sizes = list(range(512, 512 + 256 * count, 256))
     assert tuning.pick_evenly(sizes, [sizes[own]]) == [sizes[place] for place in places]
 
 
 def test_what_has_no_functions_is_refused() -> None:
+    """Tuning the memory of an experiment without functions raises ConfigError."""
     question, sizes, _ = subject.build_question(load(CONFIG / "gpu.yaml"))
     with pytest.raises(ConfigError, match="--tune: gpu has no functions"):
         tuning.simulate_sizes(question, sizes)
 
 
 def test_only_the_ratio_to_mobilenet_is_carried_over() -> None:
+    """The question takes the ratio of the measured model to MobileNet times MobileNet's speed on AWS, which is less uncertain than
+    counting.
+    """
     asked = load(CONFIG / "all-reduce-s3.yaml")
     measured = Probe(ratio=0.5, spread=0.1, pairs=9, batch_size=60, seconds=1.0, peak_mb=300.0, batch_ratio=2.0)
     question, _, (note,) = subject.build_question(asked, measured=measured)
@@ -88,6 +96,7 @@ def test_only_the_ratio_to_mobilenet_is_carried_over() -> None:
 
 
 def test_what_is_measured_on_processors_leaves_a_gpus_speed_as_unsure_as_it_was() -> None:
+    """A measurement on this machine's CPU does not narrow the uncertainty of the model's speed on a GPU."""
     known = subject.build_question(load(CONFIG / "all-reduce-cifar10.yaml"))[0]
     measured = Probe(ratio=0.5, spread=0.1, pairs=9, batch_size=60, seconds=1.0, peak_mb=300.0)
     probed = subject.build_question(load(CONFIG / "all-reduce-s3.yaml"), measured=measured)[0]
@@ -101,6 +110,7 @@ def test_what_is_measured_on_processors_leaves_a_gpus_speed_as_unsure_as_it_was(
         return slow / middle
 
     def unsure(question: Question) -> float:
+        """Return the factor by which the GPU's speed is uncertain at its 95th percentile."""
         return exp(1.645 * card_of("g4dn.xlarge").sigma(question.workload.step))
 
     assert apply_draw(known.calibration, Draw(1, 0.0, 1.645)).sample_s == known.calibration.sample_s
@@ -111,6 +121,7 @@ def test_what_is_measured_on_processors_leaves_a_gpus_speed_as_unsure_as_it_was(
 
 @pytest.mark.slow
 def test_a_probe_measures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A probe of the small network returns at least LEAST_PAIRS turns and plausible figures."""
     monkeypatch.setattr(probe, "QUIET", 0.0)  # whoever else works here
     found = probe.probe(load(CONFIG / "all-reduce-s3.yaml"), most_s=0.0)
     assert found.pairs == probe.LEAST_PAIRS
@@ -123,9 +134,11 @@ def test_a_probe_measures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_step_on_images_scaled_down_is_not_what_a_probe_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A probe times steps on images of full size, even if the experiment begins with smaller ones."""
     seen = list[ImageSize]()
 
     def learner_for(experiment: Experiment, _: object) -> None:
+        """Note the image size of the experiment, and end the probe with InterruptedError."""
         seen.append(experiment.training.image_size)
         raise InterruptedError
 
@@ -137,10 +150,11 @@ def test_a_step_on_images_scaled_down_is_not_what_a_probe_times(monkeypatch: pyt
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="Linux tells the peak")
 def test_the_peak_of_a_step_is_its_own_whatever_ran_before() -> None:
-    """A learner makes its process keep what it frees."""
+    """The peak memory of a call does not include what earlier calls used, although the process keeps freed memory."""
     keep_freed_memory()
 
     def peak(mb: int) -> int:
+        """Return the measured peak in bytes of making a tensor of `mb` MiB."""
         return probe._measure_peak_bytes(lambda: torch.ones(mb * 2**18))
 
     peak(300)
@@ -148,6 +162,7 @@ def test_the_peak_of_a_step_is_its_own_whatever_ran_before() -> None:
 
 
 def test_a_probe_bounds_candidates_and_says_what_threads_are_worth() -> None:
+    """A probe's bytes per sample raise the needed memory, and its speed with two threads replaces the assumed gain of threads."""
     asked = load(CONFIG / "all-reduce-s3.yaml")
     plain = Probe(ratio=0.5, spread=0.1, pairs=9, batch_size=60, seconds=1.0, peak_mb=300.0)
     hungry = replace(plain, sample_bytes=20e6, two_threads=1.0, batch_ratio=2.0)

@@ -29,6 +29,7 @@ def weighted_vectors(draw: st.DrawFn) -> tuple[list[np.ndarray], list[int]]:
 
 @given(weighted_vectors())
 def test_the_mean_equals_its_definition_bit_for_bit(case: tuple[list[np.ndarray], list[int]]) -> None:
+    """The weighted mean has the bits of the reference in NumPy."""
     vectors, weights = case
     result = mean([torch.from_numpy(vector.copy()) for vector in vectors], weights)
     assert result.numpy().tobytes() == references.mean(vectors, weights).tobytes()
@@ -41,6 +42,7 @@ def test_the_mean_of_long_vectors_does_not_depend_on_blocks(weights: list[int]) 
 
 
 def test_one_vector_is_copied_and_stays() -> None:
+    """The mean of one vector is a copy in `out`; changing it leaves the vector as it was."""
     vector = torch.tensor([1.0, -0.0])
     out = torch.empty(2)
     assert mean([vector], [7], out=out) is out
@@ -59,5 +61,6 @@ def test_one_vector_is_copied_and_stays() -> None:
     ],
 )
 def test_misuse_is_named(vectors: list[torch.Tensor], weights: list[float], message: str) -> None:
+    """`mean` raises ValueError with `message` for vectors or weights that do not fit."""
     with pytest.raises(ValueError, match=message):
         mean(vectors, weights)

@@ -32,6 +32,7 @@ def test_a_tensor_is_the_buffers_own_memory() -> None:
 
 @pytest.mark.parametrize("kind", [bytes, bytearray])
 def test_memory_outlives_its_owner(kind: type[bytes] | type[bytearray]) -> None:
+    """Views and tensors stay valid after the objects whose memory they share are gone."""
     views = [buffers.view(torch.full((50_000,), float(i))) for i in range(20)]
     tensors = [buffers.tensor(kind(memoryview(view).tobytes())) for view in views]
     gc.collect()
@@ -42,6 +43,7 @@ def test_memory_outlives_its_owner(kind: type[bytes] | type[bytearray]) -> None:
 
 
 def test_parts_of_elements_are_refused() -> None:
+    """A buffer whose length is no multiple of four bytes raises Corrupt."""
     with pytest.raises(Corrupt, match="7 bytes are not whole elements"):
         buffers.tensor(b"1234567")
 

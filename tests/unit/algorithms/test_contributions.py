@@ -43,6 +43,7 @@ def trained(workers: list[Encoder], rounds: range) -> list[Tensor]:
     """Return each round's mean of what the workers exchanged of their gradients."""
 
     def combine(values: list[Tensor]) -> Tensor:
+        """Return the mean of the values."""
         return mean(values, [1.0] * len(values))
 
     own = [[gradient(worker, round) for worker in range(len(workers))] for round in rounds]
@@ -54,7 +55,7 @@ def trained(workers: list[Encoder], rounds: range) -> list[Tensor]:
 
 @pytest.mark.parametrize("exchange", EXCHANGES, ids=str)
 def test_what_is_kept_is_all_that_a_worker_needs_to_go_on(exchange: Exchange) -> None:
-    """Six rounds at once, or two workers that are made anew in the middle, from what they keep."""
+    """Workers whose encoders are made anew after three rounds, from the state that was kept, continue with the same bits."""
     whole = trained([of(exchange, worker) for worker in range(2)], range(6))
     before, after = ([of(exchange, worker) for worker in range(2)] for _ in range(2))
     first = trained(before, range(3))
@@ -71,6 +72,7 @@ def test_what_is_kept_is_all_that_a_worker_needs_to_go_on(exchange: Exchange) ->
 
 @pytest.mark.parametrize("exchange", [each for each in EXCHANGES if each.compression != "powersgd"], ids=str)
 def test_in_parts_or_whole_the_others_read_the_same(exchange: Exchange) -> None:
+    """A contribution that is sent in chunks has the values of one sent whole, and each chunk decodes to its part of them."""
     own = of(exchange)
     whole = own.begin(gradient(0, 0), round=0).values.clone()
     assert isinstance(own, OneExchange)
@@ -85,6 +87,7 @@ def test_in_parts_or_whole_the_others_read_the_same(exchange: Exchange) -> None:
 
 
 def test_top_k_with_error_feedback_is_these_lines() -> None:
+    """top_k with error feedback equals a plain implementation, bit for bit over five rounds."""
     workers, rounds, count = 3, range(5), 77
     results = trained([of(Exchange(compression="top_k", share=0.05), worker) for worker in range(workers)], rounds)
     residuals = [torch.zeros(PARAMETERS) for _ in range(workers)]
@@ -102,7 +105,7 @@ def test_top_k_with_error_feedback_is_these_lines() -> None:
 
 @pytest.mark.parametrize("exchange", [each for each in EXCHANGES if codecs.has_error_feedback(each)], ids=str)
 def test_what_is_left_out_comes_later(exchange: Exchange) -> None:
-    """If the gradient is the same again and again, the mean of what is agreed on approaches that gradient."""
+    """If the gradient is the same in every round, the mean of the exchanged values approaches it, because errors are fed back."""
     worker, rounds, own = of(exchange), 60, gradient(0, 0)
     results = [
         exchange_in_process([worker], [own], lambda values: values[0], round=round).clone() for round in range(rounds)
@@ -112,6 +115,7 @@ def test_what_is_left_out_comes_later(exchange: Exchange) -> None:
 
 
 def test_a_contribution_of_floats_has_no_bodies() -> None:
+    """A contribution without compressed bytes has no bodies and no codec, and an uncompressed exchange has no encoder."""
     assert of(Exchange(compression="powersgd", rank=2)).begin(gradient(0, 0), round=0).bodies == {}
     assert Contribution(torch.zeros(3)).codec is None
     assert (

@@ -15,6 +15,7 @@ def test_the_knee_of_two_straight_lines_is_where_they_meet() -> None:
 
 
 def test_curves_without_a_knee_have_none() -> None:
+    """`find_knee` returns None for straight, rising, level, too short and ever steeper curves, and for NaN."""
     assert find_knee([5 - 0.1 * i for i in range(40)]) is None  # a straight line
     assert find_knee([1.0, 2.0, 3.0]) is None  # rising
     assert find_knee([1.0] * 20) is None  # level
@@ -44,12 +45,14 @@ def test_smoothing_keeps_a_level_curve_level_and_damps_noise() -> None:
 
 
 def test_an_exponential_is_predicted_exactly() -> None:
+    """The predicted reduction of an exponentially falling loss is exact; that of a rising one is 0."""
     times = [0.5 * i for i in range(20)]
     assert predict_reduction(times, [3 * exp(-0.2 * t) for t in times], ahead_s=10) == pytest.approx(1 - exp(-2))
     assert predict_reduction(times, [3 * exp(+0.2 * t) for t in times], ahead_s=10) == 0.0
 
 
 def test_no_evidence_is_no_reason_to_remove_anybody() -> None:
+    """The predicted reduction is 1, its largest value, if there are too few losses to predict from."""
     assert predict_reduction([1.0], [2.0], ahead_s=10) == 1.0
     assert predict_reduction([1.0, 1.0], [2.0, 1.0], ahead_s=10) == 1.0
     assert predict_reduction([1.0, 2.0], [2.0, 0.0], ahead_s=10) == 1.0

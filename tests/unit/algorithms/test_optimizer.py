@@ -80,12 +80,14 @@ def test_adam_equals_torch_over_100_steps(decoupled: bool, weight_decay: float) 
 
 
 def test_statistics_take_the_place_of_buffers() -> None:
+    """A step replaces the model's buffers by the statistics at the end of the gradient, without computing with the old ones."""
     model, gradient = torch.tensor([1.0, 5.0, float("inf")]), torch.tensor([1.0, 2.0, 3.0])
     moved, _ = step(model, gradient, (), Update(learning_rate=0.5, buffers=2))
     assert moved.tolist() == [0.5, 2.0, 3.0]  # an infinite buffer does not survive as 0 * inf
 
 
 def test_statistics_with_a_momentum_are_rounded_once() -> None:
+    """A step with statistics_momentum mixes old buffers and new statistics, rounded once to float32."""
     model, gradient = random(1, 1000), random(2, 1000)
     update = Update(optimizer="adam", learning_rate=1.0, buffers=1000, statistics_momentum=0.1)
     moved, _ = step(model, gradient, (), update)
@@ -105,6 +107,7 @@ def test_weight_decay_and_momentum_leave_the_buffers_alone() -> None:
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_nothing_passed_in_changes(name: str) -> None:
+    """An optimizer step leaves model, gradient and state that it is given unchanged."""
     update = Update(
         optimizer=name,
         number=1,
@@ -123,6 +126,7 @@ def test_nothing_passed_in_changes(name: str) -> None:
 
 
 def test_misuse_is_named() -> None:
+    """`step` raises ValueError for settings, numbers and shapes that do not fit."""
     plain = Update(learning_rate=0.1)
     with pytest.raises(ValueError, match="nesterov"):
         step(random(1), random(2), (), replace(plain, nesterov=True))
@@ -138,7 +142,7 @@ def test_misuse_is_named() -> None:
     ("name", "built"), [("sgd", torch.optim.SGD), ("adam", torch.optim.Adam), ("adamw", torch.optim.AdamW)]
 )
 def test_clipping_betas_and_groups_of_decay_equal_torch(name: str, built: Any) -> None:
-    """The second of three parameters does not decay; every gradient is about three times too long."""
+    """Clipped gradients, other betas and a parameter without weight decay give the bits of torch's optimizers over 20 steps."""
     model, betas = random(0), (0.8, 0.95)
     state: tuple[torch.Tensor, ...] = ()
     shaped = parameters(model)
@@ -158,6 +162,7 @@ def test_clipping_betas_and_groups_of_decay_equal_torch(name: str, built: Any) -
 
 
 def test_a_clipped_gradient_is_torch_s_and_a_short_one_itself() -> None:
+    """`clip_gradient` equals torch's clipping, and leaves a gradient shorter than the limit alone."""
     gradient = random(3, 40_000)
     parameter = torch.nn.Parameter(torch.zeros(40_000))
     parameter.grad = gradient.clone()

@@ -33,9 +33,11 @@ class Bucket:
     """All gradients, as DistributedDataParallel hands them to its hook."""
 
     def __init__(self, vector: Tensor) -> None:
+        """Hold the gradients in `vector`."""
         self.vector = vector
 
     def buffer(self) -> Tensor:
+        """Return the whole vector."""
         return self.vector
 
     def gradients(self) -> list[Tensor]:
@@ -44,9 +46,11 @@ class Bucket:
         return [part.view(shape) for part, shape in zip(parts, SHAPES, strict=True)]
 
     def index(self) -> int:
+        """Return 0: there is one bucket."""
         return 0
 
     def is_last(self) -> bool:
+        """Return True: there is one bucket."""
         return True
 
 
@@ -76,9 +80,7 @@ def with_pytorch(worker: int, meeting: str, results: Any, told: Any) -> None:
 
 @pytest.mark.slow
 def test_it_equals_pytorchs_hook(tmp_path: Path) -> None:
-    """In float64, with the same first Q, over ten steps whose errors are fed back; the hook compresses all that becomes smaller
-    (min_compression_rate=1), from its third iteration on (start_powerSGD_iter=2).
-    """
+    """PowerSGD's results over ten steps equal those of PyTorch's own hook in float64, with error feedback and the same first Q."""
     many = multiprocessing.get_context("spawn")
     results, told = many.Queue(), many.Event()
     meeting = f"file://{tmp_path / 'gloo'}"
@@ -107,7 +109,7 @@ def ours(rank: int) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def test_a_gradient_of_low_rank_is_found_at_once_and_leaves_nothing() -> None:
-    """If all workers have the same matrix of rank 1, the first step's product is that matrix; if it is zero, everything stays finite."""
+    """A matrix of rank 1 is reproduced by the first step and leaves no residual; a zero matrix stays finite."""
     sides = make_generator("sides", 1)
     matrix = torch.outer(torch.randn(30, generator=sides), torch.randn(40, generator=sides))
     own = PowerSGD([(30, 40), (5,)], rank=2, seed=1, feedback=True, dtype=torch.float32)
@@ -118,6 +120,7 @@ def test_a_gradient_of_low_rank_is_found_at_once_and_leaves_nothing() -> None:
 
 
 def test_what_would_not_become_smaller_travels_whole() -> None:
+    """The layout factorizes only matrices that become smaller; biases and small matrices are sent whole."""
     found = build_layout([(8, 8), (8,), (64, 2), (100, 3, 3), (4, 4)], rank=4)
     assert [(each.rows, each.columns) for each in found.matrices] == [(100, 9)]
     assert found.whole == (slice(0, 200), slice(1_100, 1_116)) and found.whole_elements == 216

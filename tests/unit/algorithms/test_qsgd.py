@@ -70,6 +70,7 @@ def test_every_coordinate_comes_back_within_one_level(elements: int, bits: int, 
 
 
 def test_zeros_stay_zeros_and_the_largest_stays_the_largest() -> None:
+    """Zeros are decompressed to zeros, and the largest element of a bucket to itself."""
     assert not decompress(compress(torch.zeros(1_000), bits=4, bucket=128, norm="l2", generator=generator())).any()
     spike = torch.zeros(256)
     spike[7] = -3.0
@@ -107,6 +108,7 @@ def test_settings_out_of_range_are_refused(bits: int, bucket: int) -> None:
 
 @pytest.mark.parametrize("damage", ["cut", "longer", "magic", "empty", "scale"])
 def test_damaged_bytes_are_refused_by_name(damage: str) -> None:
+    """Compressed bytes with this `damage` raise Corrupt, which names whose they are."""
     body = compress(torch.ones(1_000), bits=8, bucket=128, norm="max", generator=generator())
     match damage:
         case "cut":

@@ -14,7 +14,7 @@ from crossover.algorithms.schedule import chunk_slice, derive_seed, list_chunk_s
 
 
 def test_seeds_are_the_same_for_ever() -> None:
-    """Golden numbers: another value would change every staged data set and every run."""
+    """Seeds, permutations and hashes have fixed published values, because others would change every staged data set and run."""
     assert derive_seed("dropout", 1, 2, 3, 4) == 0xA2A58E63A56272FF
     assert permute(8, seed=1) == [0, 5, 4, 1, 2, 6, 7, 3]
     assert compute_hashes(torch.tensor([0, 1, -1]), "augmentation", 1, 2).tolist() == [
@@ -50,7 +50,7 @@ def test_generators_leave_the_global_one_alone() -> None:
 
 
 def test_hashes_are_splitmix64() -> None:
-    """Against plain integers: torch's wrap around as two's complement."""
+    """`compute_hashes` gives the numbers of SplitMix64 as computed with Python's integers."""
     mask = 2**64 - 1
     start = derive_seed("augmentation", 3, 7)
     for id_ in (0, 1, 49_999, 2**40):
@@ -62,6 +62,7 @@ def test_hashes_are_splitmix64() -> None:
 
 @given(st.integers(0, 1000), st.integers(1, 64))
 def test_chunks_tile_the_vector(elements: int, workers: int) -> None:
+    """The workers' chunks follow one another, cover the vector, and differ by one element at most."""
     numbers = list(range(elements))
     parts = [numbers[chunk_slice(elements, workers, worker=worker)] for worker in range(workers)]
     assert [number for part in parts for number in part] == numbers

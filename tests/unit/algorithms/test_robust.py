@@ -30,11 +30,13 @@ def rows(stack: np.ndarray) -> list[torch.Tensor]:
 
 @given(stacks())
 def test_median(stack: np.ndarray) -> None:
+    """The median of vectors has the bits of the reference in NumPy."""
     assert robust.median(rows(stack)).numpy().tobytes() == references.median(list(stack)).tobytes()
 
 
 @given(stacks(), st.data())
 def test_trimmed_mean(stack: np.ndarray, data: st.DataObject) -> None:
+    """The trimmed mean of vectors has the bits of the reference in NumPy."""
     trim = data.draw(st.integers(0, (len(stack) - 1) // 2))
     expected = references.trimmed_mean(list(stack), trim)
     assert robust.trimmed_mean(rows(stack), trim=trim).numpy().tobytes() == expected.tobytes()
@@ -43,6 +45,7 @@ def test_trimmed_mean(stack: np.ndarray, data: st.DataObject) -> None:
 @pytest.mark.slow
 @given(stacks(smallest=3), st.data())
 def test_krum(stack: np.ndarray, data: st.DataObject) -> None:
+    """Krum chooses the same vectors as the reference in NumPy."""
     count = len(stack)
     faulty = data.draw(st.integers(0, (count - 3) // 2))
     select = data.draw(st.integers(1, count - faulty - 2))
@@ -53,12 +56,13 @@ def test_krum(stack: np.ndarray, data: st.DataObject) -> None:
 
 
 def test_ties_go_to_the_lower_index() -> None:
+    """Krum chooses the first of equal vectors."""
     assert robust.choose_by_krum([torch.ones(3)] * 5, faulty=1, select=2) == [0, 1]
 
 
 @pytest.mark.parametrize("count", [1, 3, 5, 7, 9])
 def test_equal_values_keep_their_places(count: int) -> None:
-    """Zeros of either sign compare equal, so nothing is exchanged: the median is the middle input, sign and all."""
+    """The median of zeros of either sign is the middle input with its sign, since equal values are never exchanged."""
     for first_sign in (1.0, -1.0):
         vectors = [torch.full((70_001,), 0.0 * first_sign * (-1) ** i) for i in range(count)]
         assert torch.equal(torch.signbit(robust.median(vectors)), torch.signbit(vectors[count // 2]))

@@ -15,6 +15,7 @@ from crossover.algorithms.averaging import RunningMean, mean
     seed=st.integers(0, 1000),
 )
 def test_it_equals_the_mean_of_all(weights: list[int], equal: bool, pause: int, seed: int) -> None:
+    """A running mean equals the mean of all vectors bit for bit, also if it is restored from its total in the middle."""
     if equal:
         weights = [weights[0]] * len(weights)
     random = torch.Generator().manual_seed(seed)
@@ -29,7 +30,7 @@ def test_it_equals_the_mean_of_all(weights: list[int], equal: bool, pause: int, 
 
 @given(weights=st.lists(st.integers(0, 3), min_size=1, max_size=9).filter(any), seed=st.integers(0, 1000))
 def test_what_weighs_nothing_might_as_well_not_be_there(weights: list[int], seed: int) -> None:
-    """To the bit, whatever it holds: a database is not told of it at all."""
+    """Vectors of weight 0 do not change the mean by a bit, even if they hold NaN."""
     random = torch.Generator().manual_seed(seed)
     vectors = [torch.randn(50, generator=random) if weight else torch.full((50,), torch.nan) for weight in weights]
     kept = [(vector, weight) for vector, weight in zip(vectors, weights, strict=True) if weight]
@@ -37,6 +38,7 @@ def test_what_weighs_nothing_might_as_well_not_be_there(weights: list[int], seed
 
 
 def test_it_knows_how_many_belong_into_it() -> None:
+    """A running mean is complete after as many vectors as weights; its result before that, and one vector more, raise ValueError."""
     running = RunningMean([1, 1], total=torch.empty(2))
     running.add(torch.ones(2))
     assert not running.is_complete
@@ -52,6 +54,7 @@ def test_it_knows_how_many_belong_into_it() -> None:
 
 
 def test_long_vectors_are_multiplied_piece_by_piece() -> None:
+    """The running mean of vectors longer than one block equals the mean of all."""
     random = torch.Generator().manual_seed(1)
     vectors = [torch.randn(2 * 2**18 + 3, generator=random) for _ in range(3)]
     running = RunningMean([3, 5, 2], total=torch.empty_like(vectors[0]))

@@ -76,12 +76,14 @@ def test_one_cycle_stays_between_its_ends_whatever_the_rounds(rounds: int, warm_
     ],
 )
 def test_images_grow_to_their_own_size(asked: ImageSize, sides: list[int]) -> None:
+    """The image side of each of eight epochs is as `sides` says."""
     training = Training(epochs=8, image_size=asked)
     assert [compute_image_side(training, 32, epoch=epoch) for epoch in range(1, 9)] == sides
 
 
 @pytest.mark.parametrize(("epochs", "sides"), [(1, [32]), (2, [16, 32]), (3, [16, 16, 32])])
 def test_short_runs_end_with_whole_images_too(epochs: int, sides: list[int]) -> None:
+    """The images of a run of `epochs` epochs have the sides `sides`, the last of them full size."""
     training = Training(epochs=epochs, image_size=ImageSize(begin=16))
     assert [compute_image_side(training, 32, epoch=epoch) for epoch in range(1, epochs + 1)] == sides
 
@@ -104,6 +106,7 @@ def test_plateau_equals_torch(losses: list[float], patience: int) -> None:
 
 
 def test_epochs_without_improvement() -> None:
+    """The count of evaluations since the best loss starts anew with a lower loss; equal losses and NaN do not improve it."""
     losses = [1.0, 0.8, 0.9, 0.8, math.nan]
     assert [count_evaluations_without_improvement([(loss, 0.0) for loss in losses[:n]]) for n in range(6)] == [
         0,

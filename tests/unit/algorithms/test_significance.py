@@ -25,6 +25,7 @@ def vectors(values: list[tuple[float, float]]) -> tuple[Tensor, Tensor]:
 def test_exactly_the_significant_coordinates_are_taken(
     values: list[tuple[float, float]], threshold: float, step: int
 ) -> None:
+    """The filter takes the residuals above threshold / sqrt(step + 1) times the changed weight, and leaves the others unchanged."""
     residual, shared = vectors(values)
     before, factor = residual.clone(), threshold / sqrt(step + 1)
     # float32 throughout, multiplied, as the definition says: no quotient anywhere.
@@ -40,6 +41,7 @@ def test_exactly_the_significant_coordinates_are_taken(
 
 
 def test_a_weight_of_zero_is_always_significant_and_nothing_never_is() -> None:
+    """The filter takes a change that would make a weight zero at any threshold, and never a change of zero."""
     residual, shared = torch.tensor([0.5, 0.0, 1e-30, 0.0]), torch.tensor([-0.5, 0.0, -1e-30, 1.0])
     indices, _ = take_significant(residual, shared, threshold=1e6, step=0)
     assert indices.tolist() == [0, 2]
@@ -79,6 +81,7 @@ def test_a_residual_that_is_not_finite_is_refused(bad: float) -> None:
 
 @given(values=pairs, threshold=st.sampled_from([0.0, 0.5, 1.0]), step=st.integers(0, 9))
 def test_the_filter_by_norm_is_all_or_nothing(values: list[tuple[float, float]], threshold: float, step: int) -> None:
+    """The filter by norm is significant exactly if the residual's norm exceeds threshold / sqrt(step + 1) times that of the changed model."""
     residual, shared = vectors(values)
     own, whole = residual.double().norm(), (shared.double() + residual.double()).norm()
     bound = threshold / sqrt(step + 1) * whole
@@ -100,7 +103,7 @@ def _loss_gradient(model: Tensor, data: Tensor, targets: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("nesterov", [False, True])
 def test_at_threshold_0_three_epochs_equal_sgd_on_the_mean_gradient_in_float64(nesterov: bool) -> None:
-    """4 workers with unequal shares, momentum, weight decay: L2 distance at most 1e-10."""
+    """Without a threshold, four workers with unequal shares train as SGD on the mean gradient, within an L2 distance of 1e-10."""
     random = torch.Generator().manual_seed(2)
     counts, size, rate, momentum, decay = (5, 6, 6, 3), 12, 0.01, 0.9, 0.01
     data = [torch.randn(n, size, generator=random, dtype=torch.float64) for n in counts]
@@ -138,6 +141,7 @@ def test_at_threshold_0_three_epochs_equal_sgd_on_the_mean_gradient_in_float64(n
 
 
 def test_summed_over_workers_the_buffers_follow_batchnorms_rule() -> None:
+    """The workers' changes of the buffers add up to BatchNorm's momentum update by the pooled statistics."""
     model, shares = torch.tensor([1.0, 5.0, 2.0]), (0.25, 0.75)
     statistics = (torch.tensor([0.0, 9.0, 1.0]), torch.tensor([0.0, 1.0, 4.0]))
     told = torch.zeros(3)

@@ -13,6 +13,7 @@ finite = st.floats(-1e6, 1e6, width=32)
 
 @given(data=st.data(), elements=st.integers(1, 200), tail=st.integers(0, 5))
 def test_what_is_encoded_is_added(data: st.DataObject, elements: int, tail: int) -> None:
+    """Adding an encoded update adds its values at its indexes and its tail, in the smaller of the dense and the sparse form."""
     chosen = sorted(data.draw(st.sets(st.integers(0, elements - 1))))
     values = torch.tensor(data.draw(st.lists(finite, min_size=len(chosen), max_size=len(chosen))))
     rest = torch.tensor(data.draw(st.lists(finite, min_size=tail, max_size=tail)))
@@ -72,6 +73,7 @@ def changed(at: int, value: int) -> Tensor:
     ],
 )
 def test_what_is_no_update_is_refused_and_changes_nothing(update: Tensor, says: str) -> None:
+    """Bytes that are no update raise ValueError with `says` and leave the target unchanged."""
     target = torch.zeros(100)
     with pytest.raises(ValueError, match=says):
         add_to(target, update)
@@ -79,6 +81,7 @@ def test_what_is_no_update_is_refused_and_changes_nothing(update: Tensor, says: 
 
 
 def test_what_is_finite_is_taken_also_where_its_sum_is_not() -> None:
+    """Finite values are accepted even if their sum exceeds float32."""
     target = torch.zeros(100)
     add_to(target, encode(torch.arange(4), torch.full((4,), 3e38), elements=100))
     assert target[:4].eq(3e38).all() and not target[4:].any()
@@ -86,6 +89,7 @@ def test_what_is_finite_is_taken_also_where_its_sum_is_not() -> None:
 
 @given(noise=st.lists(st.tuples(st.integers(0, 43), st.integers(0, 255)), max_size=6), cut=st.integers(0, 44))
 def test_mutated_bytes_are_refused_or_harmless(noise: list[tuple[int, int]], cut: int) -> None:
+    """Altered bytes of an update raise ValueError and change nothing, or leave the target finite."""
     update, target = sample(), torch.zeros(100)
     for at, value in noise:
         update[at] = value

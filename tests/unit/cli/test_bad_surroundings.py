@@ -19,6 +19,7 @@ def ends(error: Exception, out: Path, monkeypatch: pytest.MonkeyPatch) -> int:
     """Return the exit status of `crossover run` when its run raises `error`."""
 
     def run_inline(*arguments: object, **named: object) -> None:
+        """Raise `error` in place of training."""
         raise error
 
     monkeypatch.setattr(running, "run_inline", run_inline)
@@ -42,6 +43,9 @@ def test_a_full_disk_is_not_called_our_fault_and_nothing_is_left(
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
 ) -> None:
+    """An OSError during a run ends with status `code` and a message with `words`; a full disk is no fault of Crossover's, and no file is
+    left.
+    """
     assert ends(error, tmp_path / "results" / "spirt", monkeypatch) == code
     message = capsys.readouterr().err
     assert words in message
@@ -58,7 +62,7 @@ def test_a_folder_that_cannot_be_written_is_refused_before_training(capsys: pyte
 def test_a_folder_in_which_another_run_is_at_work_is_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """A run that was stopped may still write its progress when it is resumed: two at once left a folder of no use."""
+    """A second run in the same folder ends with status 2 while the first one trains, because two at once would spoil the folder."""
     command = ("run", str(ROOT / "config/spirt.yaml"), "--on", "inline", "--out", str(tmp_path / "out"))
     statuses = list[int]()
 
@@ -95,7 +99,7 @@ def test_missing_servers_are_named_with_the_command_that_installs_them(tmp_path:
 def test_a_terminal_of_no_columns_shows_everything(
     columns: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Some containers and editors set COLUMNS=0, with which rich prints nothing at all."""
+    """Messages are printed whole if COLUMNS is 0 or similar, as some containers and editors set it."""
     monkeypatch.setenv("COLUMNS", columns)
     assert status("run", "--no-such-option") == 2
     assert "--no-such-option" in capsys.readouterr().err
@@ -103,7 +107,7 @@ def test_a_terminal_of_no_columns_shows_everything(
 
 @pytest.mark.parametrize("closed", ["1", "0 2", "0 1 2"])
 def test_a_command_whose_streams_are_closed_does_its_work(closed: str) -> None:
-    """A service manager, or `>&-`, starts commands so. A file that is opened later must not get the number of a closed stream."""
+    """A command with closed standard streams ends with status 0. `closed`: their numbers, separated by spaces."""
     closing = "; ".join(f"os.close({number})" for number in closed.split())
     script = f"import os, sys; {closing}; os.execv(sys.executable, [sys.executable, '-m', 'crossover.cli', 'schema'])"
     ended = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)

@@ -38,6 +38,7 @@ ALONE = ROOT / "config" / "all-reduce-s3.yaml"
 def test_the_tensor_module_is_built_for_the_hosts_that_there_are(
     config: str, changes: dict[str, str], kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The Redis module is required for the processor `kind` of the experiment's database hosts, and not at all without hosts."""
     experiment = load(ROOT / "config" / f"{config}.yaml")
     experiment = replace(experiment, database=replace(experiment.database, **changes))
     assert deploying.hosts_processor(experiment) == kind
@@ -78,6 +79,7 @@ def test_the_tensor_module_is_built_for_the_hosts_that_there_are(
 def test_plan_lists_functions_machines_and_hosts(
     config: Path, parts: tuple[str, ...], absent: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """`plan` prints every text of `parts` for the experiment `config`, and none of `absent`."""
     assert status("plan", str(config)) == 0
     shown = capsys.readouterr().out
     assert [part for part in parts if part not in shown] == []
@@ -85,6 +87,7 @@ def test_plan_lists_functions_machines_and_hosts(
 
 
 def test_plan_refuses_what_cannot_be_deployed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`plan` and `deploy` end with status 2 for an experiment in bf16 on Lambda."""
     path = tmp_path / "x.yaml"
     path.write_text("name: x\narchitecture: spirt\ntraining: {precision: bf16}\n")
     for command in ("plan", "deploy"):
@@ -103,6 +106,7 @@ def test_doctor_names_what_is_missing_and_how_to_get_it(
 
 
 def test_doctor_takes_valkey_for_redis(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`doctor` accepts valkey-server in place of redis-server."""
     program = tmp_path / "valkey-server"
     program.touch(mode=0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -113,6 +117,7 @@ def test_doctor_takes_valkey_for_redis(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_status_tells_deployed_stacks_from_others() -> None:
+    """`status` lists a deployed stack with its state and time, and any other as not deployed."""
     with mock_aws():
         client = boto3.client("cloudformation")
         template = {"Resources": {"Topic": {"Type": "AWS::SNS::Topic"}}}
@@ -176,6 +181,7 @@ def bootstrapped() -> None:
 @pytest.mark.slow
 @mock_aws
 def test_deploy_calls_the_cdk_for_this_experiment_alone(cdk: Path) -> None:
+    """`deploy` synthesizes only this experiment's stack, into a folder of its own that is deleted, and deploys what was previewed."""
     bootstrapped()
     assert status("deploy", str(CONFIG), "--yes") == 0
     synthesized, deployed = cdk.read_text().splitlines()
@@ -194,6 +200,7 @@ def test_deploy_calls_the_cdk_for_this_experiment_alone(cdk: Path) -> None:
 def test_what_stands_alone_is_deployed_in_minutes_and_without_a_zone(
     cdk: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """An experiment without shared stacks is deployed without an availability zone, and announced to take about 2 minutes."""
     bootstrapped()
     assert status("deploy", str(ALONE), "--yes") == 0
     assert "deploying crossover-all-reduce-s3: about 2 minutes; existing stacks" in capsys.readouterr().out
@@ -211,6 +218,7 @@ def test_destroying_what_is_not_there_calls_nothing_and_succeeds(cdk: Path) -> N
 @pytest.mark.slow
 @mock_aws
 def test_a_failure_of_the_cdk_is_ours_to_report(cdk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """If the CDK fails, `deploy` ends with status 1 and names the CDK's status."""
     bootstrapped()
     (cdk.parent / "status").write_text("7")
     assert status("deploy", str(CONFIG), "--yes") == 1
@@ -222,6 +230,7 @@ def test_a_failure_of_the_cdk_is_ours_to_report(cdk: Path, capsys: pytest.Captur
 def test_without_a_terminal_nothing_is_changed_unasked(
     command: str, cdk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """`deploy` and `destroy` without --yes end with status 2 if standard input is no terminal, and change nothing."""
     with open(os.devnull) as nobody:
         monkeypatch.setattr("sys.stdin", nobody)
         assert status(command, str(CONFIG)) == 2
@@ -233,7 +242,7 @@ def test_without_a_terminal_nothing_is_changed_unasked(
 def test_the_fleet_of_a_baseline_goes_with_its_experiment(
     baseline: Any, expected: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The experiment first: its stack depends on the fleet's."""
+    """Destroying an experiment deletes its own stack first, then those of its baselines."""
     deleted: list[str] = []
     monkeypatch.setattr(removal, "_delete_stacks", lambda session, project, name: deleted.append(f"{project}-{name}"))
     experiment = Experiment(project="c", name="e", architecture="spirt", baseline=baseline, gpu=Gpu(instances=4))

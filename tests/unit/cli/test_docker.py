@@ -55,6 +55,7 @@ ONLY_INTEL = "echo 'Name: default'; echo 'Platforms: linux/amd64, linux/386'"
 def test_a_docker_that_cannot_is_refused_with_the_way_out(
     image: Experiment, program: Path, answers: dict[str, str] | None, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Images and a Docker that is missing, does not answer or does not build for ARM raise MissingTool with `words`."""
     if answers is not None:
         says(program, **answers)
         if "sleep" in answers.get("info", ""):
@@ -72,7 +73,10 @@ def test_a_docker_that_can_is_accepted(image: Experiment, program: Path, inspect
 
 
 def test_doctor_asks_the_same_before_a_deployment(image: Experiment, program: Path) -> None:
+    """`doctor` has a finding on whether Docker can build the images."""
+
     def builder() -> list[tuple[str, bool]]:
+        """Return (name, whether it holds) of doctor's findings on packaging."""
         return [(finding.name, finding.holds) for finding in deployment._check_packaging(image)]
 
     assert builder() == [("image builder", False)]
@@ -89,6 +93,7 @@ def test_an_arm_machine_needs_no_emulation(image: Experiment, program: Path, mon
 def test_another_builder_is_asked_where_the_cdk_would_call_it(
     image: Experiment, program: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The program that CDK_DOCKER names is checked in place of Docker."""
     monkeypatch.setenv("CDK_DOCKER", "finch")
     says(program)
     with pytest.raises(
@@ -101,6 +106,7 @@ def test_another_builder_is_asked_where_the_cdk_would_call_it(
 
 @pytest.mark.parametrize("config", ["spirt", "gpu", "p2p-instance"])
 def test_nobody_needs_docker_without_images(program: Path, config: str) -> None:
+    """Experiments with layers or without functions pass the check without Docker."""
     experiment = validation.load(CONFIG / f"{config}.yaml")
     packaging = "layer" if config == "spirt" else "image"  # programs have no functions
     check_docker(replace(experiment, functions=replace(experiment.functions, packaging=packaging)))

@@ -43,6 +43,7 @@ def test_every_experiment_that_comes_with_the_project_has_an_estimate(path: Path
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["spirt-cifar10", "gpu", "p2p-instance"])
 def test_plan_says_what_project_says(name: str, tmp_path: Path) -> None:
+    """`plan` estimates the same percentiles of seconds and dollars as `project`."""
     found = plan.estimate_run(load(CONFIG / f"{name}.yaml", ["training.epochs=2"]), results=tmp_path)
     out = ("--out", str(tmp_path / "out.json"))
     assert status("project", str(CONFIG / f"{name}.yaml"), "--set", "training.epochs=2", *out) == 0
@@ -75,6 +76,7 @@ def test_plan_counts_start_up_as_advise_does(
 
 
 def test_what_aws_would_not_run_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`plan` names why AWS would not run the experiment."""
     monkeypatch.chdir(tmp_path)
     large = load(CONFIG / "spirt-cifar10.yaml", ["functions.timeout_s=10", "training.epochs=1"])
     said = "\n".join(plan.describe_run(large))
@@ -110,6 +112,7 @@ def written(folder: Path, plain: dict[str, Any]) -> Path:
 
 
 def test_an_earlier_run_tells_of_the_next(tmp_path: Path) -> None:
+    """An earlier run on AWS is the basis of the estimate, scaled to the number of epochs, with the relative spread of a simulation."""
     experiment = replace(SPIRT, training=replace(SPIRT.training, epochs=10))
     earlier = written(tmp_path, result(SPIRT, label="measured-aws"))
     found = plan.estimate_run(experiment, results=earlier, repetitions=3)
@@ -125,7 +128,7 @@ def test_an_earlier_run_tells_of_the_next(tmp_path: Path) -> None:
 
 
 def test_a_run_on_this_machine_changes_no_projection(tmp_path: Path) -> None:
-    """`plan` says what `project` says, and what the run took under a name of its own."""
+    """An earlier run on this machine leaves the simulated estimate unchanged, and is named beside it."""
     found = plan.estimate_run(SPIRT, results=written(tmp_path, result(SPIRT)), repetitions=3)
     simulated = plan.estimate_by_simulation(SPIRT, repetitions=3)
     assert (found.minutes, found.usd, found.words) == (simulated.minutes, simulated.usd, simulated.words)
@@ -146,6 +149,7 @@ def test_a_run_on_this_machine_changes_no_projection(tmp_path: Path) -> None:
     ],
 )
 def test_a_run_of_other_work_tells_nothing(change: dict[str, Any], tmp_path: Path) -> None:
+    """An earlier run whose settings differ by `change`, which affects time or traffic, gives no estimate."""
     folder = written(tmp_path, result(SPIRT)) / "spirt"
     assert plan.estimate_by_earlier_run(SPIRT, folder) is not None
     assert plan.estimate_by_earlier_run(replace(SPIRT, **change), folder) is None
@@ -160,11 +164,13 @@ def test_a_run_of_other_work_tells_nothing(change: dict[str, Any], tmp_path: Pat
     ],
 )
 def test_what_leaves_an_epoch_as_it_is_may_differ(change: dict[str, Any], tmp_path: Path) -> None:
+    """An earlier run whose settings differ by `change`, which affects neither time nor traffic, gives an estimate."""
     folder = written(tmp_path, result(SPIRT)) / "spirt"
     assert plan.estimate_by_earlier_run(replace(SPIRT, **change), folder) is not None
 
 
 def test_a_run_of_a_version_with_other_fields_tells_nothing(tmp_path: Path) -> None:
+    """An earlier run with an unknown field gives no estimate."""
     plain = result(SPIRT)
     plain["experiment"]["color"] = "red"
     assert plan.estimate_by_earlier_run(SPIRT, written(tmp_path, plain) / "spirt") is None
@@ -172,10 +178,12 @@ def test_a_run_of_a_version_with_other_fields_tells_nothing(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("plain", [result(SPIRT, outcome="failed"), result(SPIRT, epochs=0)])
 def test_a_run_that_failed_or_trained_nothing_tells_nothing(plain: dict[str, Any], tmp_path: Path) -> None:
+    """An earlier run that failed or has no epochs gives no estimate."""
     assert plan.estimate_by_earlier_run(SPIRT, written(tmp_path, plain) / "spirt") is None
 
 
 def test_a_run_of_what_nobody_can_simulate_has_no_band(tmp_path: Path) -> None:
+    """An estimate from an earlier run of a model that cannot be simulated has equal percentiles, and says why."""
     mine = replace(SPIRT, training=replace(SPIRT.training, model="mine:model"))
     found = plan.estimate_run(mine, results=written(tmp_path, result(mine)))
     assert found.usd.p5 == found.usd.p50 == found.usd.p95
@@ -184,6 +192,7 @@ def test_a_run_of_what_nobody_can_simulate_has_no_band(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_budget_that_may_not_suffice_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """`plan` warns that the run would exceed the budget if the median does, and that it could if only p95 does."""
     monkeypatch.chdir(tmp_path)
     usd = plan.estimate_by_simulation(SPIRT).usd
     for budget_usd, word in ((0.99 * usd.p50, "would"), ((usd.p50 + usd.p95) / 2, "could (p95 is $"), (usd.p95, "")):
@@ -193,6 +202,7 @@ def test_a_budget_that_may_not_suffice_is_said(monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_without_a_basis_nothing_is_guessed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If neither a simulation nor an earlier run is possible, `plan` prints why there is no projection and how to get one."""
     monkeypatch.chdir(tmp_path)
     strange = replace(SPIRT, name="mine", training=Training(model="mine:model"))
     with pytest.raises(NoProjection):
@@ -225,6 +235,7 @@ def test_steps_that_nobody_has_described_are_no_failure_of_a_plan(
 
 @pytest.mark.parametrize("name", ["mine", "walk", "../mine"])
 def test_an_architecture_that_nobody_has_described_has_no_projection(name: str) -> None:
+    """An architecture without a description of its steps for the simulator raises NoProjection, which names the missing file."""
     mine = Architecture("mine", simulation=name if name != "mine" else "")
     with pytest.raises(
         NoProjection, match=f"^architecture: mine: crossover/simulation/mirror/{name}.py.* is not there"
@@ -233,6 +244,7 @@ def test_an_architecture_that_nobody_has_described_has_no_projection(name: str) 
 
 
 def test_a_model_of_ones_own_is_projected_by_its_parameters() -> None:
+    """The workload of an unknown model follows from a given number of parameters, and is refused without one."""
     mine = load(CONFIG / "spirt.yaml", ["training.model=mine:model"])
     assert Workload.from_experiment(mine, parameters=7_000).parameters == 7_000
     with pytest.raises(NoProjection):
@@ -240,6 +252,7 @@ def test_a_model_of_ones_own_is_projected_by_its_parameters() -> None:
 
 
 def test_a_run_that_would_be_stopped_is_said_beforehand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`plan` warns if a run would exceed its budget or its maximum duration."""
     monkeypatch.chdir(tmp_path)
     written(tmp_path, result(SPIRT, epochs=3))
     (tmp_path / "results").mkdir()
@@ -250,6 +263,7 @@ def test_a_run_that_would_be_stopped_is_said_beforehand(tmp_path: Path, monkeypa
 
 
 def test_what_cannot_run_has_no_total(capsys: pytest.CaptureFixture[str]) -> None:
+    """`project` ends with status 2 and prints no dollars if AWS would not run the experiment."""
     config = str(CONFIG / "all-reduce-cifar10.yaml")
     sized = ("--parameters", "1300000000", "--set", "training.epochs=1", "--repetitions", "20")
     assert status("project", config, *sized) == 2
@@ -271,6 +285,7 @@ def test_what_cannot_run_has_no_total(capsys: pytest.CaptureFixture[str]) -> Non
 def test_the_region_of_a_profile_is_the_users(
     profile: str, text: str | None, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The user's region is that of the environment, else that of the AWS profile, else ""."""
     for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     if text is not None:

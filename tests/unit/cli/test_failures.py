@@ -46,12 +46,15 @@ class Session:
     """A boto3 session that is also its CloudFormation client and paginator. `pages`: the pages of events of each stack that exists."""
 
     def __init__(self, pages: dict[str, list[list[dict[str, Any]]]]) -> None:
+        """Answer with these pages of events by stack."""
         self.pages = pages
 
     def client(self, name: str) -> "Session":
+        """Return this object as the client."""
         return self
 
     def get_paginator(self, name: str) -> "Session":
+        """Return this object as the paginator."""
         return self
 
     def paginate(self, StackName: str) -> Any:
@@ -64,6 +67,7 @@ class Session:
 
 @pytest.mark.parametrize("size", [1, 4, 100])
 def test_what_the_host_said_is_shown_and_nothing_older(size: int) -> None:
+    """The reasons of a failed deployment are those of its own events, the host's message among them, in pages of any `size`."""
     session = Session({"x-spirt": [EVENTS[at : at + size] for at in range(0, len(EVENTS), size)]})
     told = preflight.list_failure_reasons(session, ["x-network", "x-spirt"], since=NOW, project="x")
     assert told == [
@@ -73,5 +77,6 @@ def test_what_the_host_said_is_shown_and_nothing_older(size: int) -> None:
 
 
 def test_a_stack_that_this_command_did_not_touch_says_nothing() -> None:
+    """Events from before the command give no reasons."""
     session = Session({"x-spirt": [EVENTS]})
     assert preflight.list_failure_reasons(session, ["x-spirt"], since=NOW + timedelta(hours=1), project="x") == []

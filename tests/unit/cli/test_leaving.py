@@ -27,15 +27,18 @@ def waited(monkeypatch: pytest.MonkeyPatch, held: Callable[[float], list[str]]) 
 
 
 def test_a_wait_says_every_minute_that_it_still_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The wait for Lambda's network interfaces prints a line each minute until they are gone."""
     told = waited(monkeypatch, lambda s: ["eni-1"] if s < 600 else [])
     assert told[0] == "waiting for Lambda to take away eni-1, which may take 20 minutes"
     assert len(told) == 10 and told[3].endswith(", 3 minutes so far")
 
 
 def test_what_does_not_go_is_named_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Network interfaces that still exist when the wait times out are named."""
     told = waited(monkeypatch, lambda s: ["eni-1"])
     assert len(told) == 47 and told[-1] == "eni-1 still exist; the deletion may fail because of them"
 
 
 def test_where_nothing_is_left_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is printed if no network interfaces exist."""
     assert waited(monkeypatch, lambda s: []) == []

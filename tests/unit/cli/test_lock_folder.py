@@ -9,6 +9,7 @@ from crossover.errors import UserError
 
 
 def test_a_second_run_is_refused_while_the_first_is_at_work(tmp_path: Path) -> None:
+    """A folder's lock cannot be taken twice; afterwards it can be taken again, and its file is deleted."""
     with (
         lock_folder(tmp_path / "out"),
         pytest.raises(UserError, match="another run is using this folder"),
@@ -21,6 +22,7 @@ def test_a_second_run_is_refused_while_the_first_is_at_work(tmp_path: Path) -> N
 
 
 def test_what_a_killed_run_has_left_bars_nobody(tmp_path: Path) -> None:
+    """A lock file that nobody holds does not prevent a run."""
     (tmp_path / ".out.lock").touch()
     with lock_folder(tmp_path / "out"):
         pass

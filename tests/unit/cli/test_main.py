@@ -33,13 +33,14 @@ def config(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["compare", "-h"], ["schema"]])
 def test_help_and_schema_end_well(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """The command ends with status 0 and prints something."""
     assert status(*arguments) == 0
     assert capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", sorted(PLACES))
 def test_help_shows_every_word_of_an_options_text(name: str) -> None:
-    """Rich takes words in square brackets for markup and prints none of them."""
+    """No option's help contains text that rich would take for markup and not print."""
     root = typer.main.get_command(app)
     assert isinstance(root, TyperGroup)
     context = typer.Context(root)
@@ -91,6 +92,7 @@ def test_errors_that_the_user_can_fix_end_with_status_2(
 def test_a_failure_with_json_is_one_json_object_beside_the_same_message(
     arguments: list[str], config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """A failing command with --json prints {"error", "exit_status"}, and the same message to standard error as without."""
     asked = [a.format(config=config, folder=config.parent) for a in arguments]
     assert status(*asked) == 2
     plain = capsys.readouterr()
@@ -105,10 +107,12 @@ def test_a_failure_with_json_is_one_json_object_beside_the_same_message(
 def test_a_failure_after_the_answer_adds_no_second_json_object(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    """A command that fails after its JSON answer prints only the message, to standard error."""
     failing = typer.Typer()
 
     @failing.command()
     def answer(as_json: AsJson) -> None:
+        """Print a JSON answer, then fail with RunFailed."""
         print_json({"found": as_json})
         raise RunFailed("the disk is full")
 
@@ -144,6 +148,7 @@ def test_every_command_that_takes_an_experiment_takes_set() -> None:
 def test_whatever_asks_about_a_run_refuses_what_the_run_would_refuse(
     command: str, field: str, said: str, config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Each command about a run ends with status 2 for a `field` that `run` refuses, with the message `said`."""
     assert status(command, str(config), "--set", field) == 2
     assert said in capsys.readouterr().err
 
@@ -151,6 +156,7 @@ def test_whatever_asks_about_a_run_refuses_what_the_run_would_refuse(
 def test_a_stack_is_not_deployed_for_a_model_that_no_run_would_find(
     config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """`deploy` ends with status 2 for an unknown model."""
     config.write_text(f"{config.read_text()}training: {{model: mobilnet}}\n")
     assert status("deploy", str(config), "--yes") == 2
     assert "did you mean mobilenet?" in capsys.readouterr().err
@@ -161,6 +167,7 @@ def test_a_fault_of_crossover_ends_with_status_1_and_debug_shows_the_traceback(
     error: Exception, config: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail(*_: Any, **__: Any) -> None:
+        """Raise `error` in place of training."""
         raise error
 
     monkeypatch.setattr(run_command, "_start", fail)
@@ -174,7 +181,10 @@ def test_a_fault_of_crossover_ends_with_status_1_and_debug_shows_the_traceback(
 
 
 def test_an_interrupt_is_130(config: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Ctrl-C during a run ends the command with status 130 and no traceback."""
+
     def interrupt(*_: Any, **__: Any) -> None:
+        """Raise KeyboardInterrupt in place of training."""
         raise KeyboardInterrupt
 
     monkeypatch.setattr(run_command, "_start", interrupt)
@@ -224,6 +234,7 @@ def test_a_real_ctrl_c_ends_with_130_and_without_a_traceback(config: Path, archi
 
 
 def test_a_reader_that_leaves_early_is_no_failure_to_explain() -> None:
+    """A command whose output is piped to a program that has ended prints nothing to standard error."""
     pipe = f"{sys.executable} -c 'from crossover.cli.main import main; main()' schema | true; exit ${{PIPESTATUS[0]}}"
     ended = subprocess.run(["bash", "-c", pipe], cwd=ROOT, capture_output=True, text=True, check=False)
     assert ended.stderr == ""
@@ -235,7 +246,7 @@ def test_the_schema_that_is_printed_is_json(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_a_terminal_that_lacks_a_character_is_given_another() -> None:
-    """Figures have fixed spaces between number and unit."""
+    """Characters that the output's encoding lacks, such as fixed spaces, are printed as question marks."""
     code = "from crossover.cli import main; main.run_command = lambda app, arguments: print('77.2\\xa0%', '\\u2013'); main.main()"
     done = subprocess.run(
         [sys.executable, "-c", code],

@@ -56,6 +56,7 @@ def test_a_mistake_is_refused_with_what_was_meant(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    """A wrong command ends with status 2 and at most two lines, which contain `words`."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text(MODEL)
     (tmp_path / "two.py").write_text("def first(classes, input_shape): ...\ndef second(classes, input_shape): ...\n")
@@ -87,6 +88,7 @@ def test_a_mistake_is_refused_with_what_was_meant(
 def test_a_likely_slip_is_answered_with_what_was_meant(
     arguments: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """A mistyped command or option ends with status 2 and a suggestion, `words`."""
     assert status(*arguments) == 2
     assert words in " ".join(capsys.readouterr().err.split())
 
@@ -94,6 +96,7 @@ def test_a_likely_slip_is_answered_with_what_was_meant(
 def test_four_answers_become_an_experiment_and_the_next_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """`init` writes the YAML file from the four options and prints the `advise` command with them."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "answers.py").write_text(MODEL.partition("raise")[0])
     (tmp_path / "d.csv").write_text(

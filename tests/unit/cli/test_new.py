@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def test_drafts_after_every_architecture_pass_the_linters(tmp_path: Path) -> None:
+    """The files that `new` drafts from each architecture pass ruff's checks and format."""
     for package in ("crossover", "cdk"):  # the linter tells ours by their folders
         (tmp_path / package).mkdir()
     (tmp_path / "pyproject.toml").write_text((ROOT / "pyproject.toml").read_text())
@@ -30,6 +31,7 @@ def test_drafts_after_every_architecture_pass_the_linters(tmp_path: Path) -> Non
 
 
 def test_settings_of_its_own_are_a_section_of_its_own() -> None:
+    """A draft from an architecture with settings has a section under its own name."""
     files = new.draft_files("mine", "mlless")
     assert "\nmine:\n" in files["config/mine.yaml"] and "\nmlless:" not in files["config/mine.yaml"]
     assert "mine.min_workers: " in files["functions/mine/settings.py"]
@@ -54,11 +56,13 @@ def test_a_name_that_cannot_be_taken_is_refused(name: str, said: str) -> None:
 
 
 def test_an_architecture_that_is_not_there_cannot_be_followed() -> None:
+    """Drafting from an unknown architecture raises ConfigError."""
     with pytest.raises(ConfigError, match="'spirr' is unknown"):
         new.draft_files("mine", "spirr")
 
 
 def test_a_file_that_is_there_stays(tmp_path: Path) -> None:
+    """`new` refuses to write if one of the files exists, and writes none."""
     files = new.draft_files("mine", "spirt")
     (tmp_path / "config").mkdir()
     (tmp_path / "config" / "mine.yaml").write_text("another's")
@@ -69,6 +73,7 @@ def test_a_file_that_is_there_stays(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_written_whole_is_taken_back(tmp_path: Path) -> None:
+    """If one file cannot be written, those written before are deleted."""
     (tmp_path / "config").write_text("no folder")
     with pytest.raises(OSError, match="config"):
         new._write_files(tmp_path, new.draft_files("mine", "spirt"))

@@ -52,7 +52,7 @@ def in_folder(name: str, folder: Path) -> tuple[str, ...]:
 def test_no_figure_is_cut_or_broken(
     name: str, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At 80 columns; and in a pipe every line is whole, so that both say the same words."""
+    """Output at 80 columns breaks no figure and no path and has no ellipsis; a pipe gets the same figures in whole lines."""
     monkeypatch.setenv("COLUMNS", "80")
     narrow, _ = told(capsys, *in_folder(name, folder))
     assert "…" not in narrow
@@ -69,6 +69,7 @@ def test_no_figure_is_cut_or_broken(
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["plan", "doctor", "project", "compare", "advise"])
 def test_json_is_alone_and_of_the_schema(name: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The command's --json output is one JSON document, valid by its published schema."""
     command = ("doctor", MADE) if name == "doctor" else in_folder(name, folder)
     answer = json.loads(told(capsys, *command, "--json")[0])
     jsonschema.validate(answer, schema(name, capsys), jsonschema.Draft202012Validator)
@@ -83,6 +84,7 @@ def schema(name: str, capsys: pytest.CaptureFixture[str]) -> Any:
 def test_each_schema_is_one_and_has_no_room_for_a_field_that_it_does_not_name(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """The schema of the command is a valid JSON Schema in which all fields are required and no others are allowed."""
     found = schema(name, capsys)
     jsonschema.Draft202012Validator.check_schema(found)
     assert found["additionalProperties"] is False and set(found["required"]) == set(found["properties"])

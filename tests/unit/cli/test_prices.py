@@ -95,6 +95,7 @@ class Session:
     def __init__(
         self, listed: Mapping[str, list[str]] = LISTED, spot: tuple[str, ...] = ("0.21", "0.22", "0.19")
     ) -> None:
+        """Answer with these products and spot prices."""
         self.listed, self.spot, self.asked = listed, spot, list[dict[str, Any]]()
 
     def client(self, service: str, region_name: str) -> Any:
@@ -108,6 +109,7 @@ class Session:
             return [{"FormatVersion": "aws_v1", "PriceList": found[at : at + 2]} for at in range(0, len(found), 2)]
 
         def describe_spot_price_history(**arguments: Any) -> Any:
+            """Return the spot prices on one page."""
             return {"SpotPriceHistory": [{"SpotPrice": each} for each in self.spot]}
 
         listing = SimpleNamespace(paginate=products)
@@ -157,6 +159,7 @@ def test_every_item_gets_todays_price_and_date(tmp_path: Path) -> None:
 
 
 def test_what_is_asked_names_region_and_product() -> None:
+    """A price request filters by region, service and all attributes of the product."""
     session = Session()
     fetch_price(session, "ec2.m7g.large", region="eu-central-1")
     fetch_price(session, "transfer.internet.gb", region="eu-central-1")
@@ -182,6 +185,7 @@ def test_a_second_refresh_changes_nothing() -> None:
     ],
 )
 def test_no_price_or_several_leave_the_old_one(listed: list[str], count: int) -> None:
+    """An item for which AWS lists `count` prices, not one, keeps its old price and is reported."""
     session = Session({**LISTED, "AmazonEC2": listed})
     text, _, kept = refresh_prices(TEXT, session, region="us-east-1", now=NOW)
     assert f"ec2.m7g.large: the Price List API has {count} prices in us-east-1, expected one" in kept
@@ -190,6 +194,7 @@ def test_no_price_or_several_leave_the_old_one(listed: list[str], count: int) ->
 
 
 def test_another_regions_prices_are_told_from_those_that_stay() -> None:
+    """A refresh for another region marks prices that could not be fetched there as not verified, and reports them."""
     text, _, kept = refresh_prices(TEXT, Session(spot=()), region="eu-central-1", now=NOW)
     assert "region: eu-central-1" in text.splitlines() and "region: us-east-1" not in text.splitlines()
     spot = [item for item in prices.load().items if item.endswith(".spot")]
@@ -199,5 +204,6 @@ def test_another_regions_prices_are_told_from_those_that_stay() -> None:
 
 
 def test_an_item_that_nobody_described_is_said() -> None:
+    """An item without a product description raises CrossoverError."""
     with pytest.raises(CrossoverError, match=r"coffee\.cup: it has no product"):
         fetch_price(Session(), "coffee.cup", region="us-east-1")

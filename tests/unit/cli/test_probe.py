@@ -62,6 +62,7 @@ def row(path: Path, **changes: Any) -> Path:
 
 @pytest.mark.slow
 def test_a_row_needs_pytorch_alone_and_says_what_was_measured(tmp_path: Path) -> None:
+    """`probe` runs with PyTorch and typer alone, and prints the model's counts and a time for each batch size."""
     (tmp_path / "mine.py").write_text(MODEL)
     asked = ["probe", str(tmp_path / "mine.py:network"), "--device", "cpu", "--input", "3x2x2", "--classes", "5"]
     ended = subprocess.run(
@@ -129,6 +130,7 @@ def network(classes, input_shape):
     ids=lambda each: each[-1] if isinstance(each, list) else "",
 )
 def test_what_cannot_be_measured_is_refused(asked: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """`probe` ends with status 2 and the message `told` for options that do not fit."""
     assert status("probe", *asked) == 2
     assert told in capsys.readouterr().err
 
@@ -137,10 +139,12 @@ def test_what_cannot_be_measured_is_refused(asked: list[str], told: str, capsys:
 
 
 def test_a_measured_card_replaces_the_rule_and_the_others_keep_it(tmp_path: Path) -> None:
+    """Measured steps replace the calculated ones on the measured GPU only, and make them less uncertain."""
     work = workload()
     measured = replace(AWS, gpu_measured=read_measured_steps(row(tmp_path / "t4.json"), work, "fp32"))
 
     def seconds(cloud: Any, instance: str, level: float = 0.0) -> float:
+        """Return the seconds of a gradient of 256 samples. `level`: position of the drawn GPU speed in standard deviations."""
         found: float = replace(cloud, gpu_level=level).gpu_gradient_s(work, 256, instance_type=instance)
         return found
 
@@ -152,6 +156,7 @@ def test_a_measured_card_replaces_the_rule_and_the_others_keep_it(tmp_path: Path
 
 
 def test_the_rule_is_shown_beside_each_measured_step(tmp_path: Path) -> None:
+    """The notes have a line for each measured step with the calculated seconds beside it."""
     experiment = load(ROOT / "config/single-cifar10.yaml", ["training.model=mobilenet"])
     question, _, notes = question_.build_question(experiment, gpu_row=row(tmp_path / "t4.json"))
     (first, *_, last) = notes[1:]
@@ -192,6 +197,7 @@ def test_a_card_that_no_candidate_has_is_refused(tmp_path: Path) -> None:
 
 
 def test_cards_are_known_by_the_names_that_drivers_give_them() -> None:
+    """A GPU is recognized by the name that its driver reports; an unknown name gives None."""
     names = {
         "Tesla T4": "T4",
         "NVIDIA L4": "L4",
@@ -214,6 +220,7 @@ def test_cards_are_known_by_the_names_that_drivers_give_them() -> None:
 def test_a_line_goes_through_the_measured_steps(
     points: list[tuple[int, float]], line: tuple[float, float | None]
 ) -> None:
+    """The line fitted to (batch size, seconds) `points` has the constant and the slope of `line`."""
     constant_s, sample_s = measured_steps._fit_line(points)
     assert constant_s == pytest.approx(line[0])
     assert sample_s == pytest.approx(line[1]) if line[1] else sample_s > 0

@@ -21,12 +21,14 @@ MINE = Experiment(name="mine", architecture="spirt")
 
 
 def test_an_epoch_is_one_line() -> None:
+    """A finished epoch is printed as one line with losses, accuracy, seconds and dollars."""
     assert format_epoch(DONE) == (
         "epoch  3/20  loss 0.4121  validation loss 0.3900  accuracy  91.20 %     12.3 s  $0.0012 at AWS's prices"
     )
 
 
 def test_what_is_unknown_is_left_out() -> None:
+    """The line of an epoch leaves out an unknown training loss and unknown dollars."""
     first = Progress(
         epoch=1, epochs=2, train_loss=None, val_loss=2.0, val_metric=0.1, metric=Metric(), seconds=1.0, usd=None
     )
@@ -43,6 +45,7 @@ def shown(*, terminal: bool) -> str:
 
 
 def test_plain_lines_where_the_output_is_no_terminal() -> None:
+    """Output to a file has a first line, one for the epoch and a last line, without control characters."""
     lines = shown(terminal=False).splitlines()
     assert lines[0] == "mine: spirt, small_cnn on digits, 4 workers, at most 20 epochs, on this machine's local cloud"
     assert lines[1] == format_epoch(DONE)
@@ -75,9 +78,10 @@ def test_a_failed_run_is_not_called_finished() -> None:
 def test_credentials_that_may_look_and_not_start(
     code: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """All that comes before reads; the first call that starts or writes is refused."""
+    """A run on AWS whose credentials may read but not start executions ends with status 2 and the message `words`."""
 
     def refused(*rest: Any, **named: Any) -> None:
+        """Raise the error with which AWS refuses to start an execution."""
         raise ClientError({"Error": {"Code": code, "Message": "you may not"}}, "StartExecution")
 
     monkeypatch.setattr("crossover.cli.run._check_deployed", lambda experiment, config, take_over: experiment)
@@ -88,7 +92,7 @@ def test_credentials_that_may_look_and_not_start(
 
 
 def test_from_the_command_line_to_the_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Inline, twice into the same folder, then compared with a third into another."""
+    """Two inline runs into one folder keep the earlier one in a subfolder, and `compare` reads the later one beside a third."""
     out = tmp_path / "mine"
     config = tmp_path / "mine.yaml"
     config.write_text("name: mine\narchitecture: spirt\nworkers: 2\ntraining: {epochs: 2, batch_size: 240}\n")

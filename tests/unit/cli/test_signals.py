@@ -33,6 +33,7 @@ app()
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_what_was_started_is_stopped(number: signal.Signals) -> None:
+    """The signal ends a process within `stop_on_signals` with status 128 + its number, after its clean-up."""
     with subprocess.Popen([sys.executable, "-c", RUNS], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None and process.stdout.readline() == "begun\n"
         process.send_signal(number)
@@ -41,7 +42,7 @@ def test_what_was_started_is_stopped(number: signal.Signals) -> None:
 
 
 def test_a_hangup_signal_that_was_ignored_before_stays_ignored() -> None:
-    """A signal that was ignored before stays so."""
+    """A SIGHUP that the process ignores, as under nohup, does not end it."""
     ignoring = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)"
     within = "with stop_on_signals(): signal.raise_signal(signal.SIGHUP); print('on')"
     program = f"{ignoring}\nfrom crossover.cli.signals import stop_on_signals\n{within}"
@@ -68,5 +69,6 @@ main(["--help"])
 
 @pytest.mark.parametrize("at", range(1, 600, 40) if WHOLE else (1, 90, 200))
 def test_while_the_command_is_imported(at: int) -> None:
+    """Ctrl-C during the command's imports ends with status 130 and no output. `at`: number of the import at which it comes."""
     ended = subprocess.run([sys.executable, "-c", PRESSED.format(at=at)], capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stderr) == (130, "")

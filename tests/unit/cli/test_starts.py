@@ -18,7 +18,7 @@ MADE = str(CONFIG / "all-reduce-s3.yaml")
 
 
 def test_help_imports_no_command_and_groups_them_by_what_they_are_for() -> None:
-    """What takes its time is what is imported: neither the commands nor what they stand on."""
+    """`--help` imports no command's module, and lists the commands by panels in their order."""
     code = (
         "import sys; from crossover.cli.main import main\n"
         "try: main(['--help'])\n"
@@ -38,7 +38,7 @@ def test_help_imports_no_command_and_groups_them_by_what_they_are_for() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("arguments", [("plan", MADE), ("plan", str(CONFIG / "spirt.yaml")), ("doctor", MADE)])
 def test_what_looks_at_a_file_alone_imports_nothing_that_takes_seconds(arguments: tuple[str, ...]) -> None:
-    """torch takes one, matplotlib another (`python -m benchmarks.starts`)."""
+    """The command imports neither torch, matplotlib, boto3, the CDK nor numpy."""
     code = (
         "import sys; from crossover.cli.main import main\n"
         f"try: main({arguments!r})\n"
@@ -51,6 +51,7 @@ def test_what_looks_at_a_file_alone_imports_nothing_that_takes_seconds(arguments
 
 @pytest.mark.slow
 def test_a_first_estimate_stands_there_before_torch_is_imported(tmp_path: Path) -> None:
+    """`advise` prints its first estimate for a built-in model before it imports torch."""
     code = (
         "import sys; from crossover.advice import explain\n"
         "from crossover.cli import advise\n"
@@ -69,6 +70,7 @@ class _Heard(io.StringIO):
     """A stream in the place of standard error. `told`: event that is set once `words` were written."""
 
     def __init__(self, words: str) -> None:
+        """Wait for `words`."""
         super().__init__()
         self.words, self.told = words, threading.Event()
 
@@ -81,6 +83,7 @@ class _Heard(io.StringIO):
 
 
 def test_long_work_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waiting prints how many parts of the work are done, the time so far and the time left."""
     tally, heard = PooledJobs(), _Heard("2 of 6 parts")
     monkeypatch.setattr(arguments, "POOLED", tally)
     monkeypatch.setattr(sys, "stderr", heard)

@@ -60,6 +60,7 @@ def owner(*machines: str) -> Owner:
 
 @pytest.mark.slow
 def test_dollars_of_the_run_under_way_are_those_of_its_own_lines() -> None:
+    """`status` prints the cost so far of the running run as its records give it, and how many epochs are done."""
     s3 = boto3.client("s3")
     s3.create_bucket(Bucket="storage")
     objects = S3ObjectStore("storage", Traffic(), client=s3)
@@ -87,6 +88,7 @@ def test_dollars_of_the_run_under_way_are_those_of_its_own_lines() -> None:
 
 
 def test_a_machine_that_only_has_our_name_is_not_ours() -> None:
+    """`status` prints nothing about executions of a state machine that the experiment's stack does not contain."""
     arn = machine(f"{MINE.project}-{MINE.name}-run")
     boto3.client("stepfunctions").start_execution(stateMachineArn=arn, name="theirs-0", input="{}")
     boto3.client("s3").create_bucket(Bucket="storage")

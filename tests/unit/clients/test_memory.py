@@ -10,6 +10,7 @@ WAIT_S = 60.0
 
 
 def test_no_more_compute_at_a_time_than_there_are_slots() -> None:
+    """Of eight threads, exactly two hold a slot at once if there are two slots."""
     clients, begun, meeting = MemoryClients(workers=4, slots=2), threading.Barrier(8), threading.Barrier(2)
     computing, most, lock = 0, 0, threading.Lock()
 
@@ -32,6 +33,7 @@ def test_no_more_compute_at_a_time_than_there_are_slots() -> None:
 
 
 def test_a_failure_gives_its_slot_back() -> None:
+    """A slot is free again after an exception."""
     clients = MemoryClients(workers=1, slots=1)
     with pytest.raises(ValueError, match="mine"), clients.hold_slot():
         raise ValueError("mine")
@@ -40,6 +42,7 @@ def test_a_failure_gives_its_slot_back() -> None:
 
 
 def test_who_waits_for_a_slot_of_a_stopped_run_computes_no_more() -> None:
+    """A thread that waits for a slot ends with RunFailed when the run is stopped."""
     clients, waiting = MemoryClients(workers=2, slots=1), threading.Event()
     ends: list[BaseException] = []
 

@@ -26,11 +26,13 @@ def cause(kind: str, message: str) -> str:
     ],
 )
 def test_what_lambda_ends_a_function_for_comes_with_advice(kind: str, advice: str) -> None:
+    """A cause of Lambda's own, such as lack of memory, is described with `advice`."""
     told = describe_cause("StepFailed", cause(kind, "signal: killed"))
     assert told.startswith(f"{WHERE}: {kind}: signal: killed; ") and advice in told
 
 
 def test_what_the_code_says_stays_as_it_is() -> None:
+    """An error of the step's code is described by its step, kind and message alone."""
     told = describe_cause("StepFailed", cause("Refused", "the loss is nan"))
     assert told == f"{WHERE}: Refused: the loss is nan"
 
@@ -41,6 +43,7 @@ def test_the_innermost_of_nested_causes_is_told() -> None:
 
 
 def test_a_cause_without_a_step_and_one_without_words() -> None:
+    """A cause without a step gets its advice, one without words is its error's name, and plain text stays."""
     lone = json.dumps({"errorType": "Runtime.OutOfMemory", "errorMessage": "signal: killed"})
     assert "functions.memory_mb.default" in describe_cause("States.TaskFailed", lone)
     assert describe_cause("States.Timeout", "") == "States.Timeout"

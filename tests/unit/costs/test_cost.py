@@ -60,6 +60,7 @@ def of_run(experiment: Experiment, records: list[dict[str, Any]], **rest: Any) -
     ],
 )
 def test_billed_milliseconds(changes: dict[str, Any], expected: int) -> None:
+    """A record with `changes` is billed `expected` milliseconds."""
     assert billed_ms(record(**changes)) == expected
 
 
@@ -69,6 +70,7 @@ def test_whole_milliseconds_are_billed_as_they_are(ms: int) -> None:
 
 
 def test_the_papers_gigabyte_is_not_amazons() -> None:
+    """The paper's formula counts 1,000 MB to a GB, AWS 1,024."""
     assert bill.lambda_usd(1.0, memory_mb=1_000) == pytest.approx(0.0000166667)
     line = bill.lambda_duration(PRICES, bill.gb_seconds(1_000, memory_mb=1_024))
     assert (line.quantity, line.unit) == (1.0, "GB-second")
@@ -122,6 +124,7 @@ def test_killed_invocations_are_in_the_bill_and_not_in_the_papers_formula() -> N
 
 
 def test_transitions_nobody_counted_are_a_lower_bound() -> None:
+    """If state transitions were not counted, the bill has one per invocation, marked "at least"."""
     arguments: dict[str, Any] = {"infrastructure": Infrastructure(), "prices": PRICES, "duration_s": 1.0}
     found = of_run(Experiment(name="x", architecture="spirt"), [record(), record()], **arguments)
     assert {line.item: line.quantity for line in found.lines}["Step Functions transitions, at least"] == 2
@@ -144,6 +147,7 @@ def test_instances_are_billed_from_their_boot_and_for_a_minute_at_least() -> Non
 def test_computing_beyond_a_burstable_baseline_is_on_the_bill(
     instance_type: str, busy: float, vcpu_hours: float
 ) -> None:
+    """Burstable instances with `busy` vCPUs pay CPU credits for `vcpu_hours` hours above their baseline."""
     fleet = Fleet(purpose="peer", instance_type=instance_type, count=3, busy=busy)
 
     found = [each for each in bill.fleet_lines(PRICES, fleet, seconds=3_600) if "credits" in each.item]
@@ -153,6 +157,7 @@ def test_computing_beyond_a_burstable_baseline_is_on_the_bill(
 
 
 def test_requests_by_kind_or_all_at_the_dearer_price() -> None:
+    """Requests to the object store are split into writes and reads, or all are writes if their kinds are unknown."""
     whole = {"bytes_in": 0, "bytes_out": 0, "requests": 7}
     assert object_requests(record(traffic={"object_store": whole})) == (7, 0)
     split = whole | {"operations": {"put": 2, "create": 1, "list": 1, "get": 2, "exists": 1}}
@@ -160,7 +165,7 @@ def test_requests_by_kind_or_all_at_the_dearer_price() -> None:
 
 
 def test_table_2_from_records() -> None:
-    """MobileNet, SPIRT: 4 x 24 functions of 15.44 s and 2,685 MB; the paper prints 0.0660."""
+    """The paper's formula gives, within 0.6 %, the dollars of Table 2 for SPIRT with MobileNet."""
     records = [record(worker=w, minibatch=m, wall_s=15.44, memory_mb=2_685) for w in range(4) for m in range(24)]
     formula, usd = bill.paper_method(
         Experiment(name="x", architecture="spirt"), records, infrastructure=SPIRT, prices=PRICES, duration_s=15.44
@@ -170,6 +175,7 @@ def test_table_2_from_records() -> None:
 
 
 def test_table_2_gpu_from_time() -> None:
+    """The paper's formula gives the dollars of Table 2 for GPUs, and today's price for an instance type that the paper lacks."""
     fleet = Fleet(purpose="GPU worker", instance_type="g4dn.xlarge", count=4)
     arguments: dict[str, Any] = {"prices": PRICES, "duration_s": 92.0}
     experiment = Experiment(name="x", architecture="gpu")
@@ -193,7 +199,7 @@ def peers(instance_type: str, *, seconds: float) -> tuple[Infrastructure, list[d
 
 
 def test_table_2_and_3_of_the_2023_paper_from_records() -> None:
-    """Batch 1024: 15 functions of 4,400 MB for 41.2 s beside a t2.small, against a t2.large for 258 s; per peer, of four peers."""
+    """The 2023 paper's equations give the printed dollars of a batch of 1,024, with functions and on the instance."""
     experiment = Experiment(name="x", architecture="p2p_serverless", p2p=PeerToPeer(instance_type="t2.small"))
     infrastructure_, programs = peers("t2.small", seconds=41.2)
     functions = [record(worker=w, minibatch=b, memory_mb=4_400) for w in range(4) for b in range(15)]
@@ -223,6 +229,7 @@ def test_programs_are_not_billed_as_functions() -> None:
 
 
 def test_a_run_in_one_process_is_priced_with_the_memory_it_would_deploy() -> None:
+    """A record without a memory size is priced at the deployed size, or at the default if none is known."""
     kept = Infrastructure(memory_mb={"compute_gradient": 2_000})
     experiment = Experiment(name="x", architecture="spirt")
     arguments: dict[str, Any] = {"prices": PRICES, "duration_s": 1.0}
@@ -233,6 +240,7 @@ def test_a_run_in_one_process_is_priced_with_the_memory_it_would_deploy() -> Non
 
 
 def test_cost_accrues_monotonically_up_to_the_total() -> None:
+    """The dollars of the epochs rise, about in proportion to time, and end near the whole run's."""
     example = spirt()
     found = example.result()
     for figure, total in (("paper_method_usd", "paper_method_usd"), ("full_usd", "full_usd")):
@@ -258,6 +266,7 @@ def test_an_instance_type_without_price_is_refused() -> None:
 
 
 def test_spirts_infrastructure_follows_from_its_tree() -> None:
+    """SPIRT's infrastructure has a database host per worker, a broker, an endpoint, two secrets and its functions' memory."""
     experiment = Experiment(name="x", architecture="spirt", workers=3, database=Database(instance_type="t4g.medium"))
     found = bill.infrastructure_of(experiment)
     assert found.fleets == (Fleet(purpose="tensor database", instance_type="t4g.medium", count=3),)

@@ -102,6 +102,7 @@ moments = st.lists(st.floats(-10, 1_500), min_size=2, max_size=6).map(sorted)
 def test_dollars_never_fall_and_end_at_the_bill(
     architecture: str, records: list[dict[str, Any]], seconds: list[float], transitions: int | None
 ) -> None:
+    """Both costs until a moment never fall as the moment rises, and equal the whole bill at the run's end."""
     found = run(architecture, records, transitions=transitions)
     spent = [found.cost_until(STARTED_AT + s) for s in seconds]
     for before, after in pairwise(spent):
@@ -118,6 +119,7 @@ def test_dollars_never_fall_and_end_at_the_bill(
 def test_a_run_whose_records_are_the_beginning_of_anothers_never_costs_more(
     architecture: str, records: list[dict[str, Any]], cut: int, seconds: list[float]
 ) -> None:
+    """A run with the first `cut` of the records never costs more, at any moment, than the run with all of them."""
     whole, beginning = run(architecture, records), run(architecture, records[:cut])
     for s in seconds:
         one, other = beginning.cost_until(STARTED_AT + s), whole.cost_until(STARTED_AT + s)
@@ -127,6 +129,7 @@ def test_a_run_whose_records_are_the_beginning_of_anothers_never_costs_more(
 
 @given(records=generated(), seconds=st.floats(-10, 1_500))
 def test_a_stopped_invocation_is_none_a_part_or_whole(records: list[dict[str, Any]], seconds: float) -> None:
+    """`record_until` returns None before an invocation's start, the record itself after its end, and a part between."""
     moment = STARTED_AT + seconds
     for each in records:
         part = record_until(each, moment)
@@ -137,7 +140,7 @@ def test_a_stopped_invocation_is_none_a_part_or_whole(records: list[dict[str, An
 
 @pytest.mark.parametrize("method", ["paper_method_usd", "full_usd"])
 def test_half_of_a_long_invocation_costs_half(method: str) -> None:
-    """LambdaML's invocations end with the run: the money of the seconds that had passed was spent all the same."""
+    """The cost until half of two long invocations is half of the whole, by both methods."""
     workers = [long(wall_s=800.0, marks=4, worker=w, memory_mb=4_096) for w in range(2)]
     found = run("all_reduce", workers)
     half, whole = (getattr(found.cost_until(STARTED_AT + s), method) for s in (400.0, 800.0))
@@ -145,7 +148,7 @@ def test_half_of_a_long_invocation_costs_half(method: str) -> None:
 
 
 def test_marks_say_where_an_invocation_worked_and_where_it_waited() -> None:
-    """A wait for a core of this machine is not billed: the first half of the time was a quarter of the work."""
+    """A part of a record follows its usage snapshots: waiting for a core of this machine adds neither seconds nor requests."""
     marks = [{"at": STARTED_AT + 50.0, "wall_s": 20.0, "traffic": objects(10, 0)}]
     each = record(started_at=STARTED_AT, wall_s=80.0, slot_wait_s=20.0, traffic=objects(100, 0), marks=marks)
     part = record_until(each, STARTED_AT + 50.0)
@@ -154,12 +157,14 @@ def test_marks_say_where_an_invocation_worked_and_where_it_waited() -> None:
 
 
 def test_what_an_instance_costs_at_least_is_spent_when_it_starts() -> None:
+    """The bill at a run's start has one minute of each instance."""
     found = run("all_reduce", [long(wall_s=600.0, marks=2)])
     lines = {line.item: line.quantity for line in found.cost_until(STARTED_AT).lines}
     assert lines["EC2 m7g.large x 1, tensor database"] == pytest.approx(60 / 3_600)
 
 
 def test_an_invocation_under_way_is_billed_to_the_present_moment() -> None:
+    """The interim record of a running invocation lasts until now, and never shorter than its snapshot says."""
     mark = {**long(wall_s=100.0, marks=2), "outcome": "under way"}
     now = STARTED_AT + 250.0
     assert make_interim_record(mark, now)["wall_s"] == pytest.approx(250.0)
@@ -168,7 +173,7 @@ def test_an_invocation_under_way_is_billed_to_the_present_moment() -> None:
 
 
 def test_training_on_past_the_goal_does_not_make_the_goal_cheaper() -> None:
-    """It did: what is billed by time was spread over the whole run."""
+    """The cost until a moment does not depend on how long the run continues after it."""
     short = run("all_reduce", [long(wall_s=100.0, marks=2)])
     longer = run("all_reduce", [long(wall_s=900.0, marks=18)])
     moment = STARTED_AT + 100.0
@@ -176,7 +181,7 @@ def test_training_on_past_the_goal_does_not_make_the_goal_cheaper() -> None:
 
 
 def test_what_a_run_under_way_costs_is_what_its_records_tell_later() -> None:
-    """The live dollars fell at the end: states that had yet to be entered were counted as if they had been."""
+    """The live cost of a running run equals the cost until that moment by the records that it writes later."""
     begun = record(step="initialise", started_at=STARTED_AT, wall_s=2.0)
     workers = [long(wall_s=98.0, marks=14, started_s=2.0, worker=rank, request_id=str(rank)) for rank in range(2)]
     collected = record(step="collect", started_at=STARTED_AT + 100.0, wall_s=1.0)

@@ -36,6 +36,7 @@ def walked(machines: dict[str, Any], name: str, *, turns: dict[str, int], items:
 
 
 def test_transitions_are_those_of_the_generated_states() -> None:
+    """The number of state transitions computed from records equals that of walking through SPIRT's generated state machines."""
     workers, epochs, rounds, minibatches, polls = 3, 4, 2, 5, 2
     machines = build_definitions(load("spirt"), small("spirt", workers=workers), minibatches=minibatches)
     turns = {"synchronised": polls, "epoch_finished": rounds, "finished": epochs}

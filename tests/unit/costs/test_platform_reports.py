@@ -30,9 +30,11 @@ class Session:
     """
 
     def __init__(self, *looks: list[dict[str, Any]]) -> None:
+        """Answer requests for reports with `looks`, one after another."""
         self.looks, self.asked = list(looks), list[dict[str, Any]]()
 
     def client(self, service: str) -> Any:
+        """Return a client whose paginators answer for this session."""
         return SimpleNamespace(get_paginator=lambda name: SimpleNamespace(paginate=getattr(self, f"_{name}")))
 
     def _describe_log_groups(self, logGroupNamePrefix: str) -> Any:
@@ -58,6 +60,7 @@ def record(request_id: str, **more: Any) -> dict[str, Any]:
 
 
 def test_reports_are_found_among_what_functions_print() -> None:
+    """Lambda's reports are read from log groups that also have other lines, with the start time and filter in the request."""
     session = Session([event("a", init_ms=1_500.2), event("b")])
     found = read_reports(session, "crossover-spirt", since_s=940.0)
     assert found["a"] == Report(
@@ -69,6 +72,7 @@ def test_reports_are_found_among_what_functions_print() -> None:
 
 
 def test_late_reports_are_waited_for() -> None:
+    """The logs are read again until every function's record has its report; programs need none."""
     session = Session([event("a")], [event("a"), event("b")])
     records = [record("a"), record("b"), record("a program's own", instance_type="t2.small")]
     found = wait_for_reports(session, "crossover-spirt", records, every_s=0.0)
@@ -76,12 +80,14 @@ def test_late_reports_are_waited_for() -> None:
 
 
 def test_waiting_ends() -> None:
+    """The wait for reports ends after `wait_s` with the reports found so far."""
     assert wait_for_reports(
         Session([event("b")]), "crossover-spirt", [record("a"), record("b")], wait_s=0.0
     ).keys() == {"b"}
 
 
 def test_a_joined_record_is_billed_as_lambda_says() -> None:
+    """A record with a report gets Lambda's billed time, INIT and memory; one without stays."""
     reports = read_reports(Session([event("a", init_ms=1_500.0)]), "crossover-spirt", since_s=0)
     first, second = add_reports([record("a"), record("b")], reports)
     assert billed_ms(first) == 1_601 and (first["cold"], first["init_s"], first["max_rss_mb"]) == (True, 1.5, 402.0)
@@ -89,6 +95,7 @@ def test_a_joined_record_is_billed_as_lambda_says() -> None:
 
 
 def test_the_killed_are_those_of_this_run_that_left_no_record() -> None:
+    """Unrecorded invocations are the reports of this run's functions, since its start, that no record matches."""
     looked = [event("a"), event("killed"), event("of the run before", logged_at=999.0)]
     reports = read_reports(Session(looked), "crossover-spirt", since_s=0)
     of_steps = {"crossover-spirt-compute-gradients"}

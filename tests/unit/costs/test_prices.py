@@ -21,6 +21,7 @@ def test_every_price_has_unit_date_and_source() -> None:
 
 
 def test_an_unknown_item_is_refused_with_what_is_near() -> None:
+    """An item without a price raises ConfigError, which names similar items or the price file."""
     with pytest.raises(ConfigError, match=r"'ec2.m7g.largo' has no price in us-east-1; known: .*ec2.m7g.large"):
         prices.load().of("ec2.m7g.largo")
     with pytest.raises(ConfigError, match=r"config/pricing.yaml"):
@@ -52,6 +53,7 @@ def test_every_instance_type_that_people_would_choose_has_a_price_and_a_size() -
     ("today", "old"), [(date(2026, 11, 30), False), (date(2026, 12, 10), False), (date(2026, 12, 11), True)]
 )
 def test_an_old_date_is_said_once_it_is_older_than_the_file_allows(tmp_path: Path, today: date, old: bool) -> None:
+    """Prices older than the file's `stale_after` days on `today` are named in one sentence."""
     path = tmp_path / "pricing.yaml"
     path.write_text(
         "stale_after: 10\n"
@@ -84,6 +86,7 @@ HEAD = 'region: us-east-1\ncurrency: USD\nas_of: "2026-11"\nhours_per_month: 730
     ],
 )
 def test_a_bad_entry_is_named(tmp_path: Path, entry: str, complaint: str) -> None:
+    """A price entry that is not valid raises ConfigError with `complaint`."""
     path = tmp_path / "pricing.yaml"
     path.write_text(HEAD + entry)
     with pytest.raises(ConfigError, match=complaint):

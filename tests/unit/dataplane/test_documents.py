@@ -11,12 +11,14 @@ PLAIN = {"epoch": 3, "val_metric": 0.9375, "history": [[0.1, 0.5]], "reason": 'Ã
 
 
 def test_what_was_sealed_is_opened_and_is_json() -> None:
+    """A sealed document is valid JSON and is read back unchanged."""
     body = seal(PLAIN)
     assert unseal(body, key="k") == PLAIN
     assert json.loads(body).items() >= PLAIN.items()
 
 
 def test_every_changed_bit_is_seen() -> None:
+    """Any flipped bit of a sealed document raises Corrupt, which names the key."""
     body = seal(PLAIN)
     for bit in range(8 * len(body)):
         damaged = bytearray(body)
@@ -27,5 +29,6 @@ def test_every_changed_bit_is_seen() -> None:
 
 @pytest.mark.parametrize("body", [b"", b"{}", b'{"epoch": 3}', b'{"epoch": 3, "crc32": 7}'])
 def test_what_was_not_sealed_is_refused(body: bytes) -> None:
+    """Bytes without a valid checksum raise Corrupt."""
     with pytest.raises(Corrupt):
         unseal(body, key="k")

@@ -12,6 +12,7 @@ class Counting:
     """An object store that holds OBJECTS and lists each key that was read in `read`."""
 
     def __init__(self) -> None:
+        """Start without reads."""
         self.read: list[str] = []
 
     def get(self, key: str) -> bytes:
@@ -28,6 +29,7 @@ class Counting:
     ids=["memory", "both", "disk", "room for two", "no room"],
 )
 def test_objects_are_read_once_if_there_is_room(memory_bytes: int, disk_bytes: int, reads: int) -> None:
+    """Reading all objects twice reads the store `reads` times, fewer if memory or disk hold copies."""
     store = Counting()
     copies = LocalCopies(store, memory_bytes=memory_bytes, disk_bytes=disk_bytes)
     for _ in range(2):
@@ -36,6 +38,7 @@ def test_objects_are_read_once_if_there_is_room(memory_bytes: int, disk_bytes: i
 
 
 def test_a_missing_object_stays_missing() -> None:
+    """A missing object raises Missing each time, and the store is asked each time."""
     copies = LocalCopies(store := Counting())
     for _ in range(2):
         with pytest.raises(Missing):
