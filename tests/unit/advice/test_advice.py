@@ -166,7 +166,7 @@ def test_the_same_input_gives_the_same_advice(found: Advice) -> None:
 
 
 def test_the_verdict_names_the_winner_and_the_front_is_in_order(found: Advice) -> None:
-    """The verdict begins with the winner, marks alternatives above the budget, and the Pareto front goes from the cheapest to the soonest."""
+    """The verdict begins with the winner and marks alternatives above the budget; the Pareto front goes from the cheapest to the soonest."""
     assert found.met
     assert verdict(found)[0].startswith(f"Train it on {found.winner.candidate.words}: ")
     kinds = {each.candidate.on for each in found.finalists if each.candidate.architecture == "single"}
@@ -290,7 +290,7 @@ def test_advice_json_has_its_published_form(found: Advice, tmp_path: Path) -> No
 
 
 def test_the_front_is_that_of_the_figures_that_are_printed(found: Advice) -> None:
-    """By the medians that are printed, no candidate beats one of the front, and one of the front is as good as any other in both figures."""
+    """By their medians, no candidate beats one of the front, and for each other one the front has one that is at least as good."""
     figures = {
         each.candidate: (each.usd.p50, each.seconds.p50) for each in found.finalists if each not in found.unknown
     }

@@ -51,7 +51,7 @@ def cells(question: Question, sizes: Sizes, *, most_workers: int) -> Sequence[Ca
     ("all-reduce-s3", (), 8),
 ])  # fmt: skip
 def test_no_bound_is_above_the_simulation(name: str, changes: tuple[str, ...], most_workers: int) -> None:
-    """Each lower bound of a candidate (by arithmetic, by its family's lightest shape, by its own shape) is at most its simulated estimate."""
+    """Each lower bound of a candidate (by arithmetic, its family's lightest shape, or its own shape) is at most its simulated estimate."""
     question, sizes = asked(name, *changes)
     judged = 0
     shapes = {question.shape(each) for each in all_of(question, sizes)}
