@@ -71,11 +71,13 @@ def walked() -> Walked:
 
 
 def test_every_step_ends_well_and_nothing_is_left(walked: Walked) -> None:
+    """Check that the verification of the account ended with status 0."""
     assert walked.status == 0
 
 
 @pytest.mark.parametrize("id", list(unproven.read()))
 def test_the_account_shows(id: str, walked: Walked) -> None:
+    """Check that the verification has proven one unproven fact. Skips a fact that was not covered."""
     if id not in walked.facts or walked.facts[id]["verdict"] == "not covered":
         pytest.skip(walked.facts.get(id, {}).get("seen", "nothing was looked at"))
     assert walked.facts[id]["verdict"] == "proven", walked.facts[id]["seen"]

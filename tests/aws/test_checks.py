@@ -27,6 +27,7 @@ PROOF = load(driver.PROOF)
 
 
 def test_every_fact_of_the_document_has_a_check_or_a_reason_why_not() -> None:
+    """Check that the unproven facts of docs/aws.md are exactly those with a check or with a reason for having none."""
     text, listed = unproven.DOCUMENT.read_text("utf-8"), unproven.read()
     assert len(listed) > 15 and all(text.count(f"\n| `{id}` |") == 1 for id in listed)
     checked = [*fact_checks.STANDING, *afterwards.AFTERWARDS, *fact_checks.NOT_COVERED]
@@ -34,6 +35,7 @@ def test_every_fact_of_the_document_has_a_check_or_a_reason_why_not() -> None:
 
 
 def test_a_document_without_the_table_is_refused(tmp_path: Path) -> None:
+    """Check that a document without the table of unproven facts is refused."""
     path = tmp_path / "aws.md"
     path.write_text("## Unproven\n\nnothing\n")
     with pytest.raises(CrossoverError, match="no table of unproven facts"):
@@ -102,6 +104,7 @@ class Answers:
     """A boto3 client whose calls each return, or raise, what was given for them."""
 
     def __init__(self, **answers: Any) -> None:
+        """Remember the answers by name of the call."""
         self.answers = answers
 
     def __getattr__(self, name: str) -> Any:
@@ -242,6 +245,7 @@ CASES = [
 
 @pytest.mark.parametrize(("check", "evidence", "verdict"), CASES)
 def test_a_check_says_what_the_evidence_says(check: Check, evidence: Evidence, verdict: str) -> None:
+    """Check the verdict of each check on made-up evidence."""
     assert check(evidence).verdict == verdict
 
 
@@ -249,6 +253,7 @@ def test_a_check_says_what_the_evidence_says(check: Check, evidence: Evidence, v
 def test_prices_that_nobody_verified_are_looked_up(
     change: float, verdict: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Check the verdict on unverified prices: proven if the Price List equals them, refuted otherwise."""
     listed = fact_checks.prices.load()
     monkeypatch.setattr(
         fact_checks.price_list, "fetch_price", lambda session, item, region: listed.of(item).usd + change
@@ -260,6 +265,7 @@ def test_prices_that_nobody_verified_are_looked_up(
 
 
 def test_only_a_real_account_measures_aws() -> None:
+    """Check that evidence has the label measured-aws only if a real account answered and the run says so."""
     assert seen(run=run()).label == "measured-aws"
     assert seen(run=run(), on_aws=False).label == "measured-local"
     assert seen(run=run(label="measured-local")).label == "measured-local"
@@ -275,5 +281,6 @@ def test_only_a_real_account_measures_aws() -> None:
     ],
 )
 def test_what_answers_is_told_by_its_address(url: str, real: bool) -> None:
+    """Check that `is_aws` tells AWS from the local cloud by the endpoint's address."""
     session = aws(SimpleNamespace(meta=SimpleNamespace(endpoint_url=url)))
     assert is_aws(session) is real

@@ -51,8 +51,10 @@ def step(name: str, work: Callable[[ProofWalk], None], *, left_out: str = "") ->
 
 
 def test_the_cost_is_said_before_each_step_and_a_failure_ends_the_walk(capsys: pytest.CaptureFixture[str]) -> None:
+    """Check that each step's cost is printed before it, that a skipped step gives its reason, and that no step follows a failed one."""
 
     def fails(walk: ProofWalk) -> None:
+        """Raise RunFailed."""
         raise RunFailed("no broker")
 
     steps = [
@@ -76,10 +78,13 @@ def test_the_cost_is_said_before_each_step_and_a_failure_ends_the_walk(capsys: p
     [(1.0, ["one", "two"]), (0.45, ["one", "two"]), (0.35, ["one"]), (0.1, []), (0.0, []), (float("nan"), [])],
 )
 def test_no_step_begins_that_would_pass_the_ceiling(ceiling: float, taken: list[str]) -> None:
-    """Each is $0.11, and $0.11 more until what it deployed is deleted. The first has cost what was said: here $0.20."""
+    """Check which of two steps begin under a ceiling. Each costs $0.11, and $0.11 more until what it deployed is deleted; the first has
+    cost $0.20.
+    """
     done: list[str] = []
 
     def first(walk: ProofWalk) -> None:
+        """Record the step, and that it cost $0.19 more than expected."""
         done.append("one")
         walk.spent_usd += 0.19  # it took longer than was thought
 
@@ -94,6 +99,7 @@ def test_no_step_begins_that_would_pass_the_ceiling(ceiling: float, taken: list[
 
 
 def test_each_step_is_asked_for_where_there_is_no_ceiling(capsys: pytest.CaptureFixture[str]) -> None:
+    """Check that without a ceiling each step is asked for, after its price was printed, and that a refusal ends the verification."""
     asked, done = list[str](), list[str]()
 
     def confirm(question: str) -> bool:
@@ -109,6 +115,7 @@ def test_each_step_is_asked_for_where_there_is_no_ceiling(capsys: pytest.Capture
 
 
 def test_the_steps_go_from_the_cheapest_to_what_needs_the_others() -> None:
+    """Check which steps a verification takes, in order, for various experiments and accounts."""
     assert taken(walk()) == ["smallest", "network", "broker", "run", "update", "redrive", "schedule"]
     assert taken(walk(on_aws=False)) == [each.name for each in STEPS if each.name != "redrive"]
     assert taken(walk(alone=False)) == [each.name for each in STEPS if each.name != "schedule"]
@@ -124,6 +131,7 @@ def test_the_steps_go_from_the_cheapest_to_what_needs_the_others() -> None:
 
 
 def test_the_smallest_stands_alone_in_the_proofs_project() -> None:
+    """Check that the smallest experiment can be deployed, belongs to the proof's project, and takes only the step `run`."""
     smallest = load(steps_.SMALLEST)
     check_deployment(smallest)
     assert smallest.project == PROOF.project and smallest.name != PROOF.name
@@ -131,11 +139,13 @@ def test_the_smallest_stands_alone_in_the_proofs_project() -> None:
 
 
 def test_an_experiment_that_is_changed_for_a_step_is_read_back(tmp_path: Path) -> None:
+    """Check that the file which is written for a changed experiment loads as that experiment."""
     more = replace(PROOF, workers=3)
     assert load(walk(out=tmp_path / "out").changed("more", more)) == more
 
 
 def test_the_schedule_is_waited_for_no_longer_than_it_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that `fired` is true once a stack's deletion has started or the stack is gone, and false after its time limit."""
     states = iter(["CREATE_COMPLETE", "CREATE_COMPLETE", "DELETE_IN_PROGRESS"])
     monkeypatch.setattr(expiring, "POLL_S", 0.0)
     monkeypatch.setattr(account, "find_stack", lambda session, name: SimpleNamespace(state=next(states)))
@@ -154,7 +164,7 @@ class States:
         """The client's exceptions, found as in boto3."""
 
         class ExecutionDoesNotExist(Exception):
-            pass
+            """The error of a missing execution."""
 
     def __init__(self) -> None:
         """Start with the run and its child running."""
@@ -172,6 +182,7 @@ class States:
             self.stopped.set()
 
     def describe_execution(self, executionArn: str) -> Mapping[str, Any]:
+        """Return status and error of an execution."""
         return {"status": self.status[executionArn], "error": self.errors.get(executionArn, "")}
 
     def redrive_execution(self, executionArn: str) -> None:
@@ -193,6 +204,7 @@ class Known(Evidence):
     """Evidence from an account with the executions of `States`."""
 
     def client(self, service: str, **arguments: Any) -> Any:
+        """Return the `States` client, for every service."""
         return self.session
 
     def executions(self, name: str, *, status: str = "") -> Iterator[Mapping[str, Any]]:
@@ -208,10 +220,12 @@ class Known(Evidence):
 def test_a_run_is_stopped_while_a_child_works_and_redriven(
     children_first: bool, redriven: list[str], status: str, error: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Check the order in which a stopped run and its child are redriven, and the end that is reported."""
     monkeypatch.setattr(redriving, "POLL_S", 0.001)
     states = States()
 
     def start() -> None:
+        """Wait until the run is stopped, then raise RunFailed."""
         assert states.stopped.wait(60)
         raise RunFailed("stopped")
 
@@ -227,6 +241,7 @@ def test_a_run_is_stopped_while_a_child_works_and_redriven(
 
 
 def test_a_run_that_ended_before_a_child_was_seen_is_not_redriven() -> None:
+    """Check that a run which ended before a child was seen is not redriven."""
     states = States()
     states.status["child"] = "SUCCEEDED"
     evidence = Known(session=states, experiment=PROOF, on_aws=True)
@@ -241,13 +256,16 @@ def shown(*command: str, **environment: str) -> str:
 
 
 def test_no_other_run_of_pytest_collects_what_costs_dollars() -> None:
+    """Check that pytest does not collect tests/aws/test_account.py when it is called for tests/aws."""
     collect = (sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", "tests/aws")
     listed = shown(*collect, CROSSOVER_TEST_AWS="on --most-usd 2")
     assert "test_steps.py" in listed and "test_account.py" not in listed
 
 
 def test_make_gives_the_suite_the_persons_account_and_the_ceiling() -> None:
-    """tests/conftest.py replaces AWS's variables, so it must be left out."""
+    """Check that `make test-aws` hands on the configuration and the ceiling, and leaves out tests/conftest.py, which replaces AWS's
+    variables.
+    """
     recipe = shown("make", "-n", "test-aws", "MAX_USD=1.5", "CONFIG=config/gpu.yaml")
     assert 'CROSSOVER_TEST_AWS="on config/gpu.yaml --most-usd 1.5"' in recipe
     assert "pytest --noconftest -s -rs tests/aws/test_account.py" in recipe
@@ -277,6 +295,7 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_the_cost_is_said_and_nothing_done_unasked(
     done: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Check that the verification prints its cost and does nothing if nobody can confirm it and no ceiling is given."""
     monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: False))
     assert status() == 2
     shown = capsys.readouterr()
@@ -297,6 +316,8 @@ def test_what_was_deployed_is_destroyed_and_written_down(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Let the deployment end in various ways. Check that everything is destroyed, the results are written, and the exit status fits."""
+
     def deploy(walk: ProofWalk, steps: object) -> None:
         """Note the deployment and one observation, then raise the failure if there is one."""
         done.append("deploy")
@@ -318,6 +339,7 @@ def test_what_was_deployed_is_destroyed_and_written_down(
 def test_a_walk_above_the_ceiling_is_refused_before_anything_is_done(
     done: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Check that a verification whose projected cost exceeds the ceiling does nothing."""
     assert status("--most-usd", "0.1") == 2
     assert "nothing was deployed" in capsys.readouterr().err
     assert done == []
@@ -327,11 +349,13 @@ def test_a_walk_above_the_ceiling_is_refused_before_anything_is_done(
 def test_predicted_dollars_stand_beside_the_billed_ones(
     done: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Check that `--billed` adds the billed dollars to an earlier verification's file and fails without one."""
     path = tmp_path / "verified-aws.json"
     with pytest.raises(UserError, match="does not exist"):
         billing.add_billed(path)
 
     def deploy(walk: ProofWalk, steps: object) -> None:
+        """Take one step that does nothing."""
         walk_through(walk, [step("smallest", lambda walk: None)])
 
     monkeypatch.setattr(driver, "walk_through", deploy)
@@ -355,7 +379,10 @@ def test_predicted_dollars_stand_beside_the_billed_ones(
 
 @mock_aws
 def test_an_interrupted_destruction_says_how_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that an interrupted deletion names the command that continues it."""
+
     def interrupted(*arguments: Any, **named: Any) -> None:
+        """Raise KeyboardInterrupt."""
         raise KeyboardInterrupt
 
     monkeypatch.setattr("crossover.running.removal.delete_experiment", interrupted)
@@ -368,6 +395,7 @@ def test_an_interrupted_destruction_says_how_it_goes_on(monkeypatch: pytest.Monk
 def test_the_smallest_stack_is_deleted_too_if_it_was_left(
     whole: bool, names: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Check which experiments' stacks are deleted at the end: the smallest one's too if the whole proof was taken."""
     deleted = list[str]()
     monkeypatch.setattr(account, "find_stack", lambda session, name: name)
     monkeypatch.setattr(removal, "delete_experiment", lambda session, experiment: deleted.append(experiment.name))
@@ -379,6 +407,7 @@ def test_the_smallest_stack_is_deleted_too_if_it_was_left(
 
 @mock_aws
 def test_an_experiment_that_stands_is_not_taken_for_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that the verification is refused if the experiment is deployed already, because it would be destroyed."""
     template = json.dumps({"Resources": {"Topic": {"Type": "AWS::SNS::Topic"}}})
     tags = [{"Key": "project", "Value": PROOF.project}]
     boto3.client("cloudformation").create_stack(StackName="crossover-verify-proof", TemplateBody=template, Tags=tags)

@@ -73,6 +73,12 @@ class Server:
         config: Mapping[str, str] | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> None:
+        """Make the server's temporary folder and hold a port for it; start() runs the server.
+
+        `module` is the path of the module that the server loads, and `module_arguments` are the words after it at --loadmodule. `program`
+        is another command than redis-server, `config` are Redis's options by name, and `environment` adds variables to the server's
+        environment.
+        """
         self.folder = Path(tempfile.mkdtemp(prefix="tensors-"))
         self.port, self._port_holder = held_port()
         self.path = str(self.folder / "socket")

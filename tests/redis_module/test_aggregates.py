@@ -47,6 +47,7 @@ def put_all(client: Client, rows: Sequence[Floats], samples: Sequence[int] | Non
 @SHARED
 @given(rows=inputs())
 def test_mean_of_equal_weights(client: Client, rows: list[Floats]) -> None:
+    """Check that TENSOR.MEAN has the reference's bits, and that its result counts one sample per input."""
     keys = put_all(client, rows)
     assert client.execute_command("TENSOR.MEAN", len(keys), *keys, "OUT", "m") == b"OK"
     assert same_bits(get(client, "m"), references.mean(rows))
@@ -56,6 +57,7 @@ def test_mean_of_equal_weights(client: Client, rows: list[Floats]) -> None:
 @SHARED
 @given(rows=inputs(), data=st.data())
 def test_mean_weighted_by_samples_or_by_weights(client: Client, rows: list[Floats], data: st.DataObject) -> None:
+    """Check that TENSOR.MEAN weighs by the inputs' samples, or by the option WEIGHTS, with the reference's bits."""
     counts = data.draw(st.lists(st.integers(0, 600), min_size=len(rows), max_size=len(rows)).filter(any))
     keys = put_all(client, rows, counts)
     client.execute_command("TENSOR.MEAN", len(keys), *keys, "OUT", "m")
@@ -67,6 +69,7 @@ def test_mean_weighted_by_samples_or_by_weights(client: Client, rows: list[Float
 
 
 def test_one_input_is_copied_bitwise(client: Client) -> None:
+    """Check that TENSOR.MEAN of a single input keeps its bits, also if it overwrites the input."""
     row = floats([1e-45, -0.0, np.inf, 3])
     put(client, "a", row, "SAMPLES", 7)
     client.execute_command("TENSOR.MEAN", 1, "a", "OUT", "m")
@@ -89,6 +92,7 @@ def test_mean_keeps_the_order_of_summation(client: Client) -> None:
 @SHARED
 @given(rows=inputs(most=9))
 def test_median(client: Client, rows: list[Floats]) -> None:
+    """Check TENSOR.MEDIAN against the reference."""
     keys = put_all(client, rows)
     client.execute_command("TENSOR.MEDIAN", len(keys), *keys, "OUT", "m")
     np.testing.assert_array_equal(get(client, "m"), references.median(rows))
@@ -97,6 +101,7 @@ def test_median(client: Client, rows: list[Floats]) -> None:
 @SHARED
 @given(rows=inputs(), data=st.data())
 def test_trimmed_mean(client: Client, rows: list[Floats], data: st.DataObject) -> None:
+    """Check TENSOR.TRIMMEDMEAN against the reference, and that samples are added up."""
     trim = data.draw(st.integers(0, (len(rows) - 1) // 2))
     keys = put_all(client, rows, [3] * len(rows))
     client.execute_command("TENSOR.TRIMMEDMEAN", len(keys), *keys, "TRIM", trim, "OUT", "m")
@@ -106,6 +111,7 @@ def test_trimmed_mean(client: Client, rows: list[Floats], data: st.DataObject) -
 
 @pytest.mark.parametrize("n", [2, 3, 24, 31, 64])
 def test_sorting_holds_for_many_inputs(client: Client, n: int) -> None:
+    """Check that TENSOR.MEDIAN has the reference's bits for various numbers of inputs."""
     rng = np.random.default_rng(n)
     rows = list(rng.standard_normal((n, 300)).astype(np.float32))
     keys = put_all(client, rows)
@@ -116,6 +122,7 @@ def test_sorting_holds_for_many_inputs(client: Client, n: int) -> None:
 @SHARED
 @given(data=st.data(), seed=st.integers(0, 1 << 32), length=st.sampled_from([1, 3, 17, 1025, 40001]))
 def test_krum_and_multi_krum(client: Client, data: st.DataObject, seed: int, length: int) -> None:
+    """Check that TENSOR.KRUM selects the same inputs as the reference, one or several."""
     faulty = data.draw(st.integers(0, 4))
     n = data.draw(st.integers(2 * faulty + 3, 2 * faulty + 6))
     rng = np.random.default_rng(seed)
@@ -133,6 +140,7 @@ def test_krum_and_multi_krum(client: Client, data: st.DataObject, seed: int, len
 
 
 def test_krum_ties_go_to_the_lowest_index(client: Client) -> None:
+    """Check that TENSOR.KRUM selects the inputs with the lowest numbers among equally good ones."""
     rows = [floats([x]) for x in (5, 1, 1, 5, 1, 5)]
     keys = put_all(client, rows)
     client.execute_command("TENSOR.KRUM", 6, *keys, "FAULTY", 1, "SELECT", 2, "OUT", "m")
@@ -141,6 +149,7 @@ def test_krum_ties_go_to_the_lowest_index(client: Client) -> None:
 
 
 def test_krum_survives_infinite_inputs(client: Client) -> None:
+    """Check that TENSOR.KRUM selects a finite input if others are infinite."""
     rows = [floats([x, 1]) for x in (1, 2, np.inf, 2, np.inf)]
     client.execute_command("TENSOR.KRUM", 5, *put_all(client, rows), "FAULTY", 1, "OUT", "m")
     assert np.isfinite(get(client, "m")).all()
@@ -150,6 +159,7 @@ def test_krum_survives_infinite_inputs(client: Client) -> None:
     "command", [("TENSOR.MEDIAN",), ("TENSOR.TRIMMEDMEAN", "TRIM", 1), ("TENSOR.KRUM", "FAULTY", 1)], ids=lambda c: c[0]
 )
 def test_a_poisoned_input_is_named(client: Client, command: tuple[object, ...]) -> None:
+    """Check that a command refuses an input with a NaN, names it, and stores nothing."""
     rows = [np.zeros(5000, np.float32) for _ in range(5)]
     rows[3][4321] = np.nan
     keys = put_all(client, rows)
@@ -165,6 +175,7 @@ def test_a_poisoned_input_is_named(client: Client, command: tuple[object, ...]) 
     ids=lambda c: c[0],
 )
 def test_with_finite_every_input_that_is_not_is_named(client: Client, command: tuple[object, ...], bad: float) -> None:
+    """Check that a command with the option FINITE refuses an input with a NaN or an infinite value, names it, and stores nothing."""
     rows = [np.zeros(5000, np.float32) for _ in range(5)]
     rows[3][4321] = bad
     keys = put_all(client, rows)
@@ -176,6 +187,7 @@ def test_with_finite_every_input_that_is_not_is_named(client: Client, command: t
 
 
 def test_with_finite_a_single_input_is_looked_at_too(client: Client) -> None:
+    """Check that the option FINITE also checks the input of a mean over one."""
     put(client, "a", floats([1, np.inf]))
     with pytest.raises(redis.ResponseError, match=r"input key 'a' contains NaN or infinite values"):
         client.execute_command("TENSOR.MEAN", 1, "a", "OUT", "m", "FINITE")
@@ -183,6 +195,7 @@ def test_with_finite_a_single_input_is_looked_at_too(client: Client) -> None:
 
 
 def test_nx_is_answered_even_when_the_inputs_are_gone(client: Client) -> None:
+    """Check that NX answers 0 for an existing output although the inputs were deleted, and that PX sets its time to live."""
     keys = put_all(client, [floats([1]), floats([3])])
     assert client.execute_command("TENSOR.MEAN", 2, *keys, "OUT", "m", "NX", "PX", 90_000) == 1
     assert 80_000 < client.pttl("m") <= 90_000
@@ -192,6 +205,7 @@ def test_nx_is_answered_even_when_the_inputs_are_gone(client: Client) -> None:
 
 
 def test_inputs_of_different_kinds_need_a_kind_for_the_result(client: Client) -> None:
+    """Check that inputs of different kinds are refused unless the option KIND names the result's."""
     put(client, "a", floats([1]), "KIND", "gradient")
     put(client, "b", floats([2]), "KIND", "model")
     with pytest.raises(redis.ResponseError, match=r"input key 'b' has kind 'model'; expected 'gradient'"):
@@ -235,6 +249,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("command", "message"), REFUSED, ids=lambda value: str(value)[:50])
 def test_bad_input_is_named_and_stores_nothing(client: Client, command: tuple[object, ...], message: str) -> None:
+    """Check the error messages of faulty aggregation commands, and that they change nothing."""
     for key in ("a", "b"):
         put(client, key, floats([1, 2]))
     put(client, "long", floats([1, 2, 3]))
@@ -260,6 +275,7 @@ def test_the_distances_of_krum_are_bounded_and_counted(start: Start) -> None:
 
 
 def test_results_do_not_depend_on_threads(start: Start) -> None:
+    """Check that servers with different numbers of threads compute the same bits."""
     rng = np.random.default_rng(1)
     rows = list(rng.standard_normal((9, 200_003)).astype(np.float32))
     blobs = []

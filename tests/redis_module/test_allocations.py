@@ -12,6 +12,7 @@ from tests.redis_module.servers import MODULE
 
 @pytest.mark.slow
 def test_the_kth_allocation_fails(core_module: Path, tmp_path: Path) -> None:
+    """Compile a program that lets each allocation of the kernels fail in turn, and check that it ends well."""
     program, objects = tmp_path / "allocations", MODULE / "build" / "core"
     source = Path(__file__).with_name("allocations.cpp")
     command = ["g++", "-std=c++20", "-pthread", "-I", str(MODULE / "src"), str(source), str(objects / "pool.o")]

@@ -27,6 +27,7 @@ CATEGORIES = {
 @pytest.mark.slow
 @pytest.mark.parametrize("program", ["redis of this machine", "redis_8", "valkey_8"])
 def test_every_command_is_in_its_categories(start: Start, program: str) -> None:
+    """Check the ACL categories of each of the module's commands, on Redis and on other servers."""
     witness = program in witnesses.PACKAGES
     try:
         server = start(program=[str(witnesses.program(program))] if witness else None)

@@ -50,6 +50,7 @@ def test_whatever_is_stored_counts_as_a_change(client: Client, command: tuple[An
 
 @pytest.mark.slow
 def test_updates_are_saved_when_their_save_is_due(start: Start) -> None:
+    """Check that computed updates make a save due, and that a killed server has them after its restart."""
     server = start(config={"save": "1 1"})
     client = server.client()
     inputs(client)
@@ -106,6 +107,7 @@ def job(tag: str = "") -> tuple[object, ...]:
 
 @pytest.mark.slow
 def test_a_slot_that_moved_meanwhile_gets_nothing(start: Start) -> None:
+    """Check that a job stores nothing if its output's slot moved to another node of a cluster while it ran."""
     first, second = (start(config={"cluster-enabled": "yes", "cluster-require-full-coverage": "no"}) for _ in range(2))
     client, other = first.client(), second.client()
     client.execute_command("CLUSTER ADDSLOTSRANGE", 0, 16383)
@@ -131,6 +133,7 @@ def test_a_slot_that_moved_meanwhile_gets_nothing(start: Start) -> None:
 
 
 def test_a_job_is_refused_at_its_end_as_a_plain_set_would_be(server: Server, client: Client) -> None:
+    """Check that a job which ends while the server refuses writes is refused too and stores nothing."""
     inputs(client, "a")
     try:
         with under_way(server, job(), ("CONFIG", "SET", "min-replicas-to-write", 1)) as (waiting, _):

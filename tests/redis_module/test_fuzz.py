@@ -194,6 +194,7 @@ def sanitized() -> Iterator[Server]:
 def test_nothing_a_client_sends_harms_the_server(
     sanitized: Server, beginning: list[list[Any]], commands: list[list[Any]]
 ) -> None:
+    """Send random valid and mutated commands to a server under AddressSanitizer, and check that it survives."""
     commands = beginning + commands
     client = sanitized.client(single_connection_client=True)
     try:
@@ -219,6 +220,7 @@ def test_nothing_a_client_sends_harms_the_server(
 
 
 def test_the_sanitizer_reports_no_error(sanitized: Server) -> None:
+    """Check that AddressSanitizer has reported nothing and that the server stops with status 0."""
     sanitized.client().ping()
     assert "AddressSanitizer" not in sanitized.log
     assert sanitized.stop() == 0

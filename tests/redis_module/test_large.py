@@ -50,6 +50,7 @@ def queued(server: Server, *command: object) -> Iterator[socket.socket]:
 def test_a_long_reply_is_made_beside_the_server(
     server: Server, client: Client, stored: tuple[Any, ...], asked: tuple[Any, ...]
 ) -> None:
+    """Check that a long reply is built by a thread of the module, and that its content is right."""
     client.execute_command("AI.TENSORSET", "t", *stored)
     with queued(server, *asked):
         pass
@@ -64,6 +65,7 @@ def test_a_long_reply_is_made_beside_the_server(
 
 @pytest.mark.slow
 def test_a_long_tensor_is_stored_beside_the_server(server: Server, client: Client) -> None:
+    """Check that a long tensor is stored by a thread of the module, with its options."""
     data = np.random.default_rng(0).bytes(LONG_COPY)
     words: tuple[object, ...] = ("AI.TENSORSET", "t", "UINT8", LONG_COPY, "KIND", "k", "PX", 1_000_000, "BLOB", data)
     with queued(server, *words) as waiting:
@@ -86,6 +88,7 @@ def test_a_long_tensor_is_looked_through_beside_the_server(server: Server, clien
 
 
 def test_more_words_than_are_read_at_once_are_refused(server: Server, client: Client) -> None:
+    """Check that a command with more than 1,048,576 words is refused with a hint to use BLOB."""
     with sent(server, "AI.TENSORSET", "t", "INT8", 1 << 20, "VALUES", *([1] * (1 << 20))) as waiting:
         (refusal,) = replies(waiting, 1)
     assert "1048581 words; expected at most 1048576: write a longer tensor with BLOB" in str(refusal)
@@ -94,6 +97,7 @@ def test_more_words_than_are_read_at_once_are_refused(server: Server, client: Cl
 
 @pytest.mark.parametrize("inside", ["MULTI", "Lua"])
 def test_where_nothing_can_wait_long_ones_are_done_at_once(client: Client, inside: str) -> None:
+    """Check that long tensors are stored and read immediately inside a transaction or a script."""
     data = np.random.default_rng(0).bytes(LONG_COPY)
     if inside == "MULTI":
         with client.pipeline(transaction=True) as together:
@@ -107,6 +111,7 @@ def test_where_nothing_can_wait_long_ones_are_done_at_once(client: Client, insid
 
 @pytest.mark.slow
 def test_a_replica_and_a_log_take_long_ones(start: Start) -> None:
+    """Check that long tensors reach a replica and the append-only file."""
     master = start(config={"appendonly": "yes", "aof-use-rdb-preamble": "no"})
     client = master.client()
     replica = start(config={"replicaof": f"127.0.0.1 {master.port}"})
@@ -130,6 +135,7 @@ def test_a_replica_and_a_log_take_long_ones(start: Start) -> None:
 
 
 def test_zeros_are_asked_of_maxmemory(start: Start) -> None:
+    """Check that a tensor of zeros beyond maxmemory is refused although its pages are not written."""
     client = start(module_arguments=["spare-mb", "0"]).client()
     client.config_set("maxmemory", client.info("memory")["used_memory"] + 10_000_000)
     with pytest.raises(redis.ResponseError, match=r"^(OOM )?AI.TENSORSET: needs 40000000 bytes, but"):
@@ -155,6 +161,7 @@ def test_zeros_are_not_written(server: Server, client: Client) -> None:
 
 
 def test_zeros_are_zeros_in_memory_that_was_used(start: Start) -> None:
+    """Check that a tensor without data is all zeros if its memory held other values before."""
     client = start(module_arguments=["spare-mb", "256"]).client()
     for size in (100, 70_000, 3_000_001):
         put(client, "t", np.ones(size, np.float32))

@@ -97,6 +97,7 @@ def same(master: Server, replica: Server) -> bool:
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["WRITE", "ALL"])
 def test_a_job_that_ends_in_a_pause_is_stored_after_it(pair: tuple[Server, Server], mode: str) -> None:
+    """Check that the result of a job which ends while clients are paused is stored and acknowledged after the pause."""
     master, replica = pair
     client = master.client()
     command = ("CLIENT", "PAUSE", FOREVER_MS if mode == "WRITE" else 300, mode)
@@ -134,6 +135,7 @@ def test_a_job_that_ends_just_before_a_pause_is_refused(pair: tuple[Server, Serv
 
 
 def test_a_client_that_leaves_in_a_pause_stores_nothing(pair: tuple[Server, Server]) -> None:
+    """Check that a job's result is dropped if its client disconnects during a pause."""
     master, replica = pair
     client = master.client()
     with under_way(master, JOB, ("CLIENT", "PAUSE", FOREVER_MS, "WRITE")):
@@ -147,6 +149,7 @@ def test_a_client_that_leaves_in_a_pause_stores_nothing(pair: tuple[Server, Serv
 
 @pytest.mark.parametrize("given_up", ["FAILOVER", "SHUTDOWN"])
 def test_a_job_that_ends_before_what_is_given_up_is_stored(given_up: str, pair: tuple[Server, Server]) -> None:
+    """Check that the result of a job which ends during a failover or shutdown is held back, and stored once that is aborted."""
     master, replica = pair
     client = master.client()
     with lagging(master, replica), under_way(master, JOB, (given_up,)) as (waiting, _):
@@ -160,6 +163,7 @@ def test_a_job_that_ends_before_what_is_given_up_is_stored(given_up: str, pair: 
 
 @pytest.mark.slow
 def test_a_job_that_ends_in_a_failover_is_refused(pair: tuple[Server, Server]) -> None:
+    """Check that a job which ends during a failover is refused and stores nothing."""
     master, replica = pair
     client = master.client()
     with contextlib.ExitStack() as stack:
@@ -176,6 +180,7 @@ def test_a_job_that_ends_in_a_failover_is_refused(pair: tuple[Server, Server]) -
 
 @pytest.mark.slow
 def test_a_job_that_ends_before_a_shutdown_is_not_stored(pair: tuple[Server, Server]) -> None:
+    """Check that a job which ends during a shutdown is neither acknowledged nor stored."""
     master, replica = pair
     client = master.client()
     with contextlib.ExitStack() as stack:
@@ -220,6 +225,7 @@ class Pair:
         """Wait until the replica is online at the master."""
 
         def linked() -> bool:
+            """Return whether each server reports the other one as connected."""
             found = [server.client().info("replication") for server in (self.master, self.replica)]
             return found[1].get("master_link_status") == "up" and found[0].get("slave0", {}).get("state") == "online"
 

@@ -50,6 +50,7 @@ def digest(client: Client) -> bytes:
     "config", [{}, ALWAYS, {**ALWAYS, "aof-use-rdb-preamble": "no"}], ids=["rdb", "aof", "aof-plain"]
 )
 def test_a_restart_brings_everything_back(start: Start, config: dict[str, str]) -> None:
+    """Check that a restarted server has the same data and digest, from its RDB or its append-only file."""
     server = start(config=config)
     client = server.client()
     fill(client)
@@ -65,6 +66,7 @@ def test_a_restart_brings_everything_back(start: Start, config: dict[str, str]) 
 
 @pytest.mark.parametrize("preamble", ["yes", "no"])
 def test_the_aof_is_rewritten(start: Start, preamble: str) -> None:
+    """Check that a rewritten append-only file restores all data, with and without an RDB preamble."""
     server = start(config={**ALWAYS, "aof-use-rdb-preamble": preamble, "auto-aof-rewrite-percentage": "0"})
     client = server.client()
     fill(client)
@@ -80,6 +82,7 @@ def test_the_aof_is_rewritten(start: Start, preamble: str) -> None:
 
 
 def test_kill_9_keeps_what_was_acknowledged(start: Start) -> None:
+    """Kill a server after a series of optimizer steps, and check that all acknowledged results are there after its restart."""
     server = start(config=ALWAYS)
     client = server.client()
     put(client, "p0", floats([1, 2]))
@@ -114,6 +117,7 @@ def test_both_outputs_of_a_step_travel_in_one_transaction(start: Start) -> None:
 
 @pytest.mark.slow
 def test_replicas_are_byte_equal_and_never_compute(start: Start) -> None:
+    """Check that a replica has the same data and digest as its master, and that it did not execute any job."""
     master = start()
     client = master.client()
     put(client, "before", floats([1]), "KIND", "model")
@@ -131,6 +135,7 @@ def test_replicas_are_byte_equal_and_never_compute(start: Start) -> None:
 
 
 def test_debug_reload_and_restore(start: Start) -> None:
+    """Check that DEBUG RELOAD, and DUMP with RESTORE, keep tensors as they are."""
     client = start().client()
     fill(client)
     before, sum_before = contents(client), digest(client)
@@ -192,6 +197,7 @@ def test_a_file_with_scripts_or_models_is_refused_in_words(start: Start, name: s
 
 @pytest.mark.parametrize("command", ["AI.SCRIPTSTORE", "AI.SCRIPTSET", "AI.MODELSTORE"])
 def test_a_log_with_scripts_or_models_is_refused_in_words(start: Start, command: str) -> None:
+    """Check that a server refuses an append-only file with commands for scripts or models, and names the command."""
     server = start(config=ALWAYS)
     put(server.client(), "t", floats([1]))
     server.stop()

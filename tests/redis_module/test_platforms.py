@@ -82,6 +82,7 @@ def a_round(client: Client) -> dict[str, bytes]:
 
 @pytest.mark.slow
 def test_redis_on_arm_computes_the_same_bits(start_any: Start, arm_redis: list[str], arm_module: Path) -> None:
+    """Check that the module for ARM, in an emulator, computes the same bits as this machine's."""
     server = start_any(arm_module, program=arm_redis, config={"ignore-warnings": "ARM64-COW-BUG"})
     client = server.client()
     found = a_round(client)
@@ -93,6 +94,7 @@ def test_redis_on_arm_computes_the_same_bits(start_any: Start, arm_redis: list[s
 
 
 def test_the_hosts_module_asks_for_nothing_that_debian_13_lacks(arm_module: Path) -> None:
+    """Check the libraries and the glibc version that the module for ARM needs, and that it contains no path of its build."""
     data = arm_module.read_bytes()
     assert elf.machine(data) == elf.AARCH64
     assert elf.list_needed_libraries(data) <= {
@@ -106,7 +108,7 @@ def test_the_hosts_module_asks_for_nothing_that_debian_13_lacks(arm_module: Path
 
 @pytest.mark.slow
 def test_debians_unit_lets_the_server_execute_the_module_where_the_boot_script_puts_it(arm_redis: list[str]) -> None:
-    """Source: systemd.exec(5), ExecPaths."""
+    """Check that Debian's systemd unit allows the module's folder as executable (systemd.exec(5), ExecPaths)."""
     unit = (Path(arm_redis[2]) / "usr/lib/systemd/system/redis-server.service").read_text()
     (allowed,) = (line.partition("=")[2].split() for line in unit.splitlines() if line.startswith("ExecPaths="))
     assert "/usr/lib" in allowed
@@ -115,6 +117,7 @@ def test_debians_unit_lets_the_server_execute_the_module_where_the_boot_script_p
 
 @pytest.mark.slow
 def test_valkey_runs_the_same_module(start_any: Start, valkey: list[str]) -> None:
+    """Check that Valkey with the module computes the same bits, replicates them and restores them."""
     config = {"appendonly": "yes", "appendfsync": "always", "aof-use-rdb-preamble": "no"}
     server = start_any(program=valkey, config=config)
     client = server.client()

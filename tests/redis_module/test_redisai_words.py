@@ -25,6 +25,7 @@ EMPTY = "tensor key is empty or in a different shard"
     ],
 )
 def test_errors_begin_as_redisais_and_then_explain(client: Client, command: Any, begins: str, names: str) -> None:
+    """Check that errors begin with RedisAI's words and then name the argument, and that nothing is stored."""
     put(client, "a", floats([1, 2]))
     client.rpush("list", "x")
     with pytest.raises(redis.ResponseError, match=f"^{begins}.*{names}"):
@@ -33,6 +34,7 @@ def test_errors_begin_as_redisais_and_then_explain(client: Client, command: Any,
 
 
 def test_string_tensors(client: Client) -> None:
+    """Check that tensors of strings can be set by values or as one blob and read in each form."""
     words = [b"first", b"", "für".encode(), b"fourth"]
     joined = b"".join(word + b"\0" for word in words)
     assert client.execute_command("AI.TENSORSET", "t", "STRING", 2, 2, "VALUES", *words) == b"OK"
@@ -61,12 +63,14 @@ def test_string_tensors(client: Client) -> None:
     ],
 )
 def test_malformed_strings_are_refused(client: Client, words: tuple[Any, ...], message: str) -> None:
+    """Check that malformed tensors of strings are refused and not stored."""
     with pytest.raises(redis.ResponseError, match=message):
         client.execute_command("AI.TENSORSET", "t", "STRING", *words)
     assert not client.exists("t")
 
 
 def test_strings_are_not_computed_with(client: Client) -> None:
+    """Check that commands which compute, and ranges, refuse a tensor of strings."""
     client.execute_command("AI.TENSORSET", "t", "STRING", 1, "VALUES", "x")
     with pytest.raises(redis.ResponseError, match=r"'t' is STRING; expected FLOAT"):
         client.execute_command("TENSOR.NORM", "t")

@@ -93,6 +93,7 @@ def taken(client: Client, *command: object) -> bool:
 
 @pytest.mark.parametrize("seed", range(2))
 def test_a_file_holds_what_a_client_may_send(start: Start, seed: int) -> None:
+    """Restore random valid and invalid dumps, and check that the server accepts exactly those that a client may set."""
     config = {"appendonly": "yes", "aof-use-rdb-preamble": "no", "auto-aof-rewrite-percentage": "0"}
     server = start(config=config)
     client = server.client()

@@ -95,6 +95,7 @@ def running(client: Client) -> bool:
 
 
 def test_the_server_answers_while_a_job_runs_and_shuts_down_cleanly(start: Start) -> None:
+    """Check that the server answers other commands while a job runs and another one is queued, and that it shuts down cleanly."""
     server = start()
     client = server.client()
     command = long_job(client, MINUTES_OF_WORK, 4_000_000)
@@ -112,6 +113,7 @@ def test_the_server_answers_while_a_job_runs_and_shuts_down_cleanly(start: Start
 
 
 def test_a_job_works_on_what_it_found_at_its_start(server: Server, client: Client) -> None:
+    """Check that overwriting a running job's inputs does not change its result."""
     command = long_job(client, 40)
     expected = get(client, "x0")
     with sent(server, *command) as waiting:
@@ -123,6 +125,7 @@ def test_a_job_works_on_what_it_found_at_its_start(server: Server, client: Clien
 
 
 def test_nx_is_checked_again_at_the_swap(server: Server, client: Client) -> None:
+    """Check that a job with NX keeps an output that another client stored while it ran."""
     job = [*long_job(client, 40), "NX"]
     with connected(server) as waiting:
         meanwhile(server, waiting, job, "AI.TENSORSET", "result", "FLOAT", 1, "VALUES", 5)
@@ -131,6 +134,7 @@ def test_nx_is_checked_again_at_the_swap(server: Server, client: Client) -> None
 
 
 def test_a_key_that_changes_its_type_meanwhile_is_kept(server: Server, client: Client) -> None:
+    """Check that a job is refused if its output key holds text by the time it ends."""
     with connected(server) as waiting:
         meanwhile(server, waiting, long_job(client, 40), "SET", "result", "text")
         answer = waiting.recv(1000)
@@ -139,6 +143,7 @@ def test_a_key_that_changes_its_type_meanwhile_is_kept(server: Server, client: C
 
 
 def test_a_client_that_leaves_stores_nothing(server: Server, client: Client) -> None:
+    """Check that a job stores nothing if its client was disconnected."""
     with connected(server) as waiting:
         waiting.sendall(encode("CLIENT", "ID"))
         (identity,) = replies(waiting, 1)
@@ -151,6 +156,7 @@ def test_a_client_that_leaves_stores_nothing(server: Server, client: Client) -> 
 
 
 def test_flushing_during_a_job_is_safe(server: Server, client: Client) -> None:
+    """Check that a job whose inputs are flushed while it runs still stores its result."""
     with connected(server) as waiting:
         meanwhile(server, waiting, long_job(client, 40), "FLUSHALL")
         assert waiting.recv(100) == b"+OK\r\n"
@@ -159,6 +165,7 @@ def test_flushing_during_a_job_is_safe(server: Server, client: Client) -> None:
 
 @pytest.mark.parametrize("command", [("TENSOR.MEAN", 1, "t", "OUT", "m"), ("TENSOR.NORM", "t")], ids=lambda c: c[0])
 def test_waiting_commands_refuse_multi_and_lua(client: Client, command: Sequence[object]) -> None:
+    """Check that commands which run as jobs are refused inside transactions and scripts."""
     put(client, "t", floats([1]))
     with client.pipeline() as made:
         transaction: Any = made
@@ -172,6 +179,7 @@ def test_waiting_commands_refuse_multi_and_lua(client: Client, command: Sequence
 
 
 def test_storing_and_reading_work_in_multi_and_lua(client: Client) -> None:
+    """Check that tensors can be set, copied and read inside transactions and scripts."""
     with client.pipeline() as made:
         transaction: Any = made
         transaction.execute_command("AI.TENSORSET", "t", "FLOAT", 1, "VALUES", 4)
@@ -182,6 +190,7 @@ def test_storing_and_reading_work_in_multi_and_lua(client: Client) -> None:
 
 
 def test_watch_sees_a_tensor_change(client: Client) -> None:
+    """Check that overwriting a watched tensor aborts the transaction."""
     put(client, "t", floats([1]))
     with client.pipeline() as made:
         transaction: Any = made
@@ -235,6 +244,7 @@ def replies(connection: socket.socket, count: int) -> list[object]:
 
 @pytest.mark.parametrize(("command", "keys"), KEYS, ids=[" ".join(command)[:40] for command, _ in KEYS])
 def test_the_server_knows_every_key(server: Server, command: Sequence[str], keys: dict[str, set[str]]) -> None:
+    """Check the keys, with their flags, that the server finds in each command."""
     with sent(server, "COMMAND", "GETKEYSANDFLAGS", *command) as connection:
         (answer,) = replies(connection, 1)
     assert isinstance(answer, list), answer
@@ -242,6 +252,7 @@ def test_the_server_knows_every_key(server: Server, command: Sequence[str], keys
 
 
 def test_acl_checks_inputs_and_outputs(client: Client, server: Server) -> None:
+    """Check that a user may only use the input and output keys that the ACL allows."""
     for key in ("mine:a", "theirs:a"):
         put(client, key, floats([1]))
     client.acl_setuser("worker", enabled=True, nopass=True, keys=["mine:*"], commands=["+tensor.mean", "+ai.tensorset"])
@@ -265,6 +276,7 @@ def test_acl_checks_inputs_and_outputs(client: Client, server: Server) -> None:
 
 
 def test_maxmemory_refuses_and_keeps_the_old_value(start: Start) -> None:
+    """Check that a command whose result exceeds maxmemory is refused with the sizes and keeps the old output."""
     client = start().client()
     rows = np.random.default_rng(0).standard_normal((4, 250_000)).astype(np.float32)
     for i, row in enumerate(rows):
@@ -289,6 +301,7 @@ def test_maxmemory_refuses_and_keeps_the_old_value(start: Start) -> None:
 
 
 def test_spare_memory_never_stands_in_the_way_of_maxmemory(start: Start) -> None:
+    """Check that memory kept for reuse is released when maxmemory is reached."""
     client = start(module_arguments=["spare-mb", "64"]).client()
     # Zeros without a blob: the server would count a connection's buffer of megabytes too, and drop it when it likes.
     client.execute_command("AI.TENSORSET", "t", "FLOAT", 2_000_000)
@@ -302,6 +315,7 @@ def test_spare_memory_never_stands_in_the_way_of_maxmemory(start: Start) -> None
 
 
 def test_a_result_may_take_the_place_of_spare_memory(start: Start) -> None:
+    """Check that a result may use the memory kept for reuse although maxmemory is nearly reached."""
     client = start(module_arguments=["spare-mb", "64"]).client()
     client.execute_command("AI.TENSORSET", "t", "FLOAT", 500_000)
     client.execute_command("AI.TENSORSET", "gone", "FLOAT", 3_000_000)
@@ -312,6 +326,7 @@ def test_a_result_may_take_the_place_of_spare_memory(start: Start) -> None:
 
 
 def test_tensors_can_be_evicted(start: Start) -> None:
+    """Check that the server evicts tensors under the policy allkeys-lru."""
     # Valkey frees later by default, and gives up when a few large values are not gone at once.
     config = {"maxmemory-policy": "allkeys-lru", "lazyfree-lazy-eviction": "no"}
     client = start(module_arguments=["spare-mb", "0"], config=config).client()
@@ -322,6 +337,7 @@ def test_tensors_can_be_evicted(start: Start) -> None:
 
 
 def test_databases_are_apart(server: Server, client: Client) -> None:
+    """Check that commands read and write keys of the connection's own database."""
     other = server.client(db=3)
     put(other, "t", floats([1]))
     assert client.execute_command("TENSOR.INFO", "t") is None
@@ -343,12 +359,14 @@ def test_databases_are_apart(server: Server, client: Client) -> None:
 def test_wrong_module_arguments_stop_the_load(
     core_module: object, start: Start, arguments: list[str], message: str
 ) -> None:
+    """Check that the server does not start with invalid module arguments, and the message."""
     with pytest.raises(AssertionError) as refusal:
         start(module_arguments=arguments)
     assert message in str(refusal.value)
 
 
 def test_module_arguments_are_reported(start: Start) -> None:
+    """Check that TENSOR.STATS reports the module's numbers of threads and its SIMD instructions."""
     client = start(module_arguments=["threads", "3", "INTRA-OP-THREADS", "2"]).client()
     found = statistics(client)
     assert (found["threads"], found["intra_op_threads"]) == (3, 2)

@@ -199,6 +199,9 @@ def settle(master: Server, replica: Server) -> tuple[Client, Client]:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_nothing_that_happens_beside_jobs_harms_the_servers(start: Start, seed: int) -> None:
+    """Let clients send random jobs to two linked servers that are disturbed at random, and check that both survive and end with equal
+    data.
+    """
     rng = random.Random(seed)
     servers = [start(module_arguments=["threads", "2", "intra-op-threads", "2"], config=SETTINGS) for _ in range(2)]
     over = threading.Event()

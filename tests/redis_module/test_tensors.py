@@ -25,6 +25,7 @@ arrays = st.sampled_from(list(DTYPES.values())).flatmap(
 @SHARED
 @given(array=arrays)
 def test_blob_comes_back_bitwise_for_every_dtype_and_rank(client: Client, array: np.ndarray) -> None:
+    """Check that arrays of every dtype and rank are read back with the same bits."""
     assert put(client, "t", array) == b"OK"
     assert same_bits(get(client, "t"), array)
     dtype_word, dtype, shape_word, shape, blob_word, blob = client.execute_command("AI.TENSORGET", "t")
@@ -35,6 +36,7 @@ def test_blob_comes_back_bitwise_for_every_dtype_and_rank(client: Client, array:
 @SHARED
 @given(array=arrays)
 def test_values_read_back_as_they_were_written(client: Client, array: np.ndarray) -> None:
+    """Check that values printed by AI.TENSORGET give the same array when they are set again."""
     put(client, "t", array)
     _, dtype, _, shape, word, values = client.execute_command("AI.TENSORGET", "t", "META", "VALUES")
     assert word == b"values"
@@ -43,6 +45,7 @@ def test_values_read_back_as_they_were_written(client: Client, array: np.ndarray
 
 
 def test_formats_of_tensorget(client: Client) -> None:
+    """Check the replies of AI.TENSORGET with BLOB, META and VALUES."""
     client.execute_command("AI.TENSORSET", "t", "INT16", 2, "VALUES", -1, 5)
     assert client.execute_command("AI.TENSORGET", "t", "BLOB") == np.array([-1, 5], np.int16).tobytes()
     assert client.execute_command("AI.TENSORGET", "t", "META") == [b"dtype", b"INT16", b"shape", [2]]
@@ -52,16 +55,19 @@ def test_formats_of_tensorget(client: Client) -> None:
 
 @pytest.mark.parametrize(("text", "value"), [("0x1.8p-4", 0.09375), ("1e-3", np.float32(1e-3)), ("-inf", -np.inf)])
 def test_values_are_decimal_or_hex(client: Client, text: str, value: float) -> None:
+    """Check which texts are accepted as values."""
     client.execute_command("AI.TENSORSET", "t", "FLOAT", 1, "VALUES", text)
     assert get(client, "t")[0] == value
 
 
 def test_without_data_it_is_zeros(client: Client) -> None:
+    """Check that a tensor set without data is all zeros."""
     client.execute_command("AI.TENSORSET", "t", "DOUBLE", 3, 2)
     assert same_bits(get(client, "t"), np.zeros((3, 2)))
 
 
 def test_kind_and_samples_are_carried(client: Client) -> None:
+    """Check that the labels KIND and SAMPLES are stored and returned."""
     array = np.arange(4, dtype=np.float32)
     put(client, "plain", array)
     put(client, "g", array, "KIND", "gradient", "SAMPLES", 512)
@@ -72,11 +78,13 @@ def test_kind_and_samples_are_carried(client: Client) -> None:
 
 
 def test_missing_tensors_are_nil(client: Client) -> None:
+    """Check that TENSOR.INFO and TENSOR.GET return nil for a missing key."""
     assert client.execute_command("TENSOR.INFO", "none") is None
     assert client.execute_command("TENSOR.GET", "none") is None
 
 
 def test_range_returns_a_part(client: Client) -> None:
+    """Check that RANGE returns the given elements and refuses more than there are."""
     array = np.arange(12, dtype=np.int64).reshape(3, 4)
     put(client, "t", array)
     assert client.execute_command("TENSOR.GET", "t", "RANGE", 5, 3)[4] == array.ravel()[5:8].tobytes()
@@ -86,6 +94,7 @@ def test_range_returns_a_part(client: Client) -> None:
 
 
 def test_nx_keeps_the_first(client: Client) -> None:
+    """Check that a set with NX keeps an existing tensor and answers 0."""
     first, second = floats([1, 2]), floats([3, 4])
     assert put(client, "t", first, "NX") == 1
     assert put(client, "t", second, "NX") == 0
@@ -95,6 +104,7 @@ def test_nx_keeps_the_first(client: Client) -> None:
 
 
 def test_px_expires_and_a_later_set_lives_on(client: Client) -> None:
+    """Check that PX sets a time to live and that a later set without it removes that."""
     array = floats([1])
     put(client, "t", array, "PX", 100_000)
     assert 99_000 < (client.pttl("t") or 0) <= 100_000
@@ -107,6 +117,7 @@ def test_px_expires_and_a_later_set_lives_on(client: Client) -> None:
 
 
 def test_copy_keeps_everything_and_is_independent(client: Client) -> None:
+    """Check that TENSOR.COPY copies values and labels, and that overwriting the original does not change the copy."""
     array = floats([1, 2, 3])
     put(client, "a", array, "KIND", "model", "SAMPLES", 7)
     assert client.execute_command("TENSOR.COPY", "a", "b") == b"OK"
@@ -133,6 +144,7 @@ def test_reading_while_overwriting_sees_one_or_the_other(client: Client, server:
 
 
 def test_memory_is_counted_and_given_back(client: Client) -> None:
+    """Check the counters of tensors and bytes: a copy shares memory, and deletion releases it."""
     before = client.info("memory")["used_memory"]
     put(client, "t", np.zeros(1 << 20, np.float32))
     client.execute_command("TENSOR.COPY", "t", "u")
@@ -144,6 +156,7 @@ def test_memory_is_counted_and_given_back(client: Client) -> None:
 
 
 def test_spare_memory_is_reused_and_let_go_in_time(client: Client) -> None:
+    """Check that the memory of a deleted tensor is kept, reused by one of equal size, and released after a while."""
     put(client, "t", np.zeros(1 << 20, np.float32))
     client.delete("t")
     assert statistics(client)["spare_bytes"] >= 4 << 20
@@ -194,6 +207,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("command", "message"), REFUSED, ids=lambda value: str(value)[:50])
 def test_bad_input_is_named_and_changes_nothing(client: Client, command: tuple[object, ...], message: str) -> None:
+    """Check the error messages of faulty commands for single tensors, and that they change nothing."""
     client.rpush("list", "x")
     put(client, "kept", floats([1, 2, 3, 4]), "SAMPLES", 2)
     with pytest.raises(redis.ResponseError) as refusal:
@@ -205,6 +219,7 @@ def test_bad_input_is_named_and_changes_nothing(client: Client, command: tuple[o
 
 
 def test_a_refused_overwrite_leaves_the_old_value(client: Client) -> None:
+    """Check that a faulty set keeps the existing tensor."""
     put(client, "t", floats([1, 2]))
     for bad in (["FLOAT", 2, "VALUES", 1, "x"], ["FLOAT", 2, "BLOB", b"123"], ["BOOL", 8, "BLOB", b"\2" * 8]):
         with pytest.raises(redis.ResponseError):

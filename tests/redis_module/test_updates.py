@@ -49,6 +49,7 @@ def sgd_options(rule: dict[str, float]) -> list[object]:
 
 @pytest.mark.parametrize("rule", SGD_RULES, ids=str)
 def test_sgd_is_torchs_bit_by_bit_over_100_steps(client: Client, rule: dict[str, float]) -> None:
+    """Check that 100 steps of TENSOR.SGD have the same bits as PyTorch's SGD."""
     rng = np.random.default_rng(0)
     start = random(rng)
     parameter = torch.nn.Parameter(torch.from_numpy(start.copy()))
@@ -92,6 +93,7 @@ def test_buffers_follow_batchnorms_own_update(client: Client, momentum: float) -
 
 
 def test_sgd_may_overwrite_its_inputs(client: Client) -> None:
+    """Check that TENSOR.SGD gives the same results in place and out of place."""
     rng = np.random.default_rng(5)
     p, g, v = random(rng), random(rng), random(rng)
     for key, value in (("p", p), ("g", g), ("v", v)):
@@ -104,6 +106,7 @@ def test_sgd_may_overwrite_its_inputs(client: Client) -> None:
 
 
 def test_sgd_nx_changes_neither_output(client: Client) -> None:
+    """Check that TENSOR.SGD with NX changes no output if the model's exists already."""
     put(client, "p", floats([1, 2]))
     put(client, "g", floats([1, 1]))
     rule = ["LR", 0.5, "MOMENTUM", 0.9, "NX", "PX", 90_000]
@@ -126,7 +129,8 @@ ADAM_RULES = [
 
 @pytest.mark.parametrize(("kind", "rule"), ADAM_RULES, ids=["adam", "adam-decay", "adamw"])
 def test_adam_is_within_a_millionth_of_torchs_step(client: Client, kind: type, rule: dict[str, Any]) -> None:
-    """One step from equal state, 30 times: 1e-6 of the largest update, and the last bit of the parameter itself.
+    """Compare 30 single steps of TENSOR.ADAM from equal state with PyTorch's: they differ by at most 1e-6 of the largest update and the
+    last bit of the parameter.
 
     torch's float32 square root is MKL's, which is not correctly rounded: the update's last bit differs, and with it at times the
     parameter's.
@@ -157,6 +161,7 @@ def test_adam_is_within_a_millionth_of_torchs_step(client: Client, kind: type, r
 
 
 def test_adam_blends_buffers_too(client: Client) -> None:
+    """Check that TENSOR.ADAM moves the buffers behind the parameters by the share STATS, and keeps no moments of them."""
     put(client, "p", floats([1, 10]))
     put(client, "g", floats([1, 20]))
     command = ["TENSOR.ADAM", "p", "g", "-", "-", "OUT", "p", "m", "v", "LR", 0.1, "STEP", 1]
@@ -167,6 +172,7 @@ def test_adam_blends_buffers_too(client: Client) -> None:
 
 @pytest.mark.parametrize("alpha", [1.0, -0.1, 0.3])
 def test_axpy_is_torchs_add(client: Client, alpha: float) -> None:
+    """Check that TENSOR.AXPY has the bits of torch.add and keeps the first input's labels."""
     rng = np.random.default_rng(9)
     base, x = random(rng).reshape(-1, 1), random(rng).reshape(-1, 1)
     put(client, "a", base, "KIND", "model", "SAMPLES", 3)
@@ -178,6 +184,7 @@ def test_axpy_is_torchs_add(client: Client, alpha: float) -> None:
 
 
 def test_norm_and_finite(client: Client) -> None:
+    """Check TENSOR.NORM against NumPy, and that TENSOR.FINITE finds a NaN or an infinite value."""
     x = random(np.random.default_rng(11), 300_001)
     put(client, "x", x)
     assert float(client.execute_command("TENSOR.NORM", "x")) == pytest.approx(
@@ -240,6 +247,7 @@ REFUSED = [
 def test_bad_input_is_named_and_stores_nothing(
     server: Server, client: Client, command: tuple[object, ...], message: str
 ) -> None:
+    """Check the error messages of faulty optimizer commands, and that they change nothing."""
     for key in ("p", "g", "v"):
         put(client, key, floats([1, 2]))
     put(client, "square", floats([[1, 2], [3, 4]]))
