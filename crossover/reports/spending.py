@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class BudgetReached(UserError):
-    """Error for a run that has reached its budget (lifetime.budget_usd) and was stopped, or has ended itself. Its results so far are kept."""
+    """Error for a run that reached its budget (lifetime.budget_usd) and was stopped, or has ended itself. Its results so far are kept."""
 
 
 def explain_no_further_epoch(limit_usd: float, usd: float, *, dearest_usd: float) -> str:

@@ -166,7 +166,7 @@ def test_the_same_input_gives_the_same_advice(found: Advice) -> None:
 
 
 def test_the_verdict_names_the_winner_and_the_front_is_in_order(found: Advice) -> None:
-    """The verdict begins with the winner and marks alternatives above the budget; the Pareto front goes from the cheapest to the soonest."""
+    """The verdict begins with the winner and marks alternatives above the budget; the Pareto front goes from cheapest to soonest."""
     assert found.met
     assert verdict(found)[0].startswith(f"Train it on {found.winner.candidate.words}: ")
     kinds = {each.candidate.on for each in found.finalists if each.candidate.architecture == "single"}

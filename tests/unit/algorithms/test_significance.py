@@ -81,7 +81,7 @@ def test_a_residual_that_is_not_finite_is_refused(bad: float) -> None:
 
 @given(values=pairs, threshold=st.sampled_from([0.0, 0.5, 1.0]), step=st.integers(0, 9))
 def test_the_filter_by_norm_is_all_or_nothing(values: list[tuple[float, float]], threshold: float, step: int) -> None:
-    """The filter by norm is significant exactly if the residual's norm exceeds threshold / sqrt(step + 1) times that of the changed model."""
+    """The filter by norm is significant exactly if the residual's norm exceeds threshold / sqrt(step + 1) times the changed model's."""
     residual, shared = vectors(values)
     own, whole = residual.double().norm(), (shared.double() + residual.double()).norm()
     bound = threshold / sqrt(step + 1) * whole

@@ -51,11 +51,13 @@ def tried(experiment: Experiment) -> None:
     ],
 )
 def test_what_would_train_nothing_is_refused_before_anything_starts(training: dict[str, object], said: str) -> None:
+    """Settings of adapters or trainable parameters that match no layer, or train nothing, raise UserError with `said` if they are tried."""
     with pytest.raises(UserError, match=said):
         tried(experiment_of(**training))
 
 
 def test_many_names_are_cut() -> None:
+    """An error that lists 25 layers names 20 of them and the number of the others."""
     from crossover.learning.weights import match_names
 
     with pytest.raises(ConfigError, match=r"layers, which are l0, .*, l19 and 5 more$"):
@@ -63,7 +65,7 @@ def test_many_names_are_cut() -> None:
 
 
 def test_a_fused_transformer_does_not_pass_adapters_by() -> None:
-    """torch evaluates its encoder layers in one kernel, which reads weights and calls no layer."""
+    """Changing the adapters changes the loss of an evaluation, although torch evaluates encoder layers in one kernel."""
     experiment = experiment_of()
     dataset = load_data(experiment)
     learner = learner_for(experiment, dataset)
@@ -82,6 +84,7 @@ def saved(experiment: Experiment, vector: torch.Tensor) -> dict[str, torch.Tenso
 
 
 def test_a_file_has_all_or_the_adapters_or_the_base_with_them_in_its_weights() -> None:
+    """The saved file has all tensors, only the trained ones, or the base's names with the adapters added to the weights, by `save`."""
     experiment = experiment_of(trainable=("head.*",))
     learner = learner_for(experiment, load_data(experiment))
     learner.initialise_model()
@@ -104,6 +107,7 @@ def test_a_file_has_all_or_the_adapters_or_the_base_with_them_in_its_weights() -
 
 
 def test_the_seed_decides_the_adapters() -> None:
+    """Equal seeds give equal initial models with adapters, other seeds others."""
     one, same, other = (
         bytes(learner_for(replace(experiment_of(), seed=seed), load_data(experiment_of())).initialise_model())
         for seed in (1, 1, 2)

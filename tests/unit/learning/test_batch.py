@@ -22,6 +22,7 @@ def batch(samples: int = 3, *, dtype: torch.dtype = torch.uint8, shape: tuple[in
 
 @given(st.integers(0, 5), st.sampled_from([torch.uint8, torch.float32]), st.sampled_from([(1, 8, 8), (3, 5, 7)]))
 def test_a_round_trip_keeps_everything(samples: int, dtype: torch.dtype, shape: tuple[int, int, int]) -> None:
+    """An encoded and decoded minibatch has equal inputs, labels and sample numbers, with their types."""
     given_ = batch(samples, dtype=dtype, shape=shape)
     read = decode_batch(encode_batch(given_))
     assert read.samples == samples
@@ -31,6 +32,7 @@ def test_a_round_trip_keeps_everything(samples: int, dtype: torch.dtype, shape: 
 
 
 def test_reading_does_not_copy() -> None:
+    """A decoded minibatch shares the memory of its bytes."""
     buffer = bytearray(encode_batch(batch()))
     read = decode_batch(buffer)
     buffer[-1] ^= 255
@@ -47,6 +49,7 @@ def test_any_changed_byte_behind_the_header_is_noticed(data: st.DataObject) -> N
 
 @given(st.data())
 def test_any_changed_byte_of_the_header_is_noticed_or_without_effect(data: st.DataObject) -> None:
+    """A minibatch with a changed byte in its header raises Corrupt, or decodes to as many values."""
     body = bytearray(encode_batch(batch()))
     body[data.draw(st.integers(0, 63))] ^= data.draw(st.integers(1, 255))
     try:
@@ -63,6 +66,7 @@ def test_a_cut_object_is_noticed(cut: int) -> None:
 
 
 def test_what_does_not_belong_together_is_refused() -> None:
+    """Encoding a minibatch whose parts differ in length, type or dimensions raises ValueError."""
     good = batch()
     for wrong, says in (
         (Batch(good.inputs[:2], good.labels, good.sample_ids), "2 inputs and 3 labels"),
@@ -84,7 +88,7 @@ def test_what_does_not_belong_together_is_refused() -> None:
     ],
 )
 def test_the_bytes_of_images_are_those_of_version_1(dtype: torch.dtype, shape: tuple[int, ...], digest: str) -> None:
-    """What is staged somewhere is read by its fingerprint, which knows nothing of a program's version."""
+    """Encoded images have the bytes of format version 1, because staged data is found by a fingerprint without a version."""
     images = (torch.arange(3 * math.prod(shape)) % 251).view(3, *shape).to(dtype)
     written = encode_batch(Batch(images, torch.tensor([2, 0, 9]), torch.tensor([7, 1, 2**40])))
     assert hashlib.sha256(written).hexdigest()[:16] == digest
@@ -118,6 +122,7 @@ def test_any_shape_and_dtype_goes_and_comes_back(
 def test_no_changed_byte_of_a_header_makes_other_tensors(
     inputs: tuple[int, ...], labels: tuple[int, ...], kind: torch.dtype, label_kind: torch.dtype
 ) -> None:
+    """A minibatch with a changed byte in its header raises Corrupt, or decodes to the same inputs and labels."""
     given_ = general(2, inputs, labels, kind, label_kind)
     written = encode_batch(given_)
     for place, change in itertools.product(range(64), range(1, 32)):
@@ -141,6 +146,7 @@ def general(
     """
 
     def numbers(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """Return counted numbers modulo 100 of this shape for each sample."""
         return (torch.arange(samples * math.prod(shape)) % 100).view(samples, *shape).to(dtype)
 
     return Batch(numbers(inputs, kind), numbers(labels, label_kind), torch.arange(samples))

@@ -60,6 +60,7 @@ def step(module: nn.Module, values: Tensor, *, low: bool = False) -> Tensor:
 @pytest.mark.parametrize("last", [True, False], ids=["relu last", "no activation last"])
 @pytest.mark.parametrize("format", [torch.channels_last, torch.contiguous_format])
 def test_a_step_is_that_of_the_layers_one_by_one(low: bool, last: bool, format: torch.memory_format) -> None:
+    """A forward and backward pass of a fused chain gives the outputs and buffers of nn.Sequential, and its gradients nearly."""
     own, plain = both(last=last)
     values = images(format).requires_grad_()
     reference = images(format).requires_grad_()
@@ -101,12 +102,14 @@ def kept(module: nn.Module, values: Tensor) -> int:
 
 
 def test_half_of_the_activations_are_kept() -> None:
+    """A fused chain keeps less than 62 % of the activation bytes that nn.Sequential keeps."""
     own, plain = both()
     values = images(batch=64)
     assert kept(own, values) < 0.62 * kept(plain, values)
 
 
 def test_graphs_side_by_side_do_not_disturb_each_other() -> None:
+    """Two forward passes before two backward passes give the gradients of nn.Sequential."""
     own, plain = both()
     first, second = images(seed=4), images(seed=5, batch=9)
     for module in (own, plain):
@@ -119,6 +122,7 @@ def test_graphs_side_by_side_do_not_disturb_each_other() -> None:
 
 
 def test_nothing_is_left_behind_after_a_step() -> None:
+    """The scratch memory of a fused chain is freed after the backward pass."""
     own, _ = both()
     out = own(images())
     lives = [layers._own.scratch() is not None]  # outside the assertion, which would hold what it looks at
@@ -138,6 +142,7 @@ def test_a_single_value_per_channel_is_refused_as_batch_norm_does() -> None:
 
 
 def test_a_unit_without_relu_belongs_at_the_end() -> None:
+    """A chain with a unit without activation before the last one raises ValueError."""
     with pytest.raises(ValueError, match="every ConvNorm but the last"):
         Chain(ConvNorm(3, 4, 3, activation=None), ConvNorm(4, 4, 3))
 

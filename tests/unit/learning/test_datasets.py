@@ -43,6 +43,7 @@ def real(name: str) -> str:
 
 
 def test_digits() -> None:
+    """The data set digits has its known number of images, range of values and counts of labels."""
     data = datasets.load(experiment(dataset="digits"))
     assert data.train_inputs.shape == (1438, 1, 8, 8) and data.train_inputs.dtype == torch.uint8
     assert data.validation_inputs.shape == (359, 1, 8, 8)
@@ -86,6 +87,7 @@ def test_splits_that_cannot_be_are_refused() -> None:
 
 
 def test_what_comes_with_the_project_says_when_an_experiment_cannot_train_on_it() -> None:
+    """A built-in data set whose labels do not fit the loss raises DataError."""
     own = replace(experiment(), training=Training(loss="mse", metric=Metric(name="mean_absolute_error")))
     with pytest.raises(
         DataError, match=r"digits: labels are single values torch.int64; training.loss: mse takes torch.float32"
@@ -97,6 +99,7 @@ def test_what_comes_with_the_project_says_when_an_experiment_cannot_train_on_it(
 
 
 def test_real_mnist() -> None:
+    """The real MNIST has its published number of images, counts of labels and mean."""
     data = datasets.load(experiment(dataset="mnist", validation="test", directory=real("mnist")))
     assert data.train_inputs.shape == (60_000, 1, 28, 28) and data.validation_inputs.shape == (10_000, 1, 28, 28)
     assert torch.bincount(data.train_labels).tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
@@ -141,7 +144,7 @@ def test_a_damaged_mnist_file_is_refused(tiny_mnist: Path) -> None:
     ids=["no gzip", "empty", "cut", "short"],
 )
 def test_a_file_that_is_no_idx_is_refused(tiny_mnist: Path, monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
-    """Even with the right checksum: an own variant of the files may be wrong in itself."""
+    """A file with the expected checksum that is no IDX file raises DataError."""
     name = "train-images-idx3-ubyte.gz"
     (tiny_mnist / name).write_bytes(content)
     monkeypatch.setitem(datasets.FILES, name, hashlib.md5(content).hexdigest())
@@ -160,6 +163,7 @@ def test_a_missing_file_says_what_to_do(tiny_mnist: Path) -> None:
 
 @pytest.mark.slow
 def test_real_cifar10() -> None:
+    """The real CIFAR-10 has its published number of images, counts of labels and means."""
     data = datasets.load(experiment(dataset="cifar10", validation="test", directory=real("cifar-10")))
     assert data.train_inputs.shape == (50_000, 3, 32, 32) and data.validation_inputs.shape == (10_000, 3, 32, 32)
     assert torch.bincount(data.train_labels).tolist() == [5000] * 10
@@ -195,6 +199,7 @@ MEMBER = member(PIXELS, [3, 9])
 
 
 def test_a_member_is_decoded_without_numpy_objects() -> None:
+    """A file of CIFAR-10 is decoded to the images and labels that pickle would give, without NumPy."""
     images, labels = datasets.decode_cifar10(MEMBER, name="data_batch_1")
     assert images.shape == (2, 3, 32, 32) and bytes(images.flatten().tolist()) == PIXELS
     assert labels.tolist() == [3, 9]
@@ -206,9 +211,11 @@ class Evil:
     """An object whose unpickling creates the file `target`."""
 
     def __init__(self, target: Path) -> None:
+        """Remember the file to create."""
         self.target = target
 
     def __reduce__(self) -> tuple[Any, ...]:
+        """Return what makes pickle run a command that creates the file."""
         return os.system, (f"touch {self.target}",)
 
 
@@ -226,12 +233,14 @@ def test_a_hostile_pickle_runs_nothing(tmp_path: Path, protocol: int) -> None:
     ["builtins\neval", "numpy\nload", "numpy.core.multiarray\nscalar", "_codecs\nencode", "copyreg\n_reconstructor"],
 )
 def test_only_three_names_are_known(named: str) -> None:
+    """A pickle that names any other global than the three allowed ones raises DataError."""
     with pytest.raises(DataError, match="does not need"):
         datasets.decode_cifar10(b"\x80\x02c" + named.encode() + b"\n.", name="data_batch_1")
 
 
 @given(st.data())
 def test_a_damaged_member_is_refused_or_harmless(data: st.DataObject) -> None:
+    """A file of CIFAR-10 with changed bytes raises DataError, or decodes to as many images as labels."""
     body = bytearray(member(PIXELS, [3, 9]))
     places = st.one_of(st.integers(0, 220), st.integers(len(body) - 60, len(body) - 1))
     for _ in range(data.draw(st.integers(1, 3))):
@@ -318,7 +327,7 @@ class _Quiet(SimpleHTTPRequestHandler):
     """A file server that logs nothing."""
 
     def log_message(self, format: str, *args: Any) -> None:
-        pass
+        """Print nothing."""
 
 
 @pytest.fixture
@@ -336,6 +345,7 @@ def served(tmp_path: Path) -> Iterator[tuple[Path, str]]:
 
 
 def test_a_download_is_checked_and_kept(served: tuple[Path, str], tmp_path: Path) -> None:
+    """A file is downloaded from the first address that has it, and kept if its checksum is right."""
     folder, address = served
     (folder / "file").write_bytes(b"content")
     md5 = hashlib.md5(b"content").hexdigest()
@@ -346,6 +356,7 @@ def test_a_download_is_checked_and_kept(served: tuple[Path, str], tmp_path: Path
 
 
 def test_a_download_of_something_else_leaves_nothing(served: tuple[Path, str], tmp_path: Path) -> None:
+    """A download with another checksum raises DataError, and no file is left."""
     folder, address = served
     (folder / "file").write_bytes(b"an error page")
     with pytest.raises(DataError, match=r"MD5 .*Put the official file into"):

@@ -4,9 +4,11 @@ from crossover.learning.kept import compute_once, keep_results
 
 
 def test_results_are_kept_within_a_block_alone() -> None:
+    """`compute_once` computes a key once within a `keep_results` block, and anew at each call outside."""
     made = list[int]()
 
     def make() -> int:
+        """Return the number of calls before this one."""
         made.append(len(made))
         return made[-1]
 

@@ -83,6 +83,7 @@ def plain(model: str, data: Batch, *, smoothing: float, memory_format: str) -> t
 @pytest.mark.parametrize("memory_format", ["channels_last", "contiguous"])
 @pytest.mark.parametrize("model", ["small_cnn", "mobilenet", "resnet18_cifar"])
 def test_gradient_and_statistics_are_torchs_own(model: str, memory_format: str) -> None:
+    """Loss, gradient and minibatch statistics of a learner have the bits of an ordinary PyTorch module."""
     own = learner(model, memory_format=memory_format, label_smoothing=0.1)
     for seed in (1, 2):  # the second overwrites the first
         loss = own.compute_gradient(batch(seed=seed), **WHERE)
@@ -96,6 +97,7 @@ def test_gradient_and_statistics_are_torchs_own(model: str, memory_format: str) 
 
 @pytest.mark.parametrize("model", ["squeezenet", "mobilenet_v3_small"])
 def test_dropout_is_a_function_of_round_worker_and_minibatch(model: str) -> None:
+    """Gradients with dropout are equal for equal round, worker and minibatch, and differ if one of these does."""
     first, second = learner(model), learner(model)
     first.compute_gradient(batch(), **WHERE)
     second.compute_gradient(batch(seed=9), **WHERE)  # whatever came before
@@ -161,6 +163,7 @@ def test_bf16_is_close_to_fp32() -> None:
 
 
 def test_the_model_is_received_in_place() -> None:
+    """A model that is copied into the learner's memory is the one that the next gradient is computed for."""
     first, second = learner(seed=1), learner(seed=2)
     assert first.model != second.model
     second.model[:] = first.model
@@ -195,6 +198,7 @@ def test_computing_leaves_no_global_random_state() -> None:
 
 
 def test_side_by_side_in_threads_each_has_its_own() -> None:
+    """Learners in two threads give the gradients that each gives alone."""
     expected = []
     for seed in (1, 2):
         own = learner("mobilenet_v3_small")
@@ -221,6 +225,7 @@ def test_side_by_side_in_threads_each_has_its_own() -> None:
 
 
 def test_evaluation_is_torchs_own_over_all_batches() -> None:
+    """Loss and accuracy of an evaluation are those of a PyTorch module over all minibatches together, without label smoothing."""
     own = learner("small_cnn", label_smoothing=0.3)  # smoothing is for training alone
     statistics = buffers.tensor(own.model)[own.parameters :]
     statistics.copy_(torch.rand(own.buffers, generator=torch.Generator().manual_seed(3)) + 0.5)
@@ -261,6 +266,7 @@ def test_evaluation_needs_samples() -> None:
 
 
 def test_the_slot_is_held_around_computing_alone() -> None:
+    """A learner holds a slot while it computes, not while it fetches minibatches."""
     told: list[str] = []
 
     @contextmanager
@@ -286,6 +292,7 @@ def test_the_slot_is_held_around_computing_alone() -> None:
 
 
 def test_each_computation_has_the_experiments_threads() -> None:
+    """Each gradient and evaluation sets torch's number of threads to that of its experiment."""
     own = learner(threads=2)
     torch.set_num_threads(1)
     own.compute_gradient(batch(), **WHERE)
@@ -308,12 +315,14 @@ class Tied(nn.Module):
         self.last = nn.Linear(8, 10)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Return the outputs for the first channel of the images."""
         hidden = self.second(self.first(images[:, 0, 0, :]).tanh())
         logits: torch.Tensor = self.last(self.frozen(hidden))
         return logits
 
 
 def test_a_module_of_ones_own_with_shared_and_frozen_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gradient of a user's module with a shared and a frozen weight is torch's, with the shared one once and without the frozen one."""
     own_module = ModuleType("own_models")
     own_module.tied = lambda classes, shape: Tied()  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "own_models", own_module)
@@ -338,6 +347,7 @@ def test_fp16_is_refused_with_its_reason() -> None:
 
 
 def test_one_sample_and_one_position_are_too_few_for_batchnorm() -> None:
+    """A minibatch of one sample that BatchNorm cannot normalise raises ConfigError, two samples do not."""
     own = learner("mobilenet", shape=(1, 8, 8))
     with pytest.raises(ConfigError, match=r"training\.batch_size: worker 2, .* minibatch 1 has 1 sample.*drop_last"):
         own.compute_gradient(batch(1, (1, 8, 8)), **WHERE)
@@ -345,6 +355,7 @@ def test_one_sample_and_one_position_are_too_few_for_batchnorm() -> None:
 
 
 def test_what_is_not_finite_names_its_place() -> None:
+    """A loss that is not finite raises Refused with worker, epoch, round and minibatch."""
     own = learner()
     buffers.tensor(own.model)[5] = float("inf")
     with pytest.raises(Refused, match="worker 2, epoch 1, round 3, minibatch 1: the loss is nan"):
@@ -352,14 +363,18 @@ def test_what_is_not_finite_names_its_place() -> None:
 
 
 def test_a_gradient_that_overflows_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A finite loss with an infinite gradient raises Refused."""
+
     class Steep(nn.Module):
         """A model with finite outputs and an infinite gradient: the square root at zero."""
 
         def __init__(self) -> None:
+            """Make ten weights of zero."""
             super().__init__()
             self.weight = nn.Parameter(torch.zeros(10))
 
         def forward(self, images: torch.Tensor) -> torch.Tensor:
+            """Return the square roots of the weights for each image."""
             return self.weight.sqrt().expand(images.shape[0], 10)
 
     own_module = ModuleType("own_models")

@@ -32,6 +32,7 @@ print(before - resident_mb())
 
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc's heap")
 def test_freed_memory_is_given_back() -> None:
+    """A process that frees 240 MB returns more than 100 MB of them to the system when it is told to."""
     done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=True)
     assert float(done.stdout) > 100  # of 240 MB, of which some were given back before
 
@@ -68,6 +69,7 @@ def measure(training: Training) -> None:
 def test_a_model_whose_gradient_does_not_fit_is_refused_before_its_weights_are_copied(
     use: Callable[[Training], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A model whose weights and gradient exceed the free memory raises ConfigError with both sizes. `use`: builds or measures the model."""
     (tmp_path / "large_net.py").write_text(LARGE_MODEL)
     monkeypatch.chdir(tmp_path)
     user_code.set_folders(tmp_path)

@@ -27,6 +27,7 @@ from crossover.learning import layers, zoo
     ],
 )
 def test_parameter_counts(name: str, classes: int, parameters: int) -> None:
+    """The built-in model `name` has `parameters` parameters for `classes` classes."""
     with torch.device("meta"):
         model = zoo.find_factory(name)(classes, (3, 32, 32))
     assert sum(parameter.numel() for parameter in model.parameters()) == parameters
@@ -37,6 +38,7 @@ def test_parameter_counts(name: str, classes: int, parameters: int) -> None:
 @pytest.mark.parametrize("shape", [(1, 8, 8), (1, 28, 28), (3, 32, 32), (3, 65, 64)])
 @pytest.mark.parametrize("name", sorted(zoo.MODEL_FACTORIES.keys() - {"vgg11"}))
 def test_every_input_size(name: str, shape: tuple[int, int, int]) -> None:
+    """The built-in model `name` returns finite outputs for images of `shape`."""
     model = zoo.find_factory(name)(7, shape).eval()
     with torch.inference_mode():
         logits = model(torch.randn(2, *shape, generator=torch.Generator().manual_seed(1)))
@@ -45,7 +47,7 @@ def test_every_input_size(name: str, shape: tuple[int, int, int]) -> None:
 
 
 def test_mobilenets_layers_begin_to_turn_at_rates_of_one_order() -> None:
-    """By He's initialisation the quickest layer turns about 10,000 times as fast as the slowest."""
+    """The gradients of MobileNet's layers relative to their weights differ by less than a factor of 100 at the start."""
     torch.manual_seed(1)
     model = zoo.find_factory("mobilenet")(10, (3, 32, 32))
     images = torch.randn(64, 3, 32, 32, generator=torch.Generator().manual_seed(1))
@@ -73,6 +75,7 @@ def test_an_unknown_name_gets_the_likely_one_and_all_others() -> None:
 
 
 def test_a_factory_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user's factory is found by its name; a missing, malformed or wrong name raises ConfigError."""
     module = ModuleType("own_models")
     module.linear = lambda classes, shape: nn.Linear(shape[0], classes)  # type: ignore[attr-defined]
     module.number = 3  # type: ignore[attr-defined]
@@ -89,6 +92,7 @@ def test_a_factory_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_dropout_draws_from_its_generator_alone() -> None:
+    """Dropout draws from its own generator, keeps three quarters at 4/3 of their value, and does nothing in evaluation."""
     layer = layers.Dropout(0.25)
     values = torch.ones(100, 100)
     before = torch.random.get_rng_state()
@@ -104,7 +108,7 @@ def test_dropout_draws_from_its_generator_alone() -> None:
 
 @pytest.mark.parametrize(("stride", "size"), [(1, 8), (2, 8), (1, 2), (2, 5)])
 def test_the_bf16_depthwise_gradient_is_the_plain_one_more_precisely(stride: int, size: int) -> None:
-    """Against float32, the convolution with float32 gradients is no worse than torch's own bf16 one."""
+    """The project's bf16 depthwise convolution is as close to float32 as torch's own, or closer."""
     random = torch.Generator().manual_seed(1)
     own = layers.DepthwiseConv2d(16, 16, 3, stride, padding=1, groups=16, bias=False)
     nn.init.normal_(own.weight, generator=random)

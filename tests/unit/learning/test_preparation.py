@@ -43,6 +43,7 @@ def test_normalize_divides_by_the_largest_magnitude() -> None:
 
 @pytest.mark.parametrize("preprocess", ["standardize", "minmax", "normalize"])
 def test_a_channel_without_spread_stays_finite(preprocess: str) -> None:
+    """A constant channel stays finite under each preprocessing, and a channel of zeros stays zero."""
     raw = torch.zeros(4, 2, 3, 3, dtype=torch.uint8)
     raw[:, 1] = 7
     values = prepared(raw, preprocess)
@@ -67,6 +68,7 @@ def test_preparation_keeps_the_raw_images_and_takes_the_memory_format() -> None:
 @pytest.mark.slow
 @given(st.integers(0, 5), st.sampled_from([8, 9, 28, 32]), st.sampled_from([1, 3]), st.integers(0, 3))
 def test_crop_flip_spelled_out(samples: int, size: int, channels: int, epoch: int) -> None:
+    """`crop_and_flip` equals a plain loop over images and pixels."""
     raw, ids = images(samples, channels, size), torch.arange(samples) * 7
     reach = size // 8
     expected = raw.clone()
@@ -90,6 +92,7 @@ def test_augmentation_depends_on_the_sample_and_the_epoch_alone() -> None:
 
 
 def test_two_epochs_in_a_row_show_both_sides_of_each_image() -> None:
+    """crop_alternate mirrors each image in every second epoch, crop_flip by chance."""
     ids = torch.arange(64)
     raw = torch.zeros(64, 1, 8, 8, dtype=torch.uint8)
     raw[..., 5:7] = 1  # to the right of the middle, and after a shift by one pixel still
@@ -104,7 +107,7 @@ def test_two_epochs_in_a_row_show_both_sides_of_each_image() -> None:
 
 
 def test_a_smaller_image_is_the_weighted_mean_of_what_each_pixel_covers() -> None:
-    """Triangles as wide as two of the new pixels, cut at the edge: spelled out along one side."""
+    """`resize_images` averages with triangular weights, as a plain computation does, and keeps the shape's proportions."""
     raw = images(2, size=32).float()
     for side in (16, 24, 20):
         weights = torch.zeros(side, 32, dtype=torch.float64)

@@ -47,7 +47,7 @@ def test_each_minibatch_is_as_wide_as_its_longest_sequence() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
 def test_images_are_tried_out_by_the_first_two(dtype: torch.dtype) -> None:
-    """In uint8 no number is PADDING, which would compare as 0."""
+    """The samples to try a model with are the first two of images, whatever their type."""
     images = torch.tensor([[0, 0], [1, 0], [1, 1], [0, 0]], dtype=dtype)
     labels = torch.arange(4)
     dataset = Dataset(images, labels, images, labels, classes=4, name="images", fingerprint="")
@@ -55,7 +55,7 @@ def test_images_are_tried_out_by_the_first_two(dtype: torch.dtype) -> None:
 
 
 def test_the_gradient_of_padded_sequences_equals_that_of_single_ones() -> None:
-    """No padding, no mask: the sum over all tokens by their number."""
+    """The loss and gradient of a minibatch of padded sequences equal those of its sequences one by one, weighted by their tokens."""
     experiment = experiment_of(loss="zoo:summed", metric=zoo_metric())
     dataset = load(experiment)
     learner = learner_for(experiment, dataset)
@@ -89,6 +89,7 @@ def zoo_metric() -> object:
 
 
 def test_a_model_without_a_mask_meets_padding_before_anything_starts() -> None:
+    """A model that cannot take padding fails with UserError when it is tried, before a run."""
     experiment = experiment_of("embedding_with_padding")
     dataset = load(experiment)
     with pytest.raises(UserError, match=r"zoo:embedding_with_padding.*index out of range"):
@@ -101,5 +102,6 @@ def test_labels_beyond_the_vocabulary_are_refused() -> None:
 
 
 def test_what_is_no_sequence_is_left_alone() -> None:
+    """`pad_sequences` returns samples of equal length unchanged."""
     whole = Samples(torch.ones(2, 3), torch.zeros(2, dtype=torch.int64), 2)
     assert pad_sequences(whole) is whole

@@ -39,16 +39,15 @@ def experiment(*, workers: int = 4, seed: int = 1, limit: int | None = None, **f
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_digits_in_a_dozen_updates(seed: int) -> None:
-    """One update an epoch, over all minibatches of all workers: the papers' accumulation."""
+    """Training on digits with one update per epoch over all minibatches reaches an accuracy of 0.95."""
     own = experiment(seed=seed, target=0.95)
     _, _, history = train_reference(own, load(own))
     assert history[-1].val_metric >= 0.95
 
 
 def test_one_worker_and_one_minibatch_are_ordinary_training() -> None:
-    """torch's module, optimizer and BatchNorm (momentum 0.1), in a plain loop: weights and momentum equal bit for bit.
-
-    The running statistics are equal to rounding: torch rounds their update in other places.
+    """One worker with one minibatch per round trains to the weights and momentum of a plain PyTorch loop, bit for bit; the running
+    statistics are equal but for rounding.
     """
     own = experiment(workers=1, limit=40, batch_size=40, epochs=5, every=1, weight_decay=1e-3, nesterov=True)
     data = load(own)
@@ -81,7 +80,7 @@ def test_one_worker_and_one_minibatch_are_ordinary_training() -> None:
 
 
 def test_however_the_samples_are_cut_the_round_is_the_mean_over_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without BatchNorm and dropout: ragged minibatches and unequal workers weigh by their samples."""
+    """Other numbers of workers and batch sizes give nearly the same update over the same samples, each weighing alike."""
     own_module = ModuleType("own_models")
     own_module.linear = lambda classes, shape: nn.Sequential(nn.Flatten(), nn.Linear(64, classes))  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "own_models", own_module)
@@ -100,6 +99,7 @@ def test_however_the_samples_are_cut_the_round_is_the_mean_over_all_of_them(monk
 
 
 def test_states_are_shown_round_by_round() -> None:
+    """`on_round` is called with each round's number and state, from 1 on; the last state is the result."""
     own = experiment(workers=2, limit=40, batch_size=5, epochs=2, every=3)  # 4 minibatches: rounds of 3 and 1
     seen: list[tuple[int, bytes]] = []
     vector, _, _ = train_reference(
@@ -122,12 +122,14 @@ def test_states_are_shown_round_by_round() -> None:
     ],
 )
 def test_every_way_of_training_learns(training: dict[str, Any]) -> None:
+    """Six epochs with these settings lower the training loss by a quarter or more."""
     own = experiment(epochs=6, **training)
     _, _, history = train_reference(own, load(own))
     assert history[-1].train_loss < 0.75 * history[0].train_loss
 
 
 def test_early_stopping_and_target_end_it() -> None:
+    """Training ends before its last epoch by early stopping, or when it reaches its target."""
     own = experiment(limit=40, batch_size=10, epochs=20, learning_rate=1e-9, early_stopping=2)
     assert len(train_reference(own, load(own))[2]) < 20
     own = experiment(limit=40, batch_size=10, epochs=20, target=0.01)

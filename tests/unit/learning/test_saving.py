@@ -17,6 +17,7 @@ MANIFEST = {"classes": 10, "input_shape": [3, 32, 32]}
 
 @pytest.mark.parametrize("model", ["small_cnn", "squeezenet"])
 def test_a_saved_model_is_the_trained_one(model: str) -> None:
+    """The saved file loads into a module of the model with the learner's parameters and buffers."""
     experiment = Experiment(name="test", architecture="spirt", training=Training(model=model))
     affine = {"scale": [1.0] * 3, "shift": [0.0] * 3}
     learner = Learner(experiment, classes=10, input_shape=(3, 32, 32), affine=affine)
@@ -38,6 +39,7 @@ def test_a_saved_model_is_the_trained_one(model: str) -> None:
 
 
 def test_a_vector_of_another_model_is_refused() -> None:
+    """Saving a vector of another length than the model's raises Corrupt."""
     experiment = Experiment(name="test", architecture="spirt")
     with pytest.raises(Corrupt, match="3 elements; small_cnn has 26490"):
         encode_model(experiment, MANIFEST, Vector(VectorKind.MODEL, memoryview(bytes(12))))

@@ -98,7 +98,7 @@ def errors(asked: Experiment) -> list[float]:
     ],
 )
 def test_any_unit_and_offset_trains_alike(tmp_path: Path, factor: float, offset: float, cast: str) -> None:
-    """The error is as many of the labels' units as of labels around 0."""
+    """Labels of any unit and offset give errors that are as large in units of `factor` as those of plain labels."""
     plain = errors(experiment(tmp_path, factor=1.0, offset=0.0, scale_labels="always"))
     found = errors(experiment(tmp_path, factor=factor, offset=offset, cast=cast))
     assert [each / factor for each in found] == pytest.approx(plain, rel=1e-2)
@@ -106,6 +106,9 @@ def test_any_unit_and_offset_trains_alike(tmp_path: Path, factor: float, offset:
 
 
 def test_labels_near_0_and_1_and_those_of_other_losses_stay_as_they_are(tmp_path: Path) -> None:
+    """Labels are not scaled automatically if they are near mean 0 and deviation 1, or with a user's loss; `never` and `always` decide
+    otherwise.
+    """
     near = experiment(tmp_path, factor=0.5, offset=0.3, cast=".float()")
     dataset = load(near)
     assert dataset.scale is None and dataset.train_labels.dtype == torch.float32
@@ -117,7 +120,7 @@ def test_labels_near_0_and_1_and_those_of_other_losses_stay_as_they_are(tmp_path
 
 
 def test_losses_and_metrics_are_in_the_labels_unit(tmp_path: Path) -> None:
-    """As they are computed from outputs and labels that are converted back, by a metric of one's own too."""
+    """Losses and metrics, a user's own too, are computed from outputs and labels that are converted back to the labels' unit."""
     asked = experiment(tmp_path)
     own = replace(asked, training=replace(asked.training, metric=Metric(name="task:rms", higher_is_better=False)))
     dataset = load(asked)
@@ -156,6 +159,7 @@ def test_each_column_of_labels_has_its_own_scale_and_one_without_spread_is_shift
     ],
 )
 def test_a_model_that_cannot_reach_scaled_labels_is_refused(tmp_path: Path, last: str, words: str) -> None:
+    """Scaled labels are refused for a model that ends in relu, softplus or sigmoid; labels that are all within its range are accepted."""
     with pytest.raises(ConfigError, match=rf"data\.scale_labels: auto: .*{words}.*never"):
         try_training(experiment(tmp_path, last=last))
     try_training(experiment(tmp_path, factor=0.2, offset=0.5, last=last, cast=".float()"))
@@ -169,6 +173,7 @@ def test_a_model_whose_outputs_are_in_the_labels_unit_is_refused(tmp_path: Path)
 
 
 def test_a_training_that_diverges_is_refused_before_any_figure(tmp_path: Path) -> None:
+    """Trying a training that diverges raises ConfigError, which names the learning rate and data.scale_labels."""
     with pytest.raises(ConfigError, match=r"training.learning_rate: 0.02: training diverges.*data.scale_labels: auto"):
         try_training(experiment(tmp_path, factor=1e5, offset=3e5, scale_labels="never"))
     asked = experiment(tmp_path)
@@ -179,7 +184,7 @@ def test_a_training_that_diverges_is_refused_before_any_figure(tmp_path: Path) -
 
 
 def test_the_trial_leaves_nothing_behind(tmp_path: Path) -> None:
-    """The learner that was tried trains to the same bits as a new one."""
+    """A learner that was tried trains to the same bits as a new one."""
     asked = experiment(tmp_path)
     dataset = load(asked)
     learner = learner_for(asked, dataset)
@@ -200,8 +205,8 @@ def test_the_trial_of_a_slow_model_takes_fewer_samples_and_of_a_large_one_fewer_
     large: int,
     minibatches: int,
 ) -> None:
-    """A sample takes so many seconds of a clock that only the model moves. `timed`: minibatches of 2 samples before the trial's. `large`:
-    elements of a model that is not large.
+    """The trial of a model that takes `sample_s` seconds a sample uses `minibatches` minibatches of `samples` samples. `timed`:
+    minibatches of 2 samples before those; `large`: number of elements up to which a model is not large.
     """
     monkeypatch.setattr(first_steps, "LARGE", large)
     asked = experiment(tmp_path)
@@ -224,6 +229,7 @@ def test_the_trial_of_a_slow_model_takes_fewer_samples_and_of_a_large_one_fewer_
 def test_a_run_says_how_the_data_was_understood_and_leaves_the_scale(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """A run prints how its data was understood, and stores the labels' scale in result.json and in the model's file."""
     found = run_inline(experiment(tmp_path), tmp_path / "out", lambda progress: None).result
     said = capsys.readouterr().out
     assert said.startswith("data: task:rows: 200 rows, inputs (4) float32; label: numbers ")
@@ -236,5 +242,6 @@ def test_a_run_says_how_the_data_was_understood_and_leaves_the_scale(
 
 
 def test_fields_of_a_table_are_for_the_loader_of_a_table(tmp_path: Path) -> None:
+    """Settings of `data.table` for a loader that reads no CSV raise UserError."""
     with pytest.raises(UserError, match=r"data\.table: is for the loader of a CSV"):
         load(experiment(tmp_path, table=Table(label="a")))

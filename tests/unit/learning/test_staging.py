@@ -38,9 +38,11 @@ class Folder(dict[str, bytes]):
     writes = 0
 
     def exists(self, key: str) -> bool:
+        """Return whether the object exists."""
         return key in self
 
     def put(self, key: str, data: bytes) -> None:
+        """Store the object and count the write."""
         self.writes += 1
         self[key] = bytes(data)
 
@@ -49,6 +51,7 @@ class Folder(dict[str, bytes]):
 def test_a_plan_covers_every_sample_once_or_says_what_would(
     samples: int, workers: int, batch_size: int, drop_last: bool
 ) -> None:
+    """A staging plan has every sample once, or ConfigError suggests a batch size or number of workers that works."""
     own = experiment(workers=workers, batch_size=batch_size, drop_last=drop_last)
     try:
         made = plan_staging(own, samples)
@@ -91,6 +94,7 @@ def test_a_plan_that_cannot_be_names_field_value_and_what_would_do() -> None:
 
 
 def test_as_many_workers_are_suggested_as_an_experiment_may_have() -> None:
+    """The suggested number of workers may be as large as 64."""
     with pytest.raises(ConfigError, match=r"workers (\d+ or )?64 would do"):
         plan_staging(experiment(workers=63, batch_size=8), 512)
 
@@ -102,7 +106,7 @@ def digits() -> Dataset:
 
 
 def test_a_round_beyond_the_epoch_is_refused_whatever_the_data() -> None:
-    """It was clipped to the epoch, and the results showed what had been asked for."""
+    """A round of more minibatches than an epoch has raises ConfigError."""
     experiment = Experiment(
         name="x", architecture="all_reduce", training=Training(batch_size=10), exchange=Exchange(every=4)
     )
@@ -112,9 +116,11 @@ def test_a_round_beyond_the_epoch_is_refused_whatever_the_data() -> None:
 
 
 def test_local_steps_go_on_beyond_an_epoch_by_whole_ones_within_the_run() -> None:
+    """Rounds of local steps may be longer than an epoch if they are whole epochs within the run; otherwise ConfigError says which are."""
     plain = Experiment(name="x", architecture="all_reduce", training=Training(batch_size=10, epochs=3))
 
     def asked(every: int, what: Any) -> int:
+        """Return the minibatches of an epoch in the plan of 160 samples. `every`, `what`: settings of the exchange."""
         return plan_staging(replace(plain, exchange=Exchange(every=every, what=what)), 160).minibatches
 
     assert {asked(every, "model") for every in (3, 4, 8, 12)} == {asked(8, "delta")} == {4}
@@ -130,6 +136,8 @@ def test_local_steps_go_on_beyond_an_epoch_by_whole_ones_within_the_run() -> Non
 
 
 def test_steps_end_in_the_last_epoch() -> None:
+    """`training.steps` is accepted only if its update lies in the last epoch; ConfigError says how many epochs would do."""
+
     def asked(steps: int, every: Any) -> int:
         """Return the number of minibatches in the plan of 160 samples, for these steps and this exchange."""
         training = Training(batch_size=10, epochs=2, steps=steps)
@@ -166,6 +174,7 @@ def test_staged_objects_hold_the_plan(digits: Dataset) -> None:
 
 
 def test_what_is_staged_is_not_staged_again(digits: Dataset) -> None:
+    """Staging twice writes nothing the second time; after an interruption only what is missing."""
     store = Folder()
     stage(experiment(), digits, [store])
     before, store.writes = dict(store), 0
@@ -220,12 +229,14 @@ def test_flipped_labels_are_the_faulty_workers_alone() -> None:
     ],
 )
 def test_the_fingerprint_covers_what_is_staged(digits: Dataset, change: dict[str, object]) -> None:
+    """The fingerprint of the data differs after `change`, which affects staged objects."""
     assert load(replace(experiment(), **change)).fingerprint != digits.fingerprint  # type: ignore[arg-type]
 
 
 def test_the_fingerprint_covers_the_seed_of_the_order_where_the_split_is_published(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """The fingerprint differs by seed for a data set with its own test split too, because the seed orders the samples."""
     images, labels = torch.rand(20, 1, 4, 4), torch.arange(20) % 3
     module = ModuleType("own_data")
     module.loader = lambda _: Samples(images, labels, 3, images, labels)  # type: ignore[attr-defined]
@@ -245,4 +256,5 @@ def test_the_fingerprint_covers_the_seed_of_the_order_where_the_split_is_publish
     ],
 )
 def test_the_fingerprint_leaves_out_what_is_not_staged(digits: Dataset, change: dict[str, object]) -> None:
+    """The fingerprint of the data is equal after `change`, which affects no staged object."""
     assert load(replace(experiment(), **change)).fingerprint == digits.fingerprint  # type: ignore[arg-type]

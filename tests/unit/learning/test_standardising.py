@@ -98,6 +98,7 @@ def test_a_constant_column_becomes_0_whatever_the_number_of_rows(
 def test_generated_tables_are_as_scikit_learn_has_them(
     rows: int, dtype: torch.dtype, columns: list[tuple[float, float]], seed: int
 ) -> None:
+    """Standardised columns are within rounding of scikit-learn's StandardScaler; constant columns become 0."""
     draws = normal(rows, len(columns), seed=seed)
     table = torch.stack([offset + spread * draws[:, i] for i, (offset, spread) in enumerate(columns)], 1).to(dtype)
     judge = StandardScaler().fit(table.double().numpy())
@@ -117,6 +118,7 @@ def test_generated_tables_are_as_scikit_learn_has_them(
 
 @pytest.mark.parametrize("offset", OFFSETS)
 def test_ends_at_an_offset_are_0_and_1(offset: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """minmax maps columns around a large offset to 0 and 1, as scikit-learn's MinMaxScaler does."""
     table = offset + torch.rand(500, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     _, seen, _ = loaded(table, monkeypatch, preprocess="minmax")
     expected = torch.from_numpy(MinMaxScaler().fit_transform(table.numpy()))
@@ -124,7 +126,7 @@ def test_ends_at_an_offset_are_0_and_1(offset: float, monkeypatch: pytest.Monkey
 
 
 def test_what_differs_by_its_last_bits_alone_has_no_spread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """0.1 + 0.2 is not 0.3: such a column is a constant too."""
+    """A column whose values differ only by rounding becomes 0, as a constant one does."""
     column = torch.tensor([0.1 + 0.2, 0.3] * 500, dtype=torch.float64)
     _, seen, _ = loaded(column.unsqueeze(1), monkeypatch)
     assert seen.abs().max() < 1e-15
@@ -142,6 +144,7 @@ def test_a_column_of_any_size_gets_deviation_1(
 
 
 def test_what_float32_does_not_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inputs beyond float32's range raise DataError with the number of rows, the first one and the part of the data."""
     table = torch.tensor([[1.0], [1e300], [2.0]], dtype=torch.float64)
     beyond = r"mine:rows: inputs are beyond float32, .* in 1 of 3 rows, the first is 1, of the training set, .*none"
     with pytest.raises(DataError, match=beyond):
@@ -155,6 +158,7 @@ def test_what_float32_does_not_hold_is_refused(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_wide_table_is_staged_as_the_model_sees_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A float64 table around a large offset is staged in float32 after standardising."""
     table = 1e9 + normal(40, 2)
     dataset, seen, _ = loaded(table, monkeypatch)
     own = Experiment(name="table", architecture="single", workers=1, training=Training(batch_size=40))
@@ -170,7 +174,7 @@ def test_a_wide_table_is_staged_as_the_model_sees_it(monkeypatch: pytest.MonkeyP
 
 
 def test_ordinary_float32_and_uint8_are_staged_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fingerprints name what stores hold already, and digests of trained models are published."""
+    """Ordinary float32 and uint8 inputs are staged unchanged, with the fingerprints of earlier versions."""
     rows = torch.arange(40).remainder(7).float().view(20, 2)
     images = torch.arange(48, dtype=torch.uint8).view(3, 1, 4, 4)
     for inputs, fingerprint in (
@@ -189,6 +193,7 @@ def test_ordinary_float32_and_uint8_are_staged_as_they_were(monkeypatch: pytest.
 def test_what_float32_has_lost_already_is_said_once(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """A float32 column that lies far from 0 relative to its deviation is noted once; the same in float64 is not."""
     stamps = torch.arange(1_732_572_000, 1_732_572_900).double().unsqueeze(1)
     loaded(stamps, monkeypatch)
     assert capsys.readouterr().err == ""
@@ -201,6 +206,7 @@ def test_what_float32_has_lost_already_is_said_once(
 
 @pytest.mark.parametrize("augment", ["crop_flip", "crop_alternate"])
 def test_images_of_float64_are_shifted_over_black_as_any(augment: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Augmented float64 images are padded with the value that black has after standardising."""
     images = (torch.arange(5 * 2 * 8 * 8) % 97 / 97).view(5, 2, 8, 8).double()
     ids, data = torch.arange(5), Data(augment=augment)  # type: ignore[arg-type]
     dataset, _, _ = loaded(images, monkeypatch)
@@ -214,7 +220,7 @@ def test_images_of_float64_are_shifted_over_black_as_any(augment: str, monkeypat
 def test_what_float32_has_made_one_number_of_is_said(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A minute of seconds since 1970; of a constant that float32 holds nothing is said."""
+    """A float32 column of large equal numbers is noted, because float32 may have merged different ones; a constant 0.1 is not."""
     runtime.get_or_make("notes on data sets", set[str]).clear()  # each is printed once in a process
     minute = torch.arange(1_732_572_000, 1_732_572_060).float().unsqueeze(1)
     loaded(torch.cat([minute, torch.full_like(minute, 0.1)], 1), monkeypatch)

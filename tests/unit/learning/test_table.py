@@ -197,6 +197,7 @@ FOUND: dict[str, Read] = {
 
 @pytest.mark.parametrize("case", FOUND)
 def test_a_file_is_read_as_it_is_meant_or_the_guess_is_reported(case: str, tmp_path: Path) -> None:
+    """A CSV of this `case` is read with the expected header, label, classes and shape, and the report names every guess."""
     expected, path = FOUND[case], tmp_path / "x.csv"
     path.write_bytes(expected.content.encode())
     samples = table.read(path)
@@ -266,6 +267,7 @@ BROKEN: dict[str, tuple[str | bytes, tuple[str, ...]]] = {
 
 @pytest.mark.parametrize("case", BROKEN)
 def test_what_cannot_be_read_is_refused_by_the_files_own_line(case: str, tmp_path: Path) -> None:
+    """A broken CSV of this `case` raises DataError with the line in the file and what was expected."""
     content, words = BROKEN[case]
     path = tmp_path / "x.csv"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
@@ -302,6 +304,7 @@ TOLD: dict[str, tuple[str, dict[str, Any], tuple[str, int | None, int, int]]] = 
 
 @pytest.mark.parametrize("case", TOLD)
 def test_what_is_told_overrules_the_guess(case: str, tmp_path: Path) -> None:
+    """Settings of how a CSV is read, of this `case`, take the place of the guesses."""
     content, told, expected = TOLD[case]
     path = tmp_path / "x.csv"
     path.write_text(content)
@@ -330,6 +333,7 @@ def test_what_is_told_overrules_the_guess(case: str, tmp_path: Path) -> None:
     ],
 )
 def test_what_is_told_and_not_there_is_refused(told: dict[str, Any], words: str, tmp_path: Path) -> None:
+    """Settings that name a column which does not exist, or do not fit, raise DataError with `words`."""
     path = tmp_path / "x.csv"
     path.write_text(text(PLAIN))
     with pytest.raises(DataError) as refused:
@@ -338,6 +342,7 @@ def test_what_is_told_and_not_there_is_refused(told: dict[str, Any], words: str,
 
 
 def test_a_file_is_read_once_until_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CSV is parsed once per process and again after it has changed; callers get copies."""
     path = tmp_path / "x.csv"
     path.write_text(text(PLAIN))
     first = table.read(path)
@@ -362,6 +367,7 @@ def test_a_number_that_also_names_another_column_is_refused(tmp_path: Path) -> N
 
 
 def test_of_two_columns_of_one_name_the_number_is_asked_for(tmp_path: Path) -> None:
+    """A label name that two columns have raises DataError, which asks for the column's number."""
     path = tmp_path / "x.csv"
     path.write_text(text([["a", "a", "kind"], *cells()]))
     with pytest.raises(DataError, match=r"2 columns are called 'a'; expected the number of one of them: 1 and 2"):
@@ -370,6 +376,7 @@ def test_of_two_columns_of_one_name_the_number_is_asked_for(tmp_path: Path) -> N
 
 
 def test_numbers_that_float32_does_not_tell_apart_are_read_as_they_are(tmp_path: Path) -> None:
+    """Large numbers of a CSV stay distinct, since they are read in float64."""
     path = tmp_path / "x.csv"
     path.write_text("".join(f"{1_700_000_000 + n},{1_700_000_000.5 + n}\n" for n in range(200)))
     samples = table.read(path)

@@ -17,6 +17,7 @@ TENSORS = {
 
 
 def test_what_is_written_is_read_here_and_elsewhere() -> None:
+    """Tensors and their metadata are read back by this project and by the safetensors library."""
     body = batches.encode_tensors(TENSORS, {"about": "this"})
     here, about = batches.decode_tensors(body)
     assert about == {"about": "this"}
@@ -34,6 +35,7 @@ def test_a_truncated_tensor_file_is_refused(length: int) -> None:
 
 
 def test_a_tensor_that_has_no_place_is_named() -> None:
+    """A tensor that the file format cannot hold is named with its kind; others give ""."""
     assert batches.find_tensors_problem(TENSORS) == ""
     assert "sparse is Tensor" in batches.find_tensors_problem({"sparse": torch.eye(2).to_sparse()})
     assert "state is dict" in batches.find_tensors_problem({"state": {}})
@@ -41,6 +43,7 @@ def test_a_tensor_that_has_no_place_is_named() -> None:
 
 
 def test_a_digest_is_of_names_and_values() -> None:
+    """The digest of tensors depends on their names and values, and is "" for none."""
     one = {"a": torch.ones(2)}
     assert batches.compute_digest({}) == ""
     assert batches.compute_digest(one) == batches.compute_digest({"a": torch.ones(2)})

@@ -18,7 +18,7 @@ from tests.architectures.harness import small
 
 @pytest.mark.parametrize("staged", ["of other numbers", "cut", "flipped"])
 def test_a_staged_base_of_another_digest_is_refused_by_functions(staged: str) -> None:
-    """What is frozen is in no vector, so nothing else would tell: every worker would train on another base than the file's."""
+    """A function that reads pretrained weights of another digest than the experiment's raises Corrupt, at a second invocation too."""
     whole = batches.encode_tensors({"weight": torch.ones(64)}, {})
     other = {
         "of other numbers": batches.encode_tensors({"weight": torch.zeros(64)}, {}),

@@ -74,12 +74,14 @@ def report(ctx: Context, step: int, worker: int) -> None:
 def test_dead_workers_are_given_up_after_the_patience_not_after_a_life(
     ctx: Context, live: Callable[[Context], CrossoverError]
 ) -> None:
+    """The supervisor gives up silent workers after 120 s, counted over several of its invocations."""
     failure = live(ctx)
     assert isinstance(failure, RunFailed) and "no worker is left" in str(failure)
     assert 120 < ctx.clock() - 1000 < 120 + 2 * LIFE_S
 
 
 def test_a_decision_that_nobody_makes_ends_the_wait(ctx: Context, live: Callable[[Context], CrossoverError]) -> None:
+    """The supervisor's wait for an epoch's decision times out after 120 s, counted over its invocations."""
     report(ctx, 0, 0)
     report(ctx, 0, 1)
     failure = live(ctx)
@@ -90,6 +92,7 @@ def test_a_decision_that_nobody_makes_ends_the_wait(ctx: Context, live: Callable
 def test_nobody_waits_for_the_decision_of_workers_who_said_why_they_left(
     ctx: Context, live: Callable[[Context], CrossoverError]
 ) -> None:
+    """The supervisor ends at once with the workers' own error if all have reported a failure."""
     for worker in range(2):
         report(ctx, 0, worker)
         report_failure(ctx, attempt=0, member=worker, cause=RuntimeError(f"worker {worker} is out of memory"))
@@ -101,7 +104,7 @@ def test_nobody_waits_for_the_decision_of_workers_who_said_why_they_left(
 def test_the_wait_for_reports_is_counted_apart_from_the_one_for_the_decision(
     ctx: Context, live: Callable[[Context], CrossoverError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The decision comes two lives late; the workers, who die then, are waited for as long as ever, and no longer."""
+    """Time spent waiting for a late decision does not shorten the following wait for the workers' reports."""
     report(ctx, 0, 0)
     report(ctx, 0, 1)
     decided = list[float]()
@@ -127,7 +130,9 @@ def test_the_wait_for_reports_is_counted_apart_from_the_one_for_the_decision(
 def test_past_its_knee_the_loss_decides_by_what_the_next_seconds_promise(
     ctx: Context, shrinks: float, removed: int | None
 ) -> None:
-    """`shrinks`: the share that the loss loses in a second once its first fall is over."""
+    """After the knee of the loss, the supervisor removes the worker `removed` if the loss falls too slowly. `shrinks`: rate at which it
+    falls.
+    """
     settings = MLLess(scale_in=True, knee_window_s=10.0, knee_reduction=0.02)
     ctx.resources.facts["r"] = replace(ctx.facts, experiment=EXPERIMENT.with_settings(settings))
     with ctx.child() as own:

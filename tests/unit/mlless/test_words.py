@@ -13,6 +13,7 @@ def test_messages_are_read_as_written() -> None:
 
 
 def test_who_computes_and_who_reports() -> None:
+    """Workers that were dropped or have left do not compute; one that leaves still reports in the step in which it leaves."""
     word = Word(step=3, leaves={1: 6}, dropped=(3,))
     assert word.list_computing(5, 5) == [0, 1, 2, 4] == word.list_reporting(5, 5)
     assert word.list_computing(5, 6) == [0, 2, 4]
