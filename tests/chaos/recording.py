@@ -48,9 +48,9 @@ _ITS_OWN = (
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """One recorded request. `key`: the first key that it names, without the run's name; `server`: number of the database; `up`, `down`:
-    bytes of payload; `vain`: whether it asked for something that did not exist.
+class RecordedRequest:
+    """One recorded request. `key`: the first key that it names, without the run's name, "" if it names none; `server`: number of the server
+    among those of its service; `up`, `down`: bytes of payload sent and received; `vain`: whether it asked for something that did not exist.
     """
 
     service: str
@@ -63,10 +63,10 @@ class Asked:
 
 
 @dataclass
-class Invoked:
+class RecordedInvocation:
     """One invocation of a step, or one epoch of a program: its requests in order, and the record that it wrote."""
 
-    requests: list[Asked]
+    requests: list[RecordedRequest]
     record: dict[str, Any]
 
     def tally(self) -> Tally:
@@ -101,9 +101,9 @@ class Invoked:
 class Recorder(Nothing):
     """A nemesis that causes no faults but records all requests. `invoked`: invocations in the order in which they ended."""
 
-    invoked: list[Invoked] = field(default_factory=list)
+    invoked: list[RecordedInvocation] = field(default_factory=list)
     _world: VirtualWorld | None = None
-    _under_way: dict[Process, list[Asked]] = field(default_factory=dict)
+    _under_way: dict[Process, list[RecordedRequest]] = field(default_factory=dict)
 
     def began(self, world: VirtualWorld) -> None:
         """Remember the world."""
@@ -115,22 +115,24 @@ class Recorder(Nothing):
         run, key = self._world.client.run, call.request.keys[0] if call.request.keys else ""
         if run and key.startswith(Keys(run).records):
             record = json.loads(self._world.servers.bucket.objects[key])
-            self.invoked.append(Invoked(self._under_way.pop(call.process, []), record))
+            self.invoked.append(RecordedInvocation(self._under_way.pop(call.process, []), record))
             return
-        self._under_way.setdefault(call.process, []).append(_asked(self._world, call))
+        self._under_way.setdefault(call.process, []).append(_record_request(self._world, call))
 
 
-def _asked(world: VirtualWorld, call: VirtualCall) -> Asked:
-    """Return the request, with its reply, in recorded form."""
+def _record_request(world: VirtualWorld, call: VirtualCall) -> RecordedRequest:
+    """Return the request `call` and its reply as a RecordedRequest."""
     request, run = call.request, world.client.run
     key = request.keys[0] if request.keys else ""
-    down, vain = _answered(call)
+    down, vain = _measure_reply(call)
     shown = key.replace(run, "", 1) if run else key
-    return Asked(request.service, request.operation, request.server, shown, request.bytes_out, down, vain)
+    return RecordedRequest(request.service, request.operation, request.server, shown, request.bytes_out, down, vain)
 
 
-def _answered(call: VirtualCall) -> tuple[int, bool]:
-    """Return (bytes of the reply's payload, whether the request asked for something that does not exist)."""
+def _measure_reply(call: VirtualCall) -> tuple[int, bool]:
+    """Return (bytes of the reply's payload, whether the request asked for something that does not exist); only reads have a payload, all
+    others give (0, False).
+    """
     match call.request.operation:
         case "GetObject" | "TENSOR.GET":
             return call.bytes_in, call.reply is None
@@ -139,7 +141,7 @@ def _answered(call: VirtualCall) -> tuple[int, bool]:
     return 0, False
 
 
-class Told(ExactLearner):
+class ConstantLearner(ExactLearner):
     """A learner whose losses and metrics always have equally many digits, so that recorded sizes do not vary. `share`: share of the
     gradient's coordinates that are not 0.
     """
@@ -147,7 +149,7 @@ class Told(ExactLearner):
     share = 1.0
 
     def initialise_model(self) -> memoryview:
-        """Return a model whose values are all 0.5."""
+        """Set all values of the model to 0.5, and return it."""
         self._model.fill_(0.5)
         return self.model
 
@@ -164,7 +166,7 @@ class Told(ExactLearner):
 
 @dataclass
 class _AtOnce(VirtualWorld):
-    """A world in which nothing takes time."""
+    """A world in which nothing takes time, with a `ConstantLearner`. `share`: share of a gradient's coordinates that are not 0."""
 
     share: float = 1.0
 
@@ -173,17 +175,20 @@ class _AtOnce(VirtualWorld):
         return 0.0
 
     def _learner(self, experiment: Experiment, manifest: Mapping[str, Any]) -> Any:
-        """Return a `Told` learner."""
-        learner = Told(experiment, sizes=self.sizes)
+        """Return a `ConstantLearner` with the share of this world."""
+        learner = ConstantLearner(experiment, sizes=self.sizes)
         learner.share = self.share
         return learner
 
 
-def recorded(
+def record_run(
     experiment: Experiment, *, sizes: tuple[int, int], seed: int = 2, minibatches: int = 2, share: float = 1.0
-) -> list[Invoked]:
-    """Return every invocation of a run in which nothing goes wrong and nothing takes time. `sizes`: the model's number of parameters and
-    buffers; `share`: share of a gradient's coordinates that are not 0. Raises RunFailed.
+) -> list[RecordedInvocation]:
+    """Run the experiment in a world in which nothing goes wrong and nothing takes time, and return all its invocations, in the order in
+    which they ended.
+
+    `sizes`: the model's number of parameters and buffers; `minibatches`: number per worker; `share`: share of a gradient's coordinates that
+    are not 0. Raises RunFailed if the run fails.
     """
     recorder = Recorder()
     world = _AtOnce(

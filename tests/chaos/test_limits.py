@@ -8,36 +8,39 @@ from crossover.experiment import Experiment
 from crossover.validation import load
 from tests.architectures.harness import small
 from tests.chaos.world.schedule import LIMITS, Fault
-from tests.chaos.world.trials import Trial, Trials, reduced
+from tests.chaos.world.trials import Trial, Trials, reduce_experiment
 
 
 def limit(name: str, which: int = 0) -> Fault:
-    """Return the fault that sets a limit to one of its values in LIMITS. `which`: index of the value."""
+    """Return the fault that sets the limit `name` to one of its values in LIMITS. `which`: index of the value."""
     return Fault(kind="limit", service=name, seconds=LIMITS[name][which])
 
 
 def run(experiment: Experiment, *faults: Fault) -> Trial:
-    """Run the reduced experiment under these faults, and return the trial. Raises AssertionError unless all faults took effect and no
+    """Run the experiment, reduced, with these faults, and return the trial. Raises AssertionError unless all faults took effect and no
     promise was broken.
     """
-    trial = Trials(reduced(experiment)).under(faults, 1)
+    trial = Trials(reduce_experiment(experiment)).run_with(faults, 1)
     assert set(trial.struck) == set(faults) and not trial.findings
     return trial
 
 
 def test_gradients_are_averaged_in_parts() -> None:
+    """Lower the size above which gradients are averaged in parts: functions average a second part, and no promise is broken."""
     trial = run(load("config/p2p-serverless.yaml", ["p2p.average_in=lambda"]), limit("part_bytes"))
 
     assert any(entry.role.startswith("average_part") and entry.key.endswith("/1") for entry in trial.history.entries)
 
 
 def test_long_messages_lie_in_the_bucket() -> None:
+    """Lower the largest message of peers: contributions are stored as objects."""
     trial = run(small("p2p_instance"), limit("body_bytes"))
 
     assert any("/body/" in entry.key for entry in trial.history.entries)
 
 
 def test_listings_come_in_pages() -> None:
+    """Let a page of a listing hold one key: the same run then sends more listing requests."""
     one = run(small("all_reduce"), Fault(kind="limit", service="page_keys", seconds=1.0))
     listed = [entry for entry in one.history.entries if entry.operation == "ListObjectsV2"]
 
@@ -45,12 +48,16 @@ def test_listings_come_in_pages() -> None:
 
 
 def test_a_spare_takes_the_rank_of_a_program_that_is_gone() -> None:
+    """Start spare instances and kill program 0: programs 2 and 3 take part."""
     trial = run(small("p2p_instance"), limit("spares", 1), Fault(kind="kill", role="program 0", request=30))
 
     assert {"program 2", "program 3"} <= {entry.role for entry in trial.history.entries}
 
 
 def test_invocations_of_a_minute_outlast_patience_together() -> None:
+    """Shorten invocations to a minute and slow minibatches down: the run takes longer than the patience of twice the timeout, and no
+    promise is broken.
+    """
     trial = run(small("all_reduce"), limit("timeout_s"), limit("minibatch_s", 1), limit("minibatches", 1))
 
     assert trial.history.entries[-1].at_s > 2 * LIMITS["timeout_s"][0]
@@ -58,10 +65,12 @@ def test_invocations_of_a_minute_outlast_patience_together() -> None:
 
 @pytest.mark.parametrize("architecture", ["spirt", "mlless", "scatter_reduce", "p2p_serverless"])
 def test_workers_of_unequal_data_train_what_the_reference_does(architecture: str) -> None:
+    """Take samples from the data set so that workers have unequal numbers: no promise is broken, that of the reference's model included."""
     run(small(architecture), limit("missing_samples"))
 
 
 def test_training_ends_early_where_the_loss_rises() -> None:
+    """Set 4 epochs with early stopping: there are 2 to 4 decisions. A run of 2 epochs without early stopping has exactly 2."""
     epochs = {
         number: [e for e in run(small("spirt"), *given).history.entries if "/decision/" in e.key and e.changed]
         for number, given in {2: (), 4: (limit("epochs", 1),)}.items()
@@ -71,7 +80,7 @@ def test_training_ends_early_where_the_loss_rises() -> None:
 
 
 def test_a_gradient_of_a_gpu_counts_as_it_was_stored_first() -> None:
-    """The second program computes other bits than the one that stored the gradient and was killed."""
+    """Kill a GPU program after it has stored its gradient. Its successor computes other bits, and the stored ones count for all."""
     killed = Fault(kind="kill", role="program 0", request=30)
     trial = run(small("gpu"), limit("own_bits"), killed)
 
@@ -80,6 +89,7 @@ def test_a_gradient_of_a_gpu_counts_as_it_was_stored_first() -> None:
 
 @pytest.mark.parametrize("name", ["minibatches", "time_to_live_s"])
 def test_other_limits_change_no_promise(name: str) -> None:
+    """Set the limit `name` on MLLess: no promise is broken."""
     run(small("mlless"), limit(name))
 
 
@@ -96,6 +106,9 @@ def test_an_invocation_that_leaves_as_soon_as_it_waits_asks_first_whether_its_ro
 
 
 def test_a_worker_clears_away_what_a_twin_stored_late_before_it_was_killed() -> None:
+    """Deliver an invocation of each of two workers twice, and kill one of them after a late write: what it stored is deleted, and no
+    promise is broken.
+    """
     faults = (
         limit("checkpoint_every"),
         limit("minibatch_s"),
@@ -103,12 +116,13 @@ def test_a_worker_clears_away_what_a_twin_stored_late_before_it_was_killed() -> 
         Fault(kind="duplicate", role="train 1", request=1, seconds=0.283),
         Fault(kind="kill", role="train 1", request=81, side="after"),
     )
-    trial = Trials(reduced(small("scatter_reduce"))).under(faults, 5217)
+    trial = Trials(reduce_experiment(small("scatter_reduce"))).run_with(faults, 5217)
 
     assert trial.struck == faults and not trial.findings
 
 
 def test_a_mailbox_is_used_again_where_peers_exchange_each_minibatch() -> None:
+    """Let peers exchange after every minibatch: each mailbox gets two messages."""
     trial = run(small("p2p_instance"), limit("exchange_every"))
     sent = [
         entry.key for entry in trial.history.entries if entry.operation == "basic.publish" and "mailbox" in entry.key
@@ -132,6 +146,9 @@ def test_others_write_while_a_listing_is_read() -> None:
 
 
 def test_an_older_message_comes_again_behind_the_next_one_of_its_mailbox_and_its_sender_puts_it_right() -> None:
+    """Repeat a peer's first message after its next one to the same mailbox: no promise is broken, and the only message that may follow in
+    that mailbox is the newer one again.
+    """
     again = Fault(kind="message", role="program 0", request=1, side="after", behind=1, seconds=0.001)
     entries = run(small("p2p_instance"), limit("exchange_every"), again).history.entries
     sent = [entry for entry in entries if entry.operation == "basic.publish"]

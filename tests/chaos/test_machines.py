@@ -9,8 +9,8 @@ import pytest
 from crossover.workflow.architecture import architectures, load
 from tests.chaos.world.kernel import Kernel, Process
 from tests.chaos.world.machines import Failed, VirtualExecution, VirtualMachines
-from tests.chaos.world.paths import compiled
-from tests.chaos.world.process_runtime import installed
+from tests.chaos.world.paths import compile_path
+from tests.chaos.world.process_runtime import install_runtime
 from tests.witnesses.trials import ATTEMPTS, ONCE, Trial, definitions, first_step, roots, trials
 from tests.witnesses.walks import Failure, Script, Walk, expected, resolved, seen, states
 
@@ -22,8 +22,10 @@ ALL = [
 ]
 
 
-def walked(machines: VirtualMachines, root: str, name: str) -> Walk:
-    """Return the walk of all executions: for each place of the tree, the names of the steps entered there with their input, in order."""
+def collect_walk(machines: VirtualMachines, root: str, name: str) -> Walk:
+    """Return all steps that the executions entered: for each place of the tree, (name of the step, its input) in order. `root`: name of the
+    tree's root machine; `name`: the architecture's.
+    """
     meanings, found = states(definitions(name), root), defaultdict(list)
     for execution in machines.executions.values():
         for state, event in execution.visited:
@@ -37,6 +39,9 @@ class Played:
     """A trial's execution in a virtual world, in which the trial's script answers for all functions."""
 
     def __init__(self, name: str, trial: Trial) -> None:
+        """Create the world and its state machines; `run` starts one. `name`: the architecture's; `trial`: what its script answers, and
+        where it fails.
+        """
         self.script = Script(roots(load(name))[trial.root], trial.trouble)
         self.kernel = Kernel(trial.id)
         self.machines = VirtualMachines(self.kernel, definitions(name), self._answer, transition_s=lambda: 0.03)
@@ -60,19 +65,22 @@ class Played:
             self.execution = self.machines.start(root, "run", event)
             self.machines.wait(self.execution)
 
-        with installed(self.kernel):
+        with install_runtime(self.kernel):
             task = self.kernel.spawn(start, process=Process(self.kernel, "client"), name="client")
             self.kernel.run(lambda: task.over)
 
 
 @pytest.mark.parametrize(("name", "trial"), ALL)
 def test_a_state_machine_walks_as_the_tree_does(name: str, trial: Trial) -> None:
+    """Run a generated state machine under the trial's errors: it enters the same steps with the same input as the tree's interpreter, and
+    fails with the same message after as many tries.
+    """
     tree = roots(load(name))[trial.root]
     played = Played(name, trial)
     played.run(trial.root, trial.event())
     repeated = trial.name == ONCE  # which only state machines do
     walk, completes = expected(Script(tree) if repeated else Script(tree, trial.trouble), trial.event())
-    found = walked(played.machines, trial.root, name)
+    found = collect_walk(played.machines, trial.root, name)
     assert played.execution.status == ("SUCCEEDED" if completes else "FAILED"), played.execution.cause
     if trial.failing is None or completes:
         assert found == walk
@@ -88,6 +96,7 @@ def test_a_state_machine_walks_as_the_tree_does(name: str, trial: Trial) -> None
 
 @pytest.mark.parametrize("outcome", ["SUCCEEDED", "FAILED"])
 def test_a_child_that_exists_already_is_adopted(outcome: str) -> None:
+    """Start the execution of a child before its parent does: the parent starts no second one, and ends with `outcome` as the child did."""
     trial = next(each for each in trials("all_reduce") if each.child is not None and each.child.name == "worker")
     assert trial.child is not None
     fails = outcome == "FAILED"
@@ -95,7 +104,7 @@ def test_a_child_that_exists_already_is_adopted(outcome: str) -> None:
     played = Played("all_reduce", trouble)
     earlier = {**trouble.event(), "worker": 1}
     name = f"{earlier['run']}-worker-w1-e0-r0-a0"
-    with installed(played.kernel):
+    with install_runtime(played.kernel):
         process = Process(played.kernel, "earlier")
         task = played.kernel.spawn(
             lambda: played.machines.wait(played.machines.start("worker", name, earlier)),
@@ -112,5 +121,6 @@ def test_a_child_that_exists_already_is_adopted(outcome: str) -> None:
 
 @pytest.mark.parametrize("text", ["States.Base64Encode('x')", "$.a[0]", "States.Format('{}', $.a", "nonsense"])
 def test_a_definition_that_the_project_does_not_generate_is_refused(text: str) -> None:
+    """Check that an expression of Step Functions which the project never generates raises ValueError."""
     with pytest.raises(ValueError, match=r"virtual world|expected|crossover/asl"):
-        compiled(text)
+        compile_path(text)

@@ -11,9 +11,9 @@ from functions.mlless.settings import MLLess
 from tests.architectures.harness import small
 from tests.chaos.world.judged import JudgedRun
 from tests.chaos.world.nemeses import Disturbed
-from tests.chaos.world.oracles import broken
+from tests.chaos.world.oracles import list_broken_promises
 from tests.chaos.world.schedule import Fault
-from tests.chaos.world.trials import TURNS, Trials, reduced
+from tests.chaos.world.trials import TURNS, Trials, reduce_experiment
 from tests.chaos.world.world import VirtualWorld
 from tests.mutation import protocol
 
@@ -234,21 +234,27 @@ MENDED = {
 def test_a_run_continues_by_itself_after_faults_that_pass(
     experiment: Experiment, seed: int, struck: int, faults: list[Fault]
 ) -> None:
-    trial = Trials(reduced(experiment)).under(faults, seed)
+    """Run the experiment under `faults` that a run must survive without a new client. `struck`: how many of them take effect; no promise
+    may be broken.
+    """
+    trial = Trials(reduce_experiment(experiment)).run_with(faults, seed)
 
     assert len(trial.struck) == struck and not trial.findings
 
 
 @pytest.mark.parametrize("found", MENDED.values(), ids=MENDED)
 def test_a_schedule_that_once_broke_a_promise_breaks_none(found: tuple[Experiment, int, int, list[Fault]]) -> None:
+    """Run a schedule that once broke a promise. `found`: experiment, seed, number of faults that take effect at least, and faults. Killed
+    processes and lost state excuse nothing here.
+    """
     experiment, seed, least, faults = found
-    trials, nemesis = Trials(reduced(experiment)), Disturbed(faults)
+    trials, nemesis = Trials(reduce_experiment(experiment)), Disturbed(faults)
     world = VirtualWorld(trials.experiment, seed, nemesis, turns=TURNS)
     outcome = world.run()
 
     assert len(nemesis.struck) >= least
-    judged = trials.judged(nemesis, outcome, world)
-    assert not broken(replace(judged, killed=(), state_lost=False))  # nothing is excused
+    judged = trials.collect_facts(nemesis, outcome, world)
+    assert not list_broken_promises(replace(judged, killed=(), state_lost=False))  # nothing is excused
 
 
 @pytest.mark.parametrize(
@@ -260,12 +266,13 @@ def test_a_schedule_that_once_broke_a_promise_breaks_none(found: tuple[Experimen
     ids=["undisturbed", "resumed"],
 )
 def test_mlless_with_a_slack_keeps_its_promises_over_checkpoints(seed: int, faults: list[Fault]) -> None:
-    experiment = reduced(small("mlless")).with_settings(MLLess(slack=1))
+    """Run MLLess with a slack of 1 step and a checkpoint every 2 steps, undisturbed and resumed: no promise is broken."""
+    experiment = reduce_experiment(small("mlless")).with_settings(MLLess(slack=1))
     experiment = replace(experiment, functions=replace(experiment.functions, checkpoint_every=2))
     nemesis = Disturbed(faults)
     world = VirtualWorld(experiment, seed, nemesis, minibatches=4)
 
-    assert not broken(JudgedRun(nemesis.history, world.run(), "", ()))
+    assert not list_broken_promises(JudgedRun(nemesis.history, world.run(), "", ()))
     assert nemesis.struck == faults
 
 
@@ -279,6 +286,7 @@ SEEN = {  # of the faults that it was blind to: a seed that finds each
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SEEN)
 def test_a_planted_fault_that_the_world_once_missed_is_found(name: str) -> None:
+    """Plant a bug in a copy of the code: the seed that is known for it breaks a promise there, and none in the unchanged copy."""
     fault = next(each for each in protocol.listed() if each.name == name)
     chaos = [sys.executable, "-m", "tests.chaos.world", "{config}", "--first", "--processes", "1"]
 
@@ -298,9 +306,10 @@ def test_a_planted_fault_that_changes_nothing_is_told_from_one_that_is_missed() 
 
 
 def test_a_worker_whose_twin_has_finished_goes_on_by_itself() -> None:
+    """Deliver an invocation twice and lose a late reply of it: no promise is broken."""
     faults = [
         Fault(kind="duplicate", role="train 1", request=1, side="after", seconds=0.209),
         Fault(kind="lose", role="train 1", request=129, side="after", silent=True),
     ]
 
-    assert not Trials(reduced(load("config/scatter-reduce.yaml"))).under(faults, 930_035).findings
+    assert not Trials(reduce_experiment(load("config/scatter-reduce.yaml"))).run_with(faults, 930_035).findings

@@ -22,7 +22,7 @@ from tests.chaos.world.schedule import (
     pass_by,
     refusal_of,
 )
-from tests.chaos.world.shrink import smallest
+from tests.chaos.world.shrink import shrink_schedule
 
 TERRAIN = Terrain(
     requests={
@@ -53,6 +53,9 @@ LIMITED = replace(
 
 
 def test_a_seed_gives_one_schedule_and_all_kinds_come() -> None:
+    """Draw schedules of 300 seeds twice: they are equal, contain every kind of fault that can happen here, and have at
+    most 9 faults each.
+    """
     drawn = [draw(TERRAIN, seed) for seed in range(300)]
 
     assert drawn == [draw(TERRAIN, seed) for seed in range(300)]
@@ -61,6 +64,9 @@ def test_a_seed_gives_one_schedule_and_all_kinds_come() -> None:
 
 
 def test_two_thirds_of_the_schedules_have_limits_and_each_comes_with_each_of_its_values() -> None:
+    """Draw 600 schedules: more than 400 have limits, each limit with all its values; limits that belong together come together, and the
+    other faults are those drawn without limits.
+    """
     drawn = [draw(LIMITED, seed) for seed in range(600)]
     limits = [limits_of(faults) for faults in drawn]
 
@@ -77,6 +83,9 @@ def test_two_thirds_of_the_schedules_have_limits_and_each_comes_with_each_of_its
 
 
 def test_schedules_with_limits_have_the_faults_that_these_make_harmful() -> None:
+    """Draw 600 schedules: those with a limit often end with the fault that the limit makes harmful, such as a freeze of a program behind
+    its lease if there are spares.
+    """
     last = [(draw(LIMITED, seed)[-1], limits_of(draw(LIMITED, seed))) for seed in range(600)]
     killed = [limits for fault, limits in last if fault == Fault(**STORED_ONE_PART)]
     stopped = [limits for fault, limits in last if fault.kind == "freeze" and fault.role.startswith("program ")]
@@ -94,6 +103,9 @@ def test_schedules_with_limits_have_the_faults_that_these_make_harmful() -> None
 
 
 def test_some_schedules_of_a_single_worker_let_an_attempt_find_states_of_two_others() -> None:
+    """Draw 300 schedules of a single worker: some freeze and kill it while it saves, around two resumptions; none do so for several
+    workers.
+    """
     saves = [(float(at_s), "PutObject runs/#/checkpoint/#/#/#.# if none") for at_s in range(1, 5)]
     alone = replace(TERRAIN, requests=TERRAIN.requests | {"train 0": saves})
     drawn = [[fault.kind for fault in draw(alone, seed)] for seed in range(300)]
@@ -104,6 +116,7 @@ def test_some_schedules_of_a_single_worker_let_an_attempt_find_states_of_two_oth
 
 
 def test_conflicts_come_at_conditional_writes() -> None:
+    """Draw 300 schedules: many let S3 answer with a conflict at the time of the only conditional write."""
     created = {"worker 0": [(30.0, "PutObject decision/# if none")]}
     drawn = [draw(replace(TERRAIN, requests=TERRAIN.requests | created), seed) for seed in range(300)]
     conflicts = [
@@ -114,6 +127,9 @@ def test_conflicts_come_at_conditional_writes() -> None:
 
 
 def test_each_refusal_comes_and_one_behind_which_a_write_may_stand_on_both_sides_of_it() -> None:
+    """Draw 600 schedules: each service's refusals all come, before a request's effect, and after it too if the code allows that the write
+    took place.
+    """
     drawn = [fault for seed in range(600) for fault in draw(TERRAIN, seed) if fault.kind == "refusal"]
     refused = {(fault.service, refusal_of(fault), fault.side) for fault in drawn}
 
@@ -126,6 +142,7 @@ def test_each_refusal_comes_and_one_behind_which_a_write_may_stand_on_both_sides
 
 
 def test_some_schedules_pass_by_themselves_and_some_are_of_few_kinds_and_roles() -> None:
+    """Draw 300 schedules: 80 to 220 must be survived without a resumption, and more than 30 have at most two kinds of faults."""
     drawn = [draw(TERRAIN, seed) for seed in range(300)]
 
     assert 80 < sum(map(pass_by, drawn)) < 220
@@ -144,10 +161,14 @@ def test_some_schedules_pass_by_themselves_and_some_are_of_few_kinds_and_roles()
     ],
 )
 def test_what_passes_by_itself(faults: list[Fault], by_themselves: bool) -> None:
+    """Check for single schedules whether a run must survive them without being resumed."""
     assert pass_by(faults) == by_themselves
 
 
 def test_what_a_role_asks_for_once_is_struck_often_and_so_is_a_later_life_of_it() -> None:
+    """Draw 300 schedules: rare requests are struck more often than common ones, and some faults strike requests that a role makes only
+    after a resumption.
+    """
     struck = [f.request for seed in range(300) for f in draw(TERRAIN, seed) if f.role == "worker 1" and f.side]
 
     assert struck.count(4) > 3 * struck.count(20)
@@ -157,6 +178,9 @@ def test_what_a_role_asks_for_once_is_struck_often_and_so_is_a_later_life_of_it(
 
 
 def test_somebody_stands_still_while_another_resumes_the_run() -> None:
+    """Draw 300 schedules: more than 25 begin with a freeze between two requests of a role, during which the client dies and the run is
+    resumed.
+    """
     drawn = [draw(TERRAIN, seed) for seed in range(300)]
     firsts = [faults[:2] for faults in drawn if [f.kind for f in faults[:2]] == ["freeze", "client_dies"]]
     moments = [(dies.at_s, TERRAIN.requests[freeze.role][freeze.request - 1 :][:2]) for freeze, dies in firsts]
@@ -165,12 +189,18 @@ def test_somebody_stands_still_while_another_resumes_the_run() -> None:
 
 
 def test_a_run_is_resumed_again_while_its_first_resumption_stands_before_a_write() -> None:
+    """Draw 300 schedules: at least one kills the client at the usual time of a resumption, and freezes a role at a write of the first
+    resumption.
+    """
     drawn = [[f for f in draw(TERRAIN, seed) if f.at_s == TERRAIN.again_s or f.request == 101] for seed in range(300)]
 
     assert any([f.kind for f in faults][:2] == ["client_dies", "freeze"] for faults in drawn)
 
 
 def test_workers_die_for_good_where_the_others_go_on_without_them() -> None:
+    """Draw 300 schedules of an architecture that can continue without one worker: in more than 20 that worker's process
+    is killed for good.
+    """
     drawn = [
         draw(replace(TERRAIN, requests=TERRAIN.requests | {"train 1": TERRAIN.requests["worker 1"]}, may_go=1), seed)
         for seed in range(300)
@@ -183,6 +213,7 @@ def test_workers_die_for_good_where_the_others_go_on_without_them() -> None:
 
 
 def test_a_schedule_is_written_read_and_told() -> None:
+    """Write schedules as JSON and read them back: they are equal, and each fault is described in words."""
     for faults in (draw(TERRAIN, seed) for seed in range(100)):
         assert from_json(json.loads(json.dumps(as_json(faults))), TERRAIN) == faults
         assert all(len(str(fault)) > 10 for fault in faults)
@@ -200,11 +231,13 @@ def test_a_schedule_is_written_read_and_told() -> None:
     ],
 )
 def test_a_malformed_schedule_is_refused_by_field(given: object, said: str) -> None:
+    """Check that a malformed schedule raises UserError, and the message contains `said`."""
     with pytest.raises(UserError, match=said):
         from_json(given, TERRAIN)
 
 
 def test_a_schedule_that_fails_is_shrunk() -> None:
+    """Shrink a schedule of many faults of which two are needed: those two remain, with a rounded duration."""
     needed = Fault(kind="freeze", role="worker 1", request=3, seconds=437.123)
     with_it = Fault(kind="kill", role="client", request=2)
 
@@ -213,7 +246,7 @@ def test_a_schedule_that_fails_is_shrunk() -> None:
         long = any((f.kind, f.role, f.request) == ("freeze", "worker 1", 3) and f.seconds >= 60.0 for f in faults)
         return long and with_it in faults
 
-    found = smallest((*draw(TERRAIN, 3), needed, *draw(TERRAIN, 4), with_it), fails)
+    found = shrink_schedule((*draw(TERRAIN, 3), needed, *draw(TERRAIN, 4), with_it), fails)
 
     assert sorted(found, key=lambda f: f.kind) == [
         Fault(kind="freeze", role="worker 1", request=3, seconds=100.0),
@@ -222,10 +255,12 @@ def test_a_schedule_that_fails_is_shrunk() -> None:
 
 
 def test_a_failure_that_needs_no_fault_is_shrunk_to_none() -> None:
-    assert smallest(draw(TERRAIN, 1), lambda faults: True) == ()
+    """Shrink a schedule for a failure that needs no fault: the schedule becomes empty."""
+    assert shrink_schedule(draw(TERRAIN, 1), lambda faults: True) == ()
 
 
 def test_of_two_invocations_that_do_the_work_of_one_one_stands_still() -> None:
+    """Draw 300 schedules: those that deliver an invocation twice often freeze its role for up to 30 s."""
     drawn = [draw(TERRAIN, seed) for seed in range(300)]
     twins = [
         [fault.request for fault in faults if fault.kind == "freeze" and fault.seconds <= 30.0]
@@ -237,6 +272,7 @@ def test_of_two_invocations_that_do_the_work_of_one_one_stands_still() -> None:
 
 
 def test_a_write_on_its_way_across_a_resumption_is_often_a_state() -> None:
+    """Draw 300 schedules: more than half of those that freeze the role before a request do so at its only checkpoint."""
     written = {"worker 0": [*([(1.0, "PutObject records/#")] * 20), (2.0, "PutObject runs/#/checkpoint/#/#")]}
     terrain = replace(TERRAIN, requests=TERRAIN.requests | written)
     frozen = [draw(terrain, seed)[0] for seed in range(300)]

@@ -16,7 +16,7 @@ from crossover.simulation.walk import Walk
 from crossover.simulation.workload import TYPICAL, calendar
 from crossover.simulation.world import World
 from crossover.workflow.architecture import architecture_of, load
-from tests.chaos.recording import Invoked, recorded
+from tests.chaos.recording import RecordedInvocation, record_run
 
 WORKERS, SHARE = 3, 0.25
 # Parameters and buffers: parts of a third or a half are whole vectors of 16 bytes, and texts that name lengths are equally long.
@@ -77,7 +77,7 @@ FREE = (
 
 
 def experiment(architecture: str, settings: Mapping[str, Any]) -> Experiment:
-    """Return a small validated experiment of the architecture. `settings`: further settings, as SECTION.FIELD to value."""
+    """Return a small validated experiment of the architecture. `settings`: further settings, as {"SECTION.FIELD": value}."""
     plain: dict[str, Any] = {
         "name": "few",
         "architecture": architecture,
@@ -100,7 +100,7 @@ def place(record: Mapping[str, Any]) -> tuple[Any, ...]:
     return tuple(record[name] for name in ("step", "worker", "epoch", "round", "minibatch"))
 
 
-def operations(tally: Tally) -> dict[tuple[str, str], int]:
+def count_operations(tally: Tally) -> dict[tuple[str, str], int]:
     """Return how often each (channel, operation) was counted, without those that depend on chance (CHANCE)."""
     return {
         (channel, word): times
@@ -110,7 +110,7 @@ def operations(tally: Tally) -> dict[tuple[str, str], int]:
     }
 
 
-def moved(tally: Tally) -> dict[tuple[str, str], int]:
+def count_bytes(tally: Tally) -> dict[tuple[str, str], int]:
     """Return the bytes moved by each channel, as (channel, "in" or "out") to bytes, zeros included."""
     ways = {"in": tally.bytes_in, "out": tally.bytes_out}
     return {
@@ -123,16 +123,16 @@ def moved(tally: Tally) -> dict[tuple[str, str], int]:
 # --- what the real steps ask -------------------------------------------------------------------------------------------
 
 
-def recordings(architecture: str, settings: Mapping[str, Any]) -> list[list[Invoked]]:
+def recordings(architecture: str, settings: Mapping[str, Any]) -> list[list[RecordedInvocation]]:
     """Return the recorded invocations of one run for each of the three fitted sizes and the fourth, checked one. Raises AssertionError
     unless all four have the same invocations in the same order.
     """
-    found = [recorded(experiment(architecture, settings), sizes=sizes, share=SHARE) for sizes in (*FITTED, CHECKED)]
+    found = [record_run(experiment(architecture, settings), sizes=sizes, share=SHARE) for sizes in (*FITTED, CHECKED)]
     assert len({tuple(place(each.record) for each in invoked) for invoked in found}) == 1
     return found
 
 
-def declared(bytes_: Sequence[int]) -> tuple[float, float]:
+def extrapolate_bytes(bytes_: Sequence[int]) -> tuple[float, float]:
     """Return the bytes that are expected at the fourth size and at the declared one, from the bytes at the three fitted sizes: they are
     affine in parameters and buffers.
     """
@@ -141,6 +141,7 @@ def declared(bytes_: Sequence[int]) -> tuple[float, float]:
     by_buffer = (more_buffers - first) / (FITTED[2][1] - FITTED[0][1])
 
     def at(sizes: tuple[int, int]) -> float:
+        """Return the bytes at `sizes`, (parameters, buffers)."""
         return first + by_parameter * (sizes[0] - FITTED[0][0]) + by_buffer * (sizes[1] - FITTED[0][1])
 
     return at(CHECKED), at(DECLARED)
@@ -153,6 +154,7 @@ class Noted(Usage):
     """A `Usage` that also keeps each use in `noted`, as (place of the invocation, its requests)."""
 
     def __init__(self, architecture: str) -> None:
+        """Start with nothing noted. `architecture`: the architecture's name."""
         super().__init__(architecture)
         self.noted: list[tuple[tuple[Any, ...], Tally]] = []
 
@@ -162,9 +164,9 @@ class Noted(Usage):
         self.noted.append(((use.step, place.worker, place.epoch, place.round, at), tally))
 
 
-def scripted(setting: Experiment, evaluators: Mapping[int, int]) -> list[tuple[tuple[Any, ...], Tally]]:
-    """Return (place, requests) of every invocation that the simulator's scripts make if nothing takes time. `evaluators`: by epoch, the
-    long worker that evaluates.
+def run_scripts(setting: Experiment, evaluators: Mapping[int, int]) -> list[tuple[tuple[Any, ...], Tally]]:
+    """Run the simulator's scripts of the experiment without any duration, and return (place, requests) of every invocation that they make.
+    `evaluators`: by epoch, the long worker that evaluates.
     """
     architecture = architecture_of(setting)
     parameters, buffers = DECLARED
@@ -184,14 +186,17 @@ def scripted(setting: Experiment, evaluators: Mapping[int, int]) -> list[tuple[t
     return usage.noted
 
 
-def named(value: str | Mapping[str, Any]) -> str:
+def build_id(value: str | Mapping[str, Any]) -> str:
     """Return a test id for an architecture's name or for settings."""
     return value if isinstance(value, str) else ",".join(f"{name}={given}" for name, given in value.items())
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("architecture", "settings"), CASES, ids=named)
+@pytest.mark.parametrize(("architecture", "settings"), CASES, ids=build_id)
 def test_scripts_ask_what_the_steps_ask(architecture: str, settings: Mapping[str, Any]) -> None:
+    """Compare the simulator's scripts with the recorded requests of real steps: each invocation makes the same requests and moves the same
+    bytes, up to the bytes of texts.
+    """
     *fitted, checked = recordings(architecture, settings)
     evaluators = {
         int(asked.key[-11:-5]): each.record["worker"]
@@ -200,37 +205,37 @@ def test_scripts_ask_what_the_steps_ask(architecture: str, settings: Mapping[str
         if asked.operation == "PutObject" and asked.key.startswith("runs//decision/")
     }
     scripts = defaultdict(list)
-    for at, tally in scripted(experiment(architecture, settings), evaluators):
-        scripts[of(at, operations(tally))].append(tally)
+    for at, tally in run_scripts(experiment(architecture, settings), evaluators):
+        scripts[build_comparison_key(at, count_operations(tally))].append(tally)
     for number, invoked in enumerate(checked):
         at, real = place(invoked.record), invoked.tally()
-        known = scripts.get(of(at, operations(real)))
-        assert known, f"{at}: no script for {operations(real)}"
+        known = scripts.get(build_comparison_key(at, count_operations(real)))
+        assert known, f"{at}: no script for {count_operations(real)}"
         script = known[0] if at[0] in FREE or len(known) == 1 else known.pop(0)
         if at[0] == "train":
-            assert claims(real, script), (at, operations(script), operations(real))
+            assert differ_only_in_claims(real, script), (at, count_operations(script), count_operations(real))
         else:
-            assert operations(script) == operations(real), at
-        for way, bytes_ in moved(real).items():
+            assert count_operations(script) == count_operations(real), at
+        for way, bytes_ in count_bytes(real).items():
             if way == ("bus", "in") and settings.get("p2p.mode") == "asynchronous":
                 continue
-            at_fourth, expected = declared([moved(each[number].tally())[way] for each in fitted])
+            at_fourth, expected = extrapolate_bytes([count_bytes(each[number].tally())[way] for each in fitted])
             assert at_fourth == bytes_, (at, way)
-            text = TEXT_BYTES * sum(operations(real).values())
-            assert moved(script)[way] == pytest.approx(expected, abs=text), (at, way)
+            text = TEXT_BYTES * sum(count_operations(real).values())
+            assert count_bytes(script)[way] == pytest.approx(expected, abs=text), (at, way)
 
 
-def claims(real: Tally, script: Tally) -> bool:
+def differ_only_in_claims(real: Tally, script: Tally) -> bool:
     """Return whether both have the same requests, apart from up to two more or fewer claims of a decision, which depend on chance."""
-    asked, said = operations(real), operations(script)
+    asked, said = count_operations(real), count_operations(script)
     more = asked[PUT] - said[PUT]
     said[PUT], said[GET] = said[PUT] + more, said[GET] + 2 * more
     return asked == said and abs(more) <= 2
 
 
-def of(at: tuple[Any, ...], asked: Mapping[tuple[str, str], int]) -> tuple[Any, ...]:
-    """Return the key under which an invocation is compared with its script. For steps in FREE it has the numbers of puts and gets instead
-    of the worker.
+def build_comparison_key(at: tuple[Any, ...], asked: Mapping[tuple[str, str], int]) -> tuple[Any, ...]:
+    """Return the key under which an invocation is compared with its script. `at`: its place in the run; `asked`: its requests, by (channel,
+    operation). For steps in FREE the key has the numbers of puts and gets instead of the worker.
     """
     if at[0] not in FREE:
         return at

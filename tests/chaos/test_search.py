@@ -9,7 +9,7 @@ from tests.chaos.world.__main__ import main
 
 
 def status(*arguments: str) -> int:
-    """Return the exit status of the search with these arguments."""
+    """Run the search with these command-line arguments and return its exit status."""
     with pytest.raises(SystemExit) as ended:
         main(arguments)
     return int(ended.value.code or 0)
@@ -19,6 +19,7 @@ SMALL = ("--set", "workers=2", "--set", "training.epochs=1", "--processes", "1")
 
 
 def test_seeds_are_tried_and_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    """Search seeds 0 to 3: the summary counts 4 schedules and no findings."""
     assert status("config/all-reduce.yaml", *SMALL, "--seeds", "0-3") == 0
 
     said = capsys.readouterr().out
@@ -26,6 +27,7 @@ def test_seeds_are_tried_and_counted(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_a_schedule_of_ones_own_is_told_and_written_down(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Run a schedule from a JSON file: its fault is printed in words, and also written to the history file."""
     schedule, history = tmp_path / "schedule.json", tmp_path / "history.txt"
     schedule.write_text(json.dumps([{"kind": "kill", "role": "train 1", "request": 7, "side": "after"}]))
 
@@ -59,6 +61,7 @@ def test_a_schedule_of_ones_own_is_told_and_written_down(tmp_path: Path, capsys:
 def test_mistakes_are_refused_in_words(
     arguments: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Check that wrong arguments end with status 2 and a message that contains `said`."""
     assert status(*arguments) == 2
     assert said in capsys.readouterr().err
 
@@ -75,6 +78,7 @@ def test_mistakes_are_refused_in_words(
 def test_settings_without_a_reference_are_judged_by_the_other_promises(
     config: str, settings: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Search seeds of experiments whose model cannot be compared with the reference: no other promise is broken."""
     sets = [word for setting in settings for word in ("--set", setting)]
 
     assert status(f"config/{config}.yaml", *SMALL, *sets, "--seeds", "0-3") == 0
@@ -82,6 +86,7 @@ def test_settings_without_a_reference_are_judged_by_the_other_promises(
 
 
 def test_a_run_that_fails_undisturbed_is_not_disturbed(capsys: pytest.CaptureFixture[str]) -> None:
+    """Search an experiment that cannot run in the virtual world: the command ends with status 2 and says so."""
     two = ("--set", "gpu.instances=2", "--set", "gpu.exchange=distributed")
 
     assert status("config/gpu.yaml", *SMALL, *two, "--seeds", "0-3") == 2
@@ -89,6 +94,7 @@ def test_a_run_that_fails_undisturbed_is_not_disturbed(capsys: pytest.CaptureFix
 
 
 def test_what_cannot_happen_to_an_architecture_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Give an architecture of functions a fault of programs: the command ends with status 2 and names the fault."""
     schedule = tmp_path / "schedule.json"
     schedule.write_text(json.dumps([{"kind": "taken", "role": "program 0", "at_s": 3.0}]))
 

@@ -25,6 +25,7 @@ class Way:
     """
 
     def __init__(self) -> None:
+        """Start with nothing carried and no failures."""
         self.carried: list[str] = []
         self._failures: list[tuple[str, str]] = []
 
@@ -69,6 +70,7 @@ def process(servers: VirtualServers) -> Callable[[], VirtualClients]:
     """Return a function that creates the clients of a new process, which cannot run state machines."""
 
     def nobody(name: str, event: Event) -> Event:
+        """Raise AssertionError: no state machine is run here."""
         raise AssertionError(name)
 
     return lambda: VirtualClients(servers, nobody)
@@ -78,6 +80,9 @@ Begin = Callable[[], VirtualClients]
 
 
 def test_a_put_whose_reply_was_lost_finds_itself(way: Way, process: Begin) -> None:
+    """Lose the reply of a conditional put: it is sent again and returns False, because it finds its own object. If the request itself was
+    lost, it returns True.
+    """
     objects = process().objects(Traffic())
     way.fails("PutObject", "reply lost")
     assert objects.put_new("k", b"mine") is False
@@ -88,6 +93,7 @@ def test_a_put_whose_reply_was_lost_finds_itself(way: Way, process: Begin) -> No
 
 
 def test_a_create_whose_reply_was_lost_is_sent_again_and_finds_itself(way: Way, process: Begin) -> None:
+    """Lose the reply of a create in Redis: it is sent again and returns False, and the vector is stored."""
     tensors = process().tensors(SPIRT, 0, Traffic())
     tensors.put("warm", VECTOR)
     way.fails("AI.TENSORSET", "reply lost")
@@ -97,6 +103,7 @@ def test_a_create_whose_reply_was_lost_is_sent_again_and_finds_itself(way: Way, 
 
 @pytest.mark.parametrize("how", ["silent", "LOADING"])
 def test_a_database_that_does_not_serve_is_unavailable(way: Way, process: Begin, how: str) -> None:
+    """Let the database be silent or loading: a read raises Unavailable with command and key, without a second request."""
     way.fails("TENSOR.GET", how)
     with pytest.raises(Unavailable, match=r"TENSOR\.GET k"):
         process().tensors(SPIRT, 0, Traffic()).get("k")
@@ -106,6 +113,7 @@ def test_a_database_that_does_not_serve_is_unavailable(way: Way, process: Begin,
 def test_a_database_that_loses_its_memory_has_no_vectors_and_is_connected_to_again(
     servers: VirtualServers, process: Begin
 ) -> None:
+    """Restart a database empty: reads raise Unavailable meanwhile and Missing afterwards; the other database keeps its vectors."""
     clients = process()
     tensors, other = (clients.tensors(SPIRT, worker, Traffic()) for worker in (0, 1))
     for store in (tensors, other):
@@ -123,6 +131,7 @@ def test_a_database_that_loses_its_memory_has_no_vectors_and_is_connected_to_aga
 
 
 def test_a_message_whose_confirm_was_lost_comes_twice(way: Way, servers: VirtualServers, process: Begin) -> None:
+    """Lose the confirmation of a message: it is sent again, lies in the queue twice, and counts once."""
     bus = process().bus(Traffic())
     bus.declare(barriers=[("b", 1)])
     way.fails("basic.publish", "reply lost", "lost")
@@ -134,6 +143,7 @@ def test_a_message_whose_confirm_was_lost_comes_twice(way: Way, servers: Virtual
 def test_an_acknowledgement_that_is_lost_brings_the_message_again(
     way: Way, servers: VirtualServers, process: Begin
 ) -> None:
+    """Lose acknowledgements of an old round's message: the reader gets the message again, and still returns the right members."""
     bus = process().bus(Traffic())
     bus.declare(barriers=[("b", 1)])
     for round_ in (1, 2):
@@ -145,6 +155,7 @@ def test_an_acknowledgement_that_is_lost_brings_the_message_again(
 
 
 def test_messages_that_a_dead_process_held_return_to_their_queue(way: Way, process: Begin) -> None:
+    """Let a reader die while it holds a message: another reader finds the message in the mailbox."""
     clients, other = process(), process().bus(Traffic())
     bus = clients.bus(Traffic())
     bus.declare(mailboxes=["m"])
@@ -157,6 +168,7 @@ def test_messages_that_a_dead_process_held_return_to_their_queue(way: Way, proce
 
 
 def test_a_broker_that_is_out_is_waited_for_and_has_lost_its_queues(servers: VirtualServers, process: Begin) -> None:
+    """Stop the broker: a send raises Unavailable after waiting, and Refused once the broker is back without its queues."""
     bus = process().bus(Traffic())
     bus.declare(mailboxes=["m"])
     servers.broker.stop()
@@ -170,6 +182,7 @@ def test_a_broker_that_is_out_is_waited_for_and_has_lost_its_queues(servers: Vir
 
 
 def test_a_publish_that_the_broker_cannot_take_is_unavailable(way: Way, process: Begin) -> None:
+    """Let the broker reject a message: the send raises Unavailable."""
     bus = process().bus(Traffic())
     bus.declare(mailboxes=["m"])
     way.fails("basic.publish", "basic.nack")

@@ -16,7 +16,7 @@ from crossover.learning.reference import train_reference
 from crossover.workflow.architecture import architectures, load
 from tests.chaos.world.kernel import Kernel, Process
 from tests.chaos.world.learner import ExactLearner
-from tests.chaos.world.process_runtime import BlocksForReal, installed
+from tests.chaos.world.process_runtime import BlocksForReal, install_runtime
 from tests.chaos.world.world import VirtualWorld
 
 SMALL = ["training.epochs=2", "training.batch_size=2", "training.learning_rate=0.5", "training.momentum=0.5"]
@@ -33,7 +33,7 @@ def experiment(name: str, workers: int = 2) -> Experiment:
     )
 
 
-def told(world: VirtualWorld) -> list[str]:
+def list_requests(world: VirtualWorld) -> list[str]:
     """Return the world's requests in order, one line of text each."""
     return [
         f"{call.at_s!r} {call.process.name} {call.request} {call.outcome} {call.bytes_in}" for call in world.history
@@ -43,6 +43,9 @@ def told(world: VirtualWorld) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", architectures())
 def test_an_undisturbed_run_ends_with_the_bits_of_the_reference(name: str) -> None:
+    """Run the architecture without faults: one client is enough, the model is the reference's bit for bit (if the architecture claims
+    that), and databases and broker are empty at the end.
+    """
     world = VirtualWorld(experiment(name), seed=1)
     outcome = world.run()
     assert not outcome.failure and outcome.clients == 1 and not outcome.crashes
@@ -53,11 +56,13 @@ def test_an_undisturbed_run_ends_with_the_bits_of_the_reference(name: str) -> No
 
 
 def test_a_seed_s_history_is_the_same_again_and_another_seed_s_is_another() -> None:
+    """Run one seed twice and another seed once: the first two histories of requests are equal, the third differs."""
+
     def history(seed: int) -> list[str]:
         """Return the requests of a whole run with that seed."""
         world = VirtualWorld(experiment("spirt"), seed=seed)
         world.run()
-        return told(world)
+        return list_requests(world)
 
     first = history(1)
     assert len(first) > 100
@@ -68,7 +73,7 @@ def test_a_seed_s_history_is_the_same_again_and_another_seed_s_is_another() -> N
 def _in_a_task(code: Callable[[], object]) -> None:
     """Run `code` to its end as the only task of a new virtual world, with the world's runtime installed."""
     kernel = Kernel(1)
-    with installed(kernel):
+    with install_runtime(kernel):
         task = kernel.spawn(code, process=Process(kernel, "one"), name="one")
         kernel.run(lambda: task.over)
 
@@ -84,6 +89,10 @@ REAL: dict[str, Callable[[], object]] = {
 
 @pytest.mark.parametrize("what", REAL)
 def test_code_that_would_really_block_is_refused_with_its_line(what: str) -> None:
+    """Make a real blocking call in a task: BlocksForReal names the call and its line. Outside the world the call works. `what`: key of
+    REAL.
+    """
+
     def step() -> None:
         """Make the real call, and catch every ordinary exception, as a step may."""
         try:
@@ -99,6 +108,9 @@ def test_code_that_would_really_block_is_refused_with_its_line(what: str) -> Non
 
 @pytest.mark.slow
 def test_a_lock_is_waited_for_in_virtual_time_and_threads_have_names_of_their_own() -> None:
+    """Let two threads hold one lock for a second each: the second one waits in virtual time, and each has its own
+    thread-local attributes.
+    """
     told: list[object] = []
 
     def hold(lock: runtime.Lock, own: object) -> None:

@@ -53,24 +53,24 @@ def search(
     """Look for a schedule of faults that breaks a promise: kills, lost replies, late messages, outages, on a virtual clock."""
     numbers = _seeds(seeds)
     experiment = load_runnable(config, override)
-    from tests.chaos.world.trials import Trials, reduced, side_by_side
+    from tests.chaos.world.trials import Trials, reduce_experiment, run_trials
 
-    trials = Trials(reduced(experiment))
+    trials = Trials(reduce_experiment(experiment))
     if faults is not None or history is not None:
         _one(trials, numbers[0], faults, history)
         return
     if digests:
         for seed in numbers:
-            print_line(f"seed {seed}: {trials.of(seed).history.digest}")
+            print_line(f"seed {seed}: {trials.run_seed(seed).history.digest}")
         return
     began_s, told_s, tried, struck = time.monotonic(), time.monotonic(), 0, 0
     found = 0
-    with closing(side_by_side(trials, numbers, processes=processes)) as each_trial:
+    with closing(run_trials(trials, numbers, processes=processes)) as each_trial:
         for trial in each_trial:
             tried, struck = tried + 1, struck + len(trial.struck)
             if trial.findings:
                 found += 1
-                _show(trial if first else trials.shrunk(trial), config)
+                _show(trial if first else trials.shrink(trial), config)
                 if first:
                     break
             if time.monotonic() - told_s > EVERY_S:
@@ -103,13 +103,13 @@ def _one(trials: "Trials", seed: int, faults: Path | None, history: Path | None)
     from tests.chaos.world.schedule import from_json
 
     if faults is None:
-        trial = trials.of(seed)
+        trial = trials.run_seed(seed)
     else:
         try:
             given = json.loads(faults.read_text("utf-8"))
         except (OSError, ValueError) as error:
             raise UserError(f"--faults: {faults}: {error}; expected a list of faults as JSON") from None
-        trial = trials.under(from_json(given, trials.undisturbed[1]), seed)
+        trial = trials.run_with(from_json(given, trials.undisturbed[1]), seed)
     for fault in trial.faults:
         print_line(f"{'  ' if fault in trial.struck else '  (never came) '}{fault}")
     for finding in trial.findings:

@@ -28,13 +28,14 @@ class AsynchronousSteps:
     """
 
     def __init__(self, experiment: Experiment, dataset: Dataset, learner: ExactLearner, states: States) -> None:
+        """Prepare the workers' minibatches of `dataset`. `learner`: computes the gradients."""
         self._experiment, self._learner, self._states = experiment, learner, states
         plan = plan_staging(experiment, len(dataset.train_labels))
         self._batches = Minibatches(experiment, dataset, plan)
         self._answers = self._batches.count_answers()
         self._days = calendar_of(experiment, {"minibatches": plan.minibatches})
 
-    def wrong(self, history: History) -> list[str]:
+    def find_wrong_steps(self, history: History) -> list[str]:
         """Return a sentence for each round after which a peer saved another model than its own gradient and those that it averaged give.
         Models are compared approximately, because gradients are added in any order. `history`: the run's evaluations.
         """

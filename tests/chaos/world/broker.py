@@ -38,6 +38,7 @@ class Closed(Exception):
     """
 
     def __init__(self, code: int, text: str) -> None:
+        """Keep AMQP's `code` and the broker's `text`."""
         super().__init__(code, text)
         self.code, self.text = code, text
 
@@ -46,6 +47,7 @@ class VirtualBroker:
     """The queues and exchanges of one RabbitMQ broker; every method takes effect immediately. `up`: whether connections are accepted."""
 
     def __init__(self) -> None:
+        """Start an empty broker that accepts connections."""
         self.up = True
         self.queues: dict[str, Queue] = {}
         self.exchanges: dict[str, list[str]] = {}  # and the queues that are bound to each

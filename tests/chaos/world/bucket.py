@@ -18,6 +18,7 @@ class Bucket:
     """
 
     def __init__(self, carry: Carry) -> None:
+        """Create an empty bucket whose listings have 1,000 keys a page. `carry`: carries each request."""
         self.objects: dict[str, bytes] = {}
         self.page_keys, self.page_s = 1_000, 0.0  # of a listing
         self._carry = carry

@@ -34,8 +34,12 @@ class VirtualAccount(Protocol):
     fleet: VirtualFleet | None
     spares: int  # instances beside those that hold a rank
 
-    def clients(self, process: Process) -> Clients: ...
-    def materials(self, experiment: Experiment) -> Materials: ...
+    def clients(self, process: Process) -> Clients:
+        """Return new clients of stores and bus for a process."""
+
+    def materials(self, experiment: Experiment) -> Materials:
+        """Return what a client uploads for a run: data set, code, versions, learner."""
+
     def asks(self, operation: str, effect: Callable[[], Any] = lambda: None) -> Any:
         """Send a request to one of AWS's own APIs, and return its result. Raises Unavailable."""
 

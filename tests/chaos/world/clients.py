@@ -24,6 +24,7 @@ class VirtualServers:
     """
 
     def __init__(self, carry: Carry, *, databases: int, now_s: Callable[[], float] = lambda: 0.0) -> None:
+        """Start all servers empty. `databases`: number of Redis servers."""
         self.carry = carry
         self.bucket = Bucket(carry)
         self.databases = [VirtualDatabase(number, now_s) for number in range(databases)]
@@ -36,6 +37,7 @@ class VirtualClients:
     """
 
     def __init__(self, servers: VirtualServers, run_machine: Callable[[str, Event], Event]) -> None:
+        """Open nothing yet. `servers`: the servers to connect to."""
         self._servers = servers
         self._tensor_stores: dict[int, RedisTensorStore] = {}
         self._to_broker: list[VirtualConnection] = []

@@ -25,6 +25,7 @@ class VirtualDatabase(MemoryTensorStore):
     """
 
     def __init__(self, number: int, now_s: Callable[[], float]) -> None:
+        """Start an empty database. `number`: among those of the world; `now_s`: returns the server's time in seconds."""
         super().__init__(Traffic())
         self.number, self._now_s = number, now_s
         self._until_s: dict[str, float] = {}
@@ -107,6 +108,7 @@ class Connection:
     """A connection to a virtual database, with the interface of RedisConnection."""
 
     def __init__(self, database: VirtualDatabase, carry: Carry, address: RedisAddress, *, timeout_s: float) -> None:
+        """Connect by a request of its own. Raises an OSError if the server is down or the reply is lost."""
         self._database, self._carry, self._timeout_s = database, carry, timeout_s
 
         def accepted() -> tuple[None, int]:
@@ -181,6 +183,7 @@ class DatabaseClient(RedisClient):
     """The project's Redis client, connected to a virtual database."""
 
     def __init__(self, database: VirtualDatabase, carry: Carry) -> None:
+        """Prepare a client of `database` without connecting. `carry`: carries its requests."""
         super().__init__(RedisAddress(f"database-{database.number}"), connect=partial(Connection, database, carry))
 
 
@@ -188,6 +191,7 @@ class DatabaseCompute:
     """A TensorCompute that sends the same requests as RedisCompute, one for each computation, to a virtual database."""
 
     def __init__(self, store: RedisTensorStore, database: VirtualDatabase) -> None:
+        """Compute on the vectors of `database`; `store` is the client whose traffic is counted."""
         self._store, self._computing = store, FetchCompute(database)
 
     def mean(self, keys: Sequence[str], *, out: str) -> None:

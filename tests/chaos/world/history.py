@@ -31,6 +31,7 @@ class HistoryEntry:
         return self.found != self.left
 
     def __str__(self) -> str:
+        """Return the entry as one line: time, role, process, server, operation, key, change of its value, and outcome."""
         change = f"{self.found or '-'} > {self.left or '-'}" if self.changed else self.found or "-"
         told = f" ({self.outcome})" if self.outcome else ""
         return (

@@ -33,6 +33,7 @@ class Process:
     """
 
     def __init__(self, kernel: "Kernel", name: str, *, of_the_world: bool = False) -> None:
+        """Start a process that is alive and has no tasks yet. Its role is its name until somebody changes it."""
         self.kernel, self.name, self.of_the_world = kernel, name, of_the_world
         self.role = name  # whose work it does: a function's environment does another worker's with each invocation
         self.state: dict[str, Any] = {}
@@ -76,6 +77,7 @@ class Signal:
     """A signal to wait for. Setting it wakes the tasks that wait at that moment; it does not stay set."""
 
     def __init__(self) -> None:
+        """Start with no tasks waiting."""
         self.waiting: list[Task] = []
 
     def set(self) -> None:
@@ -93,6 +95,7 @@ class Task(greenlet):
     def __init__(
         self, kernel: "Kernel", process: Process, target: Callable[..., object], args: tuple[Any, ...], name: str
     ) -> None:
+        """Prepare a task that runs `target(*args)`; the kernel starts it."""
         super().__init__(parent=kernel.hub)
         self.kernel, self.process, self.name = kernel, process, name
         self.ended, self.over = Signal(), False
@@ -142,6 +145,7 @@ class Kernel:
     """The virtual clock, the queue of coming events, and the random generator that breaks ties."""
 
     def __init__(self, seed: int | str) -> None:
+        """Start the clock at 0 s, with no tasks. `seed`: of the random generator."""
         self.chance = random.Random(f"virtual {seed}")
         self.now_s = 0.0
         self.hub = getcurrent()

@@ -37,6 +37,9 @@ class ExactLearner:
         sizes: tuple[int, int] = (PARAMETERS, BUFFERS),
         own: Callable[[], bytes] = bytes,
     ) -> None:
+        """Create a learner whose model is all zeros until `initialise_model`. `slot`: returns the context manager in which it computes; the
+        other arguments are explained at the class.
+        """
         self.slot, self._seed, self._computes, self._own = slot, experiment.seed, computes, own
         self.parameters, self.buffers = sizes
         self.loss_scale = None  # it computes in float32
@@ -47,7 +50,7 @@ class ExactLearner:
         self.model, self.gradient = buffers.view(self._model), buffers.view(self._gradient)
 
     def initialise_model(self) -> memoryview:
-        """Return the initial model, which depends only on `experiment.seed`."""
+        """Set the model to the initial one, which depends only on `experiment.seed`, and return it."""
         self._model.copy_(_hashed("model", self._seed, b"", len(self._model)))
         return self.model
 

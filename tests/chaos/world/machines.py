@@ -16,7 +16,7 @@ from typing import Any
 from crossover.stores.deployed_clients import StepFunctions
 from crossover.workflow.state_machines import StateDefinition
 from tests.chaos.world.kernel import Kernel, Process, Signal, WorldFault
-from tests.chaos.world.paths import NoSuchPath, compiled, filled
+from tests.chaos.world.paths import NoSuchPath, compile_path, fill_template
 from tests.chaos.world.process_runtime import BEGAN_S
 from tests.chaos.world.requests import ServerRefusal
 
@@ -33,6 +33,7 @@ class Failed(Exception):
     """An error with its name and cause, as Step Functions reports it. Raised in states, by functions, and by refused starts."""
 
     def __init__(self, error: str, cause: str = "") -> None:
+        """Keep the error's name and its cause."""
         super().__init__(f"{error}: {cause}")
         self.error, self.cause = error, cause
 
@@ -93,6 +94,7 @@ class VirtualMachines:
         *,
         transition_s: Callable[[], float],
     ) -> None:
+        """Start without executions. `transition_s`: returns the seconds from one state to the next."""
         self.kernel, self.invoke, self.transition_s = kernel, invoke, transition_s
         self.executions: dict[str, VirtualExecution] = {}
         self.starting: Callable[[str, str], None] = lambda machine, name: None  # may raise Failed: throttled
@@ -156,6 +158,7 @@ class MachinesOf(StepFunctions):
     def __init__(
         self, machines: VirtualMachines, asks: Callable[[str, Callable[[], Any]], Any], names: Sequence[str]
     ) -> None:
+        """Make the client of the machines `names` in `machines`. `asks`: carries its requests."""
         super().__init__({f"CROSSOVER_MACHINE_{name.upper()}": f"states:stateMachine:{name}" for name in names})
         self._machines, self._asks = machines, asks
         self.exceptions = SimpleNamespace(ExecutionAlreadyExists=ExecutionAlreadyExists)
@@ -215,7 +218,7 @@ class _Running:
         if kind == "Choice":
             return data, next((c["Next"] for c in state["Choices"] if _holds(c, data)), state["Default"])
         if kind == "Fail":
-            raise Failed(state["Error"], str(compiled(state["CausePath"])(data, context)))
+            raise Failed(state["Error"], str(compile_path(state["CausePath"])(data, context)))
         tried = [0] * len(state.get("Retry", []))
         while True:
             try:
@@ -247,14 +250,14 @@ class _Running:
     def _output(self, state: StateDefinition, data: Any, result: Any, context: Mapping[str, Any]) -> Any:
         """Return the output of a state, from its input and result, by its ResultSelector, ResultPath and OutputPath."""
         if "ResultSelector" in state:
-            result = filled(state["ResultSelector"], result, context)
+            result = fill_template(state["ResultSelector"], result, context)
         whole = _placed(state.get("ResultPath", "$"), data, result)
-        return compiled(state["OutputPath"])(whole, context) if "OutputPath" in state else whole
+        return compile_path(state["OutputPath"])(whole, context) if "OutputPath" in state else whole
 
     def _result(self, state: StateDefinition, data: Any, context: dict[str, Any]) -> Any:
         """Run a state once, and return its result. Raises Failed if it fails."""
         try:
-            given = filled(state["Parameters"], data, context) if "Parameters" in state else data
+            given = fill_template(state["Parameters"], data, context) if "Parameters" in state else data
         except NoSuchPath as error:
             raise Failed("States.ParameterPathFailure", str(error)) from error
         match state["Type"]:
@@ -276,9 +279,9 @@ class _Running:
         fails.
         """
         calls = []
-        for value in compiled(state["ItemsPath"])(data, context):
+        for value in compile_path(state["ItemsPath"])(data, context):
             own = {**context, "Map": {"Item": {"Value": value}}}
-            calls.append((state["ItemProcessor"], filled(state["ItemSelector"], data, own), own))
+            calls.append((state["ItemProcessor"], fill_template(state["ItemSelector"], data, own), own))
         try:
             return self._side_by_side(calls, at_once=state["MaxConcurrency"])
         except Failed as failed:
@@ -369,7 +372,7 @@ def _holds(rule: StateDefinition, data: Any) -> bool:
     if "And" in rule:
         return all(_holds(each, data) for each in rule["And"])
     try:
-        value = compiled(rule["Variable"])(data, {})
+        value = compile_path(rule["Variable"])(data, {})
     except NoSuchPath:
         return rule.get("IsPresent") is False
     for name, expected in rule.items():

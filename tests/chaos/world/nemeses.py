@@ -70,6 +70,7 @@ class Disturbed:
     """
 
     def __init__(self, faults: Iterable[Fault] = ()) -> None:
+        """Prepare for the schedule `faults`; none has struck yet."""
         self.faults = tuple(faults)
         self._by_kind: dict[str, list[Fault]] = defaultdict(list)
         for fault in self.faults:

@@ -365,6 +365,6 @@ ORACLES: tuple[Oracle, ...] = (
 )
 
 
-def broken(run: JudgedRun) -> list[str]:
+def list_broken_promises(run: JudgedRun) -> list[str]:
     """Return all promises that the run broke, each as "NAME_OF_ORACLE: finding"."""
     return [f"{oracle.__name__}: {said}" for oracle in ORACLES for said in oracle(run)]

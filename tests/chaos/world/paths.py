@@ -17,20 +17,20 @@ class NoSuchPath(Exception):
     """Raised for a path that the data does not have (States.ParameterPathFailure)."""
 
 
-def filled(template: Any, data: Any, context: Mapping[str, Any]) -> Any:
+def fill_template(template: Any, data: Any, context: Mapping[str, Any]) -> Any:
     """Return a Parameters, ItemSelector or ResultSelector template with its `.$` fields evaluated."""
     if isinstance(template, dict):
         return {
-            name.removesuffix(".$"): compiled(value)(data, context)
+            name.removesuffix(".$"): compile_path(value)(data, context)
             if name.endswith(".$")
-            else filled(value, data, context)
+            else fill_template(value, data, context)
             for name, value in template.items()
         }
-    return [filled(each, data, context) for each in template] if isinstance(template, list) else template
+    return [fill_template(each, data, context) for each in template] if isinstance(template, list) else template
 
 
 @lru_cache(maxsize=4_096)
-def compiled(text: str) -> Lookup:
+def compile_path(text: str) -> Lookup:
     """Return a function that evaluates a path or an intrinsic function. Raises ValueError for what crossover/asl does not write."""
     look, end = _expression(text, 0)
     if end != len(text):

@@ -22,6 +22,7 @@ class Looks:
     """A record of which task has read which keys and how often each was written, to wake a poller when something it has read is written."""
 
     def __init__(self, kernel: Kernel) -> None:
+        """Start with nothing read or written."""
         self._kernel = kernel
         self._written: dict[Watched, int] = defaultdict(int)
         self._read: dict[Task, dict[Watched, int]] = {}

@@ -47,6 +47,7 @@ class VirtualRuntime(runtime.ThisProcess):
     simulated = True
 
     def __init__(self, kernel: Kernel, looks: Looks) -> None:
+        """Answer from the clock of `kernel`. `looks`: decides how long pauses last."""
         self._kernel, self._looks = kernel, looks
         self._outside = Process(kernel, "outside")
         # Draws of its own: what faults a schedule has must not change which identifiers are drawn.
@@ -73,9 +74,11 @@ class VirtualRuntime(runtime.ThisProcess):
         return 0.0
 
     def process_s(self) -> float | None:
+        """Return None: processes share this one, so there is no processor time of one of them."""
         return None
 
     def peak_memory_mb(self) -> float:
+        """Return 100, a constant."""
         return 100.0
 
     def started_at(self) -> float:
@@ -84,6 +87,7 @@ class VirtualRuntime(runtime.ThisProcess):
         return BEGAN_S + process.began_s + self._kernel.skew_s(process)
 
     def sleep(self, seconds: float) -> None:
+        """Let the calling task sleep for `seconds` of virtual time."""
         self._kernel.sleep(seconds)
 
     def pause(self, seconds: float, *, calm_s: float) -> None:
@@ -95,9 +99,11 @@ class VirtualRuntime(runtime.ThisProcess):
         return VirtualThread(self._kernel, self._process, target, args, name or "thread")
 
     def event(self) -> "VirtualEvent":
+        """Return a new event, not set."""
         return VirtualEvent(self._kernel)
 
     def lock(self) -> "VirtualLock":
+        """Return a new lock, free."""
         return VirtualLock(self._kernel)
 
     def local(self) -> Any:
@@ -105,9 +111,11 @@ class VirtualRuntime(runtime.ThisProcess):
         return OfTask()
 
     def environment(self) -> Mapping[str, str]:
+        """Return the environment variables of the running process."""
         return self._process.environment
 
     def state(self) -> dict[str, Any]:
+        """Return what the modules of the running process keep between calls, by name."""
         return self._process.state
 
 
@@ -117,6 +125,7 @@ class VirtualThread:
     def __init__(
         self, kernel: Kernel, process: Process, target: Callable[..., object], args: tuple[Any, ...], name: str
     ) -> None:
+        """Prepare a thread of `process` that runs `target(*args)`; `start` starts it."""
         self._kernel, self._process, self._target, self._args, self._name = kernel, process, target, args, name
         self._task: Task | None = None
 
@@ -131,6 +140,7 @@ class VirtualThread:
             self._kernel.wait(self._task.ended, float("inf") if timeout is None else timeout)
 
     def is_alive(self) -> bool:
+        """Return whether the thread was started and has not ended."""
         return self._task is not None and not self._task.over
 
 
@@ -138,6 +148,7 @@ class VirtualEvent:
     """An event with the interface of threading.Event."""
 
     def __init__(self, kernel: Kernel) -> None:
+        """Start with the event not set."""
         self._kernel, self._signal, self._set = kernel, Signal(), False
 
     def set(self) -> None:
@@ -146,6 +157,7 @@ class VirtualEvent:
         self._signal.set()
 
     def is_set(self) -> bool:
+        """Return whether the event is set."""
         return self._set
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -159,6 +171,7 @@ class VirtualLock:
     """A lock with the interface of threading.Lock; a task that waits for it lets others run."""
 
     def __init__(self, kernel: Kernel) -> None:
+        """Start with the lock free."""
         self._kernel, self._free, self._held = kernel, Signal(), False
 
     def __enter__(self) -> bool:
@@ -171,6 +184,7 @@ class VirtualLock:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None:
+        """Free the lock, and wake the tasks that wait for it."""
         self._held = False
         self._free.set()
 
@@ -185,15 +199,18 @@ class OfTask:
         return kept.setdefault(id(self), {})
 
     def __getattr__(self, name: str) -> Any:
+        """Return the current task's attribute `name`. Raises AttributeError if this task has not set it."""
         try:
             return self._own()[name]
         except KeyError:
             raise AttributeError(name) from None
 
     def __setattr__(self, name: str, value: Any) -> None:
+        """Set the attribute for the current task only."""
         self._own()[name] = value
 
     def __delattr__(self, name: str) -> None:
+        """Delete the current task's attribute. Raises AttributeError if this task has not set it."""
         try:
             del self._own()[name]
         except KeyError:
@@ -201,7 +218,7 @@ class OfTask:
 
 
 @contextmanager
-def installed(kernel: Kernel, looks: Looks | None = None) -> Iterator[None]:
+def install_runtime(kernel: Kernel, looks: Looks | None = None) -> Iterator[None]:
     """Let this process's code use the virtual world's runtime within the block, and raise BlocksForReal for real blocking calls in its
     tasks. The audit hook that does so stays installed for good.
     """

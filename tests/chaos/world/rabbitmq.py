@@ -25,6 +25,7 @@ class VirtualConnection:
     """
 
     def __init__(self, broker: VirtualBroker, carry: Carry, parameters: Any) -> None:
+        """Open connection and channel by one request. `parameters`: pika's. Raises AMQPConnectionError if the reply is lost."""
         self.is_open = False
         self._broker, self._carry, self._patience_s = broker, carry, parameters.heartbeat
         asked = Request("rabbitmq", "connection.open", (), within_s=parameters.stack_timeout)
@@ -101,18 +102,23 @@ class VirtualConnection:
     # --- queues and exchanges -----------------------------------------------------------------------------------------
 
     def queue_declare(self, queue: str, *, durable: bool, arguments: Mapping[str, Any]) -> None:
+        """Create a queue with these arguments, unless it exists with the same ones."""
         self._ask("queue.declare", (queue,), lambda: self._broker.declare_queue(queue, arguments))
 
     def exchange_declare(self, exchange: str, *, exchange_type: str, durable: bool) -> None:
+        """Create a fanout exchange, unless it exists."""
         self._ask("exchange.declare", (exchange,), lambda: self._broker.declare_exchange(exchange))
 
     def queue_bind(self, queue: str, exchange: str) -> None:
+        """Let the queue receive every message that is published to the exchange."""
         self._ask("queue.bind", (queue, exchange), lambda: self._broker.bind(queue, exchange))
 
     def queue_delete(self, queue: str) -> None:
+        """Delete the queue, if it exists."""
         self._ask("queue.delete", (queue,), lambda: self._broker.delete_queue(queue))
 
     def exchange_delete(self, exchange: str) -> None:
+        """Delete the exchange, if it exists."""
         self._ask("exchange.delete", (exchange,), lambda: self._broker.delete_exchange(exchange))
 
     # --- messages -----------------------------------------------------------------------------------------------------

@@ -32,6 +32,7 @@ class LostReply(Exception):
     """
 
     def __init__(self, *, silent: bool = False) -> None:
+        """Create the error; `silent`: whether no answer came at all."""
         super().__init__("no answer" if silent else "connection lost")
         self.silent = silent
 
@@ -42,6 +43,7 @@ class ServerRefusal(Exception):
     """
 
     def __init__(self, code: str) -> None:
+        """Create the error with the server's error code."""
         super().__init__(code)
         self.code = code
 
@@ -51,4 +53,7 @@ class Carry(Protocol):
     LostReply from a server that is down, or an error of the server's stand-in for its own client.
     """
 
-    def __call__(self, request: Request, effect: Effect) -> Any: ...
+    def __call__(self, request: Request, effect: Effect) -> Any:
+        """Carry `request` to its server, call `effect` there, and return the reply that it gave. `effect`: changes the server, returns
+        (reply, bytes of its payload).
+        """

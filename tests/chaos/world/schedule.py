@@ -95,6 +95,7 @@ class Fault:
     seconds: float = 0.0
 
     def __str__(self) -> str:
+        """Return the fault in words, for people."""
         return _TOLD[self.kind](self)
 
 
@@ -195,7 +196,9 @@ def pass_by(faults: Sequence[Fault], *, may_go: int = 0) -> bool:
     # In an invocation of a minute a reply that never comes is as bad as a kill, and patience is two such invocations.
     kinds, kills = (("kill", "taken"), KILLS) if timeout_s == inf else (("kill", "taken", "lose"), 1)
     hit = Counter(fault.role for fault in faults if fault.kind in kinds)
-    few = len(gone(faults)) <= may_go and all(count <= kills for role, count in hit.items() if role != "client")
+    few = len(find_gone_roles(faults)) <= may_go and all(
+        count <= kills for role, count in hit.items() if role != "client"
+    )
     return few and all(_passes(fault, at_most_s=timeout_s / 6) for fault in faults)
 
 
@@ -204,7 +207,7 @@ def limits_of(faults: Sequence[Fault]) -> dict[str, float]:
     return {fault.service: fault.seconds for fault in faults if fault.kind == "limit"}
 
 
-def gone(faults: Sequence[Fault]) -> set[str]:
+def find_gone_roles(faults: Sequence[Fault]) -> set[str]:
     """Return the roles that nobody plays any more until the run is resumed."""
     return {fault.role for fault in faults if fault.kind == "gone"}
 

@@ -12,7 +12,7 @@ FaultList = tuple[Fault, ...]
 ROUND_S = (0.1, 1.0, 10.0, 100.0, 1_000.0)  # what a duration is tried as
 
 
-def smallest(faults: FaultList, fails: Callable[[FaultList], bool], *, tries: int = 400) -> FaultList:
+def shrink_schedule(faults: FaultList, fails: Callable[[FaultList], bool], *, tries: int = 400) -> FaultList:
     """Return a part of `faults`, each as simple as possible, for which `fails` still returns True, as it does for `faults`. Calls `fails`
     at most `tries` times.
     """

@@ -19,9 +19,19 @@ from tests.chaos.world.judged import JudgedRun
 from tests.chaos.world.kernel import Stuck
 from tests.chaos.world.learner import BUFFERS, PARAMETERS, ExactLearner
 from tests.chaos.world.nemeses import Disturbed
-from tests.chaos.world.oracles import broken
-from tests.chaos.world.schedule import KINDS, LIMITS, Fault, FaultKind, Requests, Terrain, ends_client, gone, pass_by
-from tests.chaos.world.shrink import smallest
+from tests.chaos.world.oracles import list_broken_promises
+from tests.chaos.world.schedule import (
+    KINDS,
+    LIMITS,
+    Fault,
+    FaultKind,
+    Requests,
+    Terrain,
+    ends_client,
+    find_gone_roles,
+    pass_by,
+)
+from tests.chaos.world.shrink import shrink_schedule
 from tests.chaos.world.world import RunOutcome, VirtualWorld
 from tests.chaos.world.yardstick import (
     EpochResult,
@@ -97,7 +107,7 @@ class Trials:
         outcome = world.run()
         if outcome.failure:
             raise UserError(f"undisturbed, the run fails already: {outcome.failure}")
-        found = broken(self.judged(nemesis, outcome, world)) or self._judge_long_run()
+        found = list_broken_promises(self.collect_facts(nemesis, outcome, world)) or self._judge_long_run()
         assert not found, "; ".join(found)
         servers = {
             "s3": 1,
@@ -135,7 +145,9 @@ class Trials:
         longer = Trials(replace(given, training=replace(given.training, epochs=LONG_EPOCHS), functions=functions))
         nemesis = Disturbed()
         world = longer._world(2, nemesis)
-        return broken(replace(longer.judged(nemesis, world.run(), world), kept_rounds=2 * every + slack + 1))
+        return list_broken_promises(
+            replace(longer.collect_facts(nemesis, world.run(), world), kept_rounds=2 * every + slack + 1)
+        )
 
     def _resumed(self, at_s: float, asked: Mapping[str, Requests]) -> dict[str, Requests]:
         """Return the requests that each role makes in addition if the client dies at `at_s`, and another client stops the run and resumes
@@ -246,27 +258,27 @@ class Trials:
             absent.add("gone")
         return tuple(kind for kind in KINDS if kind not in absent)
 
-    def of(self, seed: int) -> Trial:
+    def run_seed(self, seed: int) -> Trial:
         """Return the trial of the schedule that `seed` draws."""
-        return self.under(draw(self.undisturbed[1], seed), seed)
+        return self.run_with(draw(self.undisturbed[1], seed), seed)
 
-    def under(self, faults: Sequence[Fault], seed: int) -> Trial:
+    def run_with(self, faults: Sequence[Fault], seed: int) -> Trial:
         """Run the experiment with these faults, and return the trial. A run that makes no progress has the finding "every_wait_ends".
         `seed`: breaks ties and draws durations.
         """
         nemesis = Disturbed(faults)
         try:
             world = self._world(seed, nemesis)
-            findings = broken(self.judged(nemesis, world.run(), world))
+            findings = list_broken_promises(self.collect_facts(nemesis, world.run(), world))
         except Stuck as stuck:
             findings = [f"every_wait_ends: {stuck}"]
         return Trial(seed, tuple(faults), tuple(nemesis.struck), tuple(findings), nemesis.history)
 
-    def judged(self, nemesis: Disturbed, outcome: RunOutcome, world: VirtualWorld) -> JudgedRun:
+    def collect_facts(self, nemesis: Disturbed, outcome: RunOutcome, world: VirtualWorld) -> JudgedRun:
         """Return what the oracles need to know of a run that has ended."""
         given, databases = self.experiment, database_hosts(self.experiment, self.architecture)
         lost = {fault.server for fault in nemesis.struck if fault.kind == "memory_lost"}
-        left, passes = gone(nemesis.struck), pass_by(nemesis.struck, may_go=self._may_go)
+        left, passes = find_gone_roles(nemesis.struck), pass_by(nemesis.struck, may_go=self._may_go)
         # Whoever has gone is waited for once, as training/waits.py says; then another may evaluate in its place, with half the patience.
         patience_s = (2.0 + 1.0 + 1.0) * given.functions.timeout_s
         pace = world.minibatch_s * world.minibatches / (VirtualWorld.minibatch_s * VirtualWorld.minibatches)
@@ -307,7 +319,9 @@ class Trials:
         if not nemesis.states or not plain or given.p2p.reuse:
             return []
         history = [(said["val_loss"], said["val_metric"]) for said in outcome.decisions]
-        return AsynchronousSteps(given, world.dataset, self.make_learner(world), nemesis.states).wrong(history)
+        return AsynchronousSteps(given, world.dataset, self.make_learner(world), nemesis.states).find_wrong_steps(
+            history
+        )
 
     def _as_saved(self, nemesis: Disturbed, outcome: RunOutcome, world: VirtualWorld) -> Yardstick:
         """Return what each decision must say: the evaluation of a model that was saved at its epoch's end, by the worker that the decision
@@ -332,15 +346,15 @@ class Trials:
             found[said["epoch"]] = EpochResult("", *evaluated[-1], ends)
         return found
 
-    def shrunk(self, trial: Trial) -> Trial:
+    def shrink(self, trial: Trial) -> Trial:
         """Return a trial with the smallest schedule that still breaks a promise of the same name."""
         oracles = {_oracle(finding) for finding in trial.findings}
 
         def fails(faults: tuple[Fault, ...]) -> bool:
             """Return whether a run with these faults breaks the same promise."""
-            return bool(oracles & {_oracle(finding) for finding in self.under(faults, trial.seed).findings})
+            return bool(oracles & {_oracle(finding) for finding in self.run_with(faults, trial.seed).findings})
 
-        return self.under(smallest(trial.faults, fails), trial.seed)
+        return self.run_with(shrink_schedule(trial.faults, fails), trial.seed)
 
 
 def _oracle(finding: str) -> str:
@@ -348,7 +362,7 @@ def _oracle(finding: str) -> str:
     return finding.partition(":")[0]
 
 
-def reduced(experiment: Experiment) -> Experiment:
+def reduce_experiment(experiment: Experiment) -> Experiment:
     """Return the experiment with the same architecture and settings, but few workers and epochs. Its rates are powers of two, so that sums
     are exact.
     """
@@ -364,12 +378,12 @@ def reduced(experiment: Experiment) -> Experiment:
     return replace(made, training=replace(training, steps=early))
 
 
-def side_by_side(trials: Trials, seeds: Sequence[int], *, processes: int) -> Generator[Trial]:
+def run_trials(trials: Trials, seeds: Sequence[int], *, processes: int) -> Generator[Trial]:
     """Yield the trial of each seed, in the order of the seeds, run in several processes; without its history if it ran in another process.
     Closing the iterator cancels trials that have not started.
     """
     if processes == 1:
-        yield from map(trials.of, seeds)
+        yield from map(trials.run_seed, seeds)
         return
     at_once = processes * _SEEDS_OF_A_PROCESS
     for first in range(0, len(seeds), at_once):
@@ -390,4 +404,4 @@ def _begin(experiment: Experiment) -> None:
 
 def _of(seed: int) -> Trial:
     """Run the trial of a seed in this process, and return it without its history."""
-    return replace(_mine[0].of(seed), history=RequestHistory())
+    return replace(_mine[0].run_seed(seed), history=RequestHistory())

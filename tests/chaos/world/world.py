@@ -30,7 +30,7 @@ from tests.chaos.world.kernel import Kernel, Process
 from tests.chaos.world.learner import BUFFERS, PARAMETERS, ExactLearner, samples_of
 from tests.chaos.world.machines import MachinesOf, VirtualMachines
 from tests.chaos.world.polls import Looks
-from tests.chaos.world.process_runtime import installed
+from tests.chaos.world.process_runtime import install_runtime
 from tests.chaos.world.requests import Effect, LostReply, Request, ServerRefusal
 
 BOOT_S = 45.0  # of an instance, assumed
@@ -92,18 +92,31 @@ class Nemesis(Protocol):
 class Nothing:
     """A nemesis that causes no faults."""
 
-    def before(self, call: VirtualCall) -> None: ...
-    def failed(self, call: VirtualCall) -> None: ...
-    def after(self, call: VirtualCall) -> None: ...
+    def before(self, call: VirtualCall) -> None:
+        """Do nothing."""
+
+    def failed(self, call: VirtualCall) -> None:
+        """Do nothing."""
+
+    def after(self, call: VirtualCall) -> None:
+        """Do nothing."""
+
     def delivered(self, function: str, event: Mapping[str, Any]) -> Delivery:
+        """Return a delivery without delays or repetitions."""
         return Delivery()
 
-    def starting(self, machine: str, name: str) -> None: ...
-    def began(self, world: "VirtualWorld") -> None: ...
+    def starting(self, machine: str, name: str) -> None:
+        """Do nothing."""
+
+    def began(self, world: "VirtualWorld") -> None:
+        """Do nothing."""
+
     def boot_s(self, number: int) -> float:
+        """Return 0: no instance is late."""
         return 0.0
 
     def resumes_after_s(self) -> float:
+        """Return RESUME_S, the usual number of seconds."""
         return RESUME_S
 
 
@@ -147,6 +160,7 @@ class VirtualWorld:
     own_bits: bool = False  # whether gradients depend on the process that computes them, as on a GPU
 
     def __post_init__(self) -> None:
+        """Build the kernel, servers, functions, state machines and fleet of the experiment; nothing runs yet."""
         self.architecture: Architecture = architecture_of(self.experiment)
         self.resolved = self.architecture.resolve(self.experiment)
         self.kernel = Kernel(self.seed)
@@ -309,7 +323,7 @@ class VirtualWorld:
         if the run raises.
         """
         with (
-            installed(self.kernel, self.looks),
+            install_runtime(self.kernel, self.looks),
             patch.object(schedule, "PART_BYTES", self.part_bytes),
             patch.object(context, "from_plain", _read_once),
             patch.object(pricing, "load", _load_once),

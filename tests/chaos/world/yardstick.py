@@ -90,6 +90,7 @@ class _MLLessInOneProcess:
     """A reference implementation of MLLess in one process."""
 
     def __init__(self, experiment: Experiment, dataset: Dataset, learner: ExactLearner) -> None:
+        """Prepare the minibatches of `dataset` and all workers with the seeded model. `learner`: computes gradients and evaluations."""
         self._experiment, self._settings, self._learner = experiment, experiment.settings(MLLess), learner
         self._plan = plan_staging(experiment, len(dataset.train_labels))
         self._batches = Minibatches(experiment, dataset, self._plan)
