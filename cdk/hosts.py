@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from aws_cdk import CfnParameter, Fn, Stack
+from aws_cdk import CfnParameter, Fn, Stack, Token
 from aws_cdk import aws_ec2 as ec2
 from constructs import Construct
 
@@ -62,9 +62,12 @@ def user_data(script: str, facts: Mapping[str, str]) -> str:
     """Return an instance's user data, base64: `script` after a header of shell assignments. `script`: from `boot_script`, or a reference
     to where the template holds it.
 
-    `facts`: {variable: value}, such as addresses and ARNs, never secrets. Values may be tokens that are known only at deployment; none may
-    contain a single quote, which is not checked. Neither is the size limit of 16 KB.
+    `facts`: {variable: value}, such as addresses and ARNs, never secrets. Values may be tokens that are known only at deployment. Raises
+    ValueError if another value contains a single quote. The limit of 16 KB is not checked.
     """
+    for key, value in facts.items():
+        if not Token.is_unresolved(value) and "'" in value:
+            raise ValueError(f"{key}: {value!r} contains a single quote, which would end the shell's")
     header = ["#!/bin/bash\n", *(part for key, value in facts.items() for part in (f"{key}='", value, "'\n"))]
     return Fn.base64(Fn.join("", [*header, script]))
 

@@ -10,6 +10,7 @@ from math import sqrt
 import torch
 from torch import Tensor
 
+NOT_FINITE = "residual: contains NaN or infinite values; nothing of it can be sent"
 BLOCK = 131_072  # elements: the blocks being compared stay in the cache, and calls are few
 
 
@@ -51,10 +52,13 @@ def take_significant(residual: Tensor, shared: Tensor, *, threshold: float, step
     """Remove the significant elements from `residual`, by setting them to 0, and return them as (indices int64 ascending, values).
 
     An element is significant if |r| > threshold / sqrt(step + 1) * |y + r|, where r is `residual` and y is `shared`, the model that all
-    workers know, both (D,); an r of 0 never is. `step` counts from 0. Both results are empty if no element is. Raises ValueError, after
-    changing the residual, if it is not finite.
+    workers know, both (D,); an r of 0 never is. `step` counts from 0. Both results are empty if no element is. Raises ValueError, and
+    leaves `residual` unchanged, if it is not finite.
     """
     _check(residual, shared, threshold=threshold, step=step)
+    # The sum is finite unless a term is not (or it overflows, which no residual of a training does): one cheap pass instead of a mask.
+    if not residual.sum().isfinite():
+        raise ValueError(NOT_FINITE)
     factor = threshold / sqrt(step + 1)
     size = min(BLOCK, residual.numel())
     bound, magnitude = torch.empty(size, dtype=residual.dtype), torch.empty(size, dtype=residual.dtype)
@@ -71,7 +75,6 @@ def take_significant(residual: Tensor, shared: Tensor, *, threshold: float, step
         values.append(block.index_select(0, found))
         block.index_fill_(0, found, 0.0)
         indices.append(found.add_(start))
-    _refuse_infinite(residual, values)
     if not indices:
         return torch.empty(0, dtype=torch.int64), residual.new_empty(0)
     return torch.cat(indices), torch.cat(values)
@@ -91,7 +94,7 @@ def is_significant(residual: Tensor, shared: Tensor, *, threshold: float, step: 
         x = block.add_(shared[start : start + BLOCK])
         whole += float(x.dot(x))
     if not own < float("inf"):
-        raise ValueError("residual: contains NaN or infinite values; nothing of it can be sent")
+        raise ValueError(NOT_FINITE)
     return sqrt(own) > threshold / sqrt(step + 1) * sqrt(whole)
 
 
@@ -103,10 +106,3 @@ def _check(residual: Tensor, shared: Tensor, *, threshold: float, step: int) -> 
         )
     if threshold < 0 or step < 0:
         raise ValueError(f"threshold {threshold}, step {step}: neither can be negative")
-
-
-def _refuse_infinite(residual: Tensor, values: list[Tensor]) -> None:
-    """Raise ValueError if the residual, or one of the tensors in `values` that were taken from it, is not finite."""
-    # Sums are finite unless a term is not (or they overflow, which no residual of a training does): one cheap pass instead of a mask.
-    if not all(bool(part.sum().isfinite()) for part in (residual, *values)):
-        raise ValueError("residual: contains NaN or infinite values; nothing of it can be sent")

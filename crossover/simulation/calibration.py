@@ -362,7 +362,7 @@ class Calibration:
         self, workload: Workload, samples: int, *, instance_type: str, precision: Precision = "fp32"
     ) -> float:
         """Return the seconds of a training step of `samples` samples on the GPU of an EC2 instance (`instance_type`); 0 if there are no
-        samples. Uses the user's own measurement of that card (`gpu_measured`) if there is one, whatever `precision` is.
+        samples. Uses the user's own measurement of that card (`gpu_measured`) if there is one in this `precision`.
 
         Raises NoProjection if the card is not known or lacks the precision.
         """
@@ -370,7 +370,8 @@ class Calibration:
             return 0.0
         card, counts = card_of(instance_type), workload.step.scale(workload.training_share, fixed=False)
         share = self.instances.get(instance_type, UNKNOWN_INSTANCE).gpu_share
-        if (own := self.gpu_measured) is not None and own.card == card.name:
+        own = self.gpu_measured
+        if own is not None and (own.card, own.precision) == (card.name, precision):
             seconds, sigma = own.step_s(samples, share=workload.training_share), MEASURED_SIGMA
             return self.gpu_pace * exp(self.gpu_level * sigma) * seconds / share
         unsure = exp(self.gpu_level * card.sigma(counts))

@@ -260,7 +260,9 @@ class DeployedClients:
             rank = worker % len(urls)
             self._tensor_stores[worker] = connecting.open_tensor_store(
                 urls[rank],
-                password=self._read_secret("REDIS_SECRET"),
+                password=self._read_secret(secret)
+                if (secret := self._environment.get(f"{PREFIX}REDIS_SECRET"))
+                else None,
                 certificate=self._fetch_certificate(urls[rank], rank),
                 time_to_live_s=experiment.database.time_to_live_s,
                 traffic=traffic,
@@ -288,9 +290,9 @@ class DeployedClients:
 
     def bus(self, traffic: Traffic) -> MessageBus:
         """Return a new client of the RabbitMQ broker, not yet connected, with user name and password from its secret. Requests are
-        counted in `traffic`. Raises KeyError if the variable with the secret's ARN is not set.
+        counted in `traffic`. Raises ConfigError if the address or the secret's ARN is not in the environment.
         """
-        login = json.loads(self._read_secret("BROKER_SECRET") or "{}")
+        login = json.loads(self._read_secret(self._read_variable("BROKER_SECRET")))
         return connecting.open_message_bus(
             self._read_variable("BROKER"), username=login["username"], password=login["password"], traffic=traffic
         )
@@ -312,13 +314,8 @@ class DeployedClients:
 
     # --- secrets ------------------------------------------------------------------------------------------------------
 
-    def _read_secret(self, name: str) -> str | None:
-        """Return the text of the secret whose ARN is in the variable CROSSOVER_`name`, read once per process; None if the variable
-        is not set.
-        """
-        arn = self._environment.get(PREFIX + name)
-        if not arn:
-            return None
+    def _read_secret(self, arn: str) -> str:
+        """Return the text of the secret `arn`, read once per process."""
         if arn not in self._secrets:
             import boto3
 

@@ -212,3 +212,8 @@ def test_another_instance_type(synth: Synthesize, spirt: Experiment) -> None:
     template = only(made.experiment, "AWS::EC2::LaunchTemplate")["LaunchTemplateData"]
     assert made.experiment["Parameters"][template["ImageId"]["Ref"]]["Default"].endswith("/amd64")
     assert "THREADS='2'" in flat(host["UserData"])
+
+
+def test_a_fact_that_would_end_the_shells_quotes_is_refused() -> None:
+    with pytest.raises(ValueError, match="NAME: .*single quote"):
+        hosts.user_data("true\n", {"NAME": "it's"})

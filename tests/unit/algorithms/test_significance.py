@@ -74,7 +74,8 @@ def test_a_residual_that_is_not_finite_is_refused(bad: float) -> None:
         residual, shared = torch.ones(5), torch.ones(5)
         residual[at] = bad
         with pytest.raises(ValueError, match="NaN or infinite"):
-            take_significant(residual.clone(), shared, threshold=0.1, step=0)
+            take_significant(given := residual.clone(), shared, threshold=0.1, step=0)
+        assert torch.equal(given.nan_to_num(), residual.nan_to_num()), "a refused residual is as it was"
         with pytest.raises(ValueError, match="NaN or infinite"):
             is_significant(residual, shared, threshold=0.1, step=0)
 

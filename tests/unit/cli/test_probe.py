@@ -143,13 +143,16 @@ def test_a_measured_card_replaces_the_rule_and_the_others_keep_it(tmp_path: Path
     work = workload()
     measured = replace(AWS, gpu_measured=read_measured_steps(row(tmp_path / "t4.json"), work, "fp32"))
 
-    def seconds(cloud: Any, instance: str, level: float = 0.0) -> float:
+    def seconds(cloud: Any, instance: str, level: float = 0.0, precision: str = "fp32") -> float:
         """Return the seconds of a gradient of 256 samples. `level`: position of the drawn GPU speed in standard deviations."""
-        found: float = replace(cloud, gpu_level=level).gpu_gradient_s(work, 256, instance_type=instance)
+        found: float = replace(cloud, gpu_level=level).gpu_gradient_s(
+            work, 256, instance_type=instance, precision=precision
+        )
         return found
 
     assert seconds(measured, "g4dn.xlarge") == pytest.approx(0.01 + 0.0001 * 256)
     assert seconds(measured, "g6.xlarge") == seconds(AWS, "g6.xlarge")
+    assert seconds(measured, "g4dn.xlarge", precision="fp16") == seconds(AWS, "g4dn.xlarge", precision="fp16")
     wide, narrow = (seconds(each, "g4dn.xlarge", 1.0) / seconds(each, "g4dn.xlarge") for each in (AWS, measured))
     assert 1 < narrow < wide
     assert min(load_cards()["T4"].sigmas.values()) > MEASURED_SIGMA
