@@ -36,7 +36,7 @@ def draw_page() -> str:
 
 
 def find_ground(house: "networkx.DiGraph[str]") -> str:
-    """Return the names of the packages in the graph `house` that import no other package of the graph, joined by " & " as Mermaid expects."""
+    """Return the names of the packages of `house` that import no other one of it, joined by " & " as Mermaid expects."""
     return " & ".join(sorted(part.removeprefix("crossover.") for part in house if not house[part]))
 
 
