@@ -83,7 +83,10 @@ def session(untouched: Untouched, cloud: LocalCloud, monkeypatch: pytest.MonkeyP
     session = _settled[cloud].session
 
     class One(boto3.Session):
+        """boto3's Session, except that a call of it returns the fixture's session."""
+
         def __new__(cls, *arguments: Any, **named: Any) -> Any:
+            """Return the fixture's session, but make a new object of a subclass."""
             return session if cls is One else super().__new__(cls)
 
     monkeypatch.setattr(boto3, "Session", One)

@@ -31,6 +31,7 @@ class Point:
     occurrence: int = 1
 
     def __str__(self) -> str:
+        """Return the point as text, such as `SIGINT before s3 PUT 1`."""
         return f"{self.number.name} {'before' if self.before else 'after'} {self.call} {self.occurrence}"
 
 

@@ -31,6 +31,7 @@ SPIRT = Experiment(name="spirt", architecture="spirt")
 
 
 def test_a_longer_name_resembles_the_longer_stack() -> None:
+    """Check that a name which begins like several stacks' names resembles the longest of them only."""
     owner = Owner(project="crossover", experiment="spirt", others=("crossover-network", "crossover-spirt-cifar10"))
     assert owner.has_similar_name("crossover-spirt-run") and owner.has_similar_name("crossover-spirt")
     assert not owner.has_similar_name("crossover-spirt-cifar10-run") and not owner.has_similar_name("crossover-spirtx")
@@ -41,6 +42,7 @@ def test_a_longer_name_resembles_the_longer_stack() -> None:
 
 
 def test_tags_in_every_spelling_of_aws() -> None:
+    """Check that tags are matched however AWS spells their `key` and `value`."""
     owner = Owner(project="crossover", experiment="spirt")
     tags = [{"Key": "project", "Value": "crossover"}, {"key": "experiment", "value": "spirt"}]
     assert owner.matches_tags(listings.tags_to_dict(tags))
@@ -58,6 +60,7 @@ def findings(session: Any, experiment: Experiment) -> dict[str, preflight.Findin
 
 @pytest.mark.slow
 def test_a_ready_account_lacks_nothing(session: Any) -> None:
+    """Check that every finding about a ready account holds."""
     found = findings(session, SPIRT)
     assert all(each.holds for each in found.values()), found
     assert {"credentials", "bootstrap", "Lambda concurrency", "m7g.large", "availability zone", "vCPU quota"} <= set(
@@ -68,6 +71,7 @@ def test_a_ready_account_lacks_nothing(session: Any) -> None:
 def test_a_new_accounts_limits_are_said_with_what_to_ask_for(
     cloud: AccountCloud, session: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Check that the findings about a new account name its limits of Lambda and the quota to raise."""
     large = replace(SPIRT, workers=4, functions=replace(SPIRT.functions, memory_mb={"default": 4_400}))
     monkeypatch.setattr(cloud.account, "concurrency", 10)
     found = findings(session, large)
@@ -99,6 +103,7 @@ def test_what_an_accounts_owners_forbid_is_said_before_anything_costs(
     session: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Check that settings of the account which would stop a GPU's host are found before a deployment."""
     assert findings(session, GPU).get(name, preflight.Finding(name, True, "")).holds
     monkeypatch.setitem(cloud.account.settings, call, answer)
     found = findings(session, GPU)[name]
@@ -109,12 +114,14 @@ def test_what_an_accounts_owners_forbid_is_said_before_anything_costs(
 def test_a_network_quota_of_zero_is_said(
     code: str, cloud: AccountCloud, session: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Check that a quota which leaves no room for the network is found and named."""
     monkeypatch.setitem(cloud.account.quotas, ("vpc", code), 0.0)
     (found,) = [each for each in findings(session, GPU).values() if not each.holds]
     assert "of 0 in use, the network needs one more" in found.detail and f"--quota-code {code}" in found.detail
 
 
 def test_vcpus_that_others_use_are_not_free(cloud: AccountCloud, session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that vCPUs of other instances count against the GPU quota."""
     ec2 = session.client("ec2")
     image = ec2.describe_images(Owners=["amazon"])["Images"][0]["ImageId"]
     (other,) = ec2.run_instances(ImageId=image, InstanceType="g4dn.xlarge", MinCount=1, MaxCount=1)["Instances"]
@@ -127,6 +134,7 @@ def test_vcpus_that_others_use_are_not_free(cloud: AccountCloud, session: Any, m
 
 
 def test_an_image_that_the_region_does_not_name(session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that the lack of a parameter with the image's id is a finding."""
     monkeypatch.setattr("crossover.running.organisation.image_parameter", lambda kind, *, gpu: "/nowhere/latest/x")
     found = findings(session, GPU)["image"]
     assert not found.holds and "has no parameter /nowhere/latest/x" in found.detail
@@ -136,6 +144,7 @@ def test_an_image_that_the_region_does_not_name(session: Any, monkeypatch: pytes
 def test_only_a_network_that_its_owners_exclude_is_not_blocked(
     state: str, holds: bool, cloud: AccountCloud, session: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Check that a blocked account is found ready only if the state of the network's exclusion is one that lets it through."""
     arn = "arn:aws:ec2:us-east-1:123456789012:vpc/vpc-1"
     for call, answer in (
         ("options", {"VpcBlockPublicAccessOptions": {"InternetGatewayBlockMode": "block-ingress"}}),
@@ -161,7 +170,10 @@ def test_only_a_network_that_its_owners_exclude_is_not_blocked(
 def test_a_question_without_an_answer_is_not_asked_and_not_ok(
     code: str, how: str, cloud: AccountCloud, session: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Check that a finding is "unasked" if AWS refused the question, and says how."""
+
     def deny(session: Any, experiment: Experiment, account: Any) -> Any:
+        """Raise AWS's error `code` in the place of a check."""
         raise ClientError({"Error": {"Code": code}}, "GetAllowedImagesSettings")
 
     monkeypatch.setattr("crossover.running.organisation.check_allowed_images", deny)
@@ -173,6 +185,7 @@ def test_a_question_without_an_answer_is_not_asked_and_not_ok(
 
 
 def test_a_life_shorter_than_the_deployment_is_refused(session: Any) -> None:
+    """Check that a time to live which leaves too little after the expected deployment is refused."""
     short = replace(SPIRT, lifetime=Lifetime(ttl_hours=0.25, maximum_run_hours=0.25))
     found = findings(session, short)["time to live"]
     assert not found.holds and "0.25 h, of which the deployment is expected to take 20 minutes" in found.detail
@@ -189,6 +202,7 @@ def test_a_life_shorter_than_the_deployment_is_refused(session: Any) -> None:
     ],
 )
 def test_a_topic_that_nobody_would_hear(topic: str, words: str, session: Any) -> None:
+    """Check that a topic which cannot notify anybody is refused with the reason."""
     found = findings(session, replace(SPIRT, lifetime=Lifetime(notify=topic)))["topic"]
     assert not found.holds and words in found.detail
 
@@ -201,6 +215,7 @@ def test_a_topic_that_nobody_would_hear(topic: str, words: str, session: Any) ->
     ],
 )
 def test_a_topic_that_is_there_and_tells_nobody(attributes: dict[str, str], words: str, session: Any) -> None:
+    """Check that an existing topic which tells nobody gives a finding that is not certain."""
     topics = session.client("sns")
     topic = topics.create_topic(Name="silent", Attributes=attributes)["TopicArn"]
     try:
@@ -213,6 +228,7 @@ def test_a_topic_that_is_there_and_tells_nobody(attributes: dict[str, str], word
 def test_a_budget_by_another_regions_prices_is_told_by_doctor_too(
     session: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Check that a budget is refused if the stored prices are another region's, and that no budget needs no prices."""
     elsewhere = replace(prices.load(), region="eu-west-1")
     monkeypatch.setattr(prices, "load", lambda: elsewhere)
     found = findings(session, replace(SPIRT, lifetime=Lifetime(budget_usd=5.0)))["region"]
@@ -221,7 +237,10 @@ def test_a_budget_by_another_regions_prices_is_told_by_doctor_too(
 
 
 def test_functions_at_once_are_the_trees_parallel_iterations() -> None:
-    """SPIRT: every worker's minibatches side by side. 1,797 digits, a fifth held out, 4 workers, 60 at a time: 6 each."""
+    """Check that as many functions are counted as may run at once: with SPIRT every minibatch of every worker.
+
+    1,797 digits, a fifth held out, 4 workers and 60 at a time make 6 minibatches each.
+    """
     experiment = replace(SPIRT, workers=4, training=Training(batch_size=60))
     assert preflight.compute_concurrency(experiment) == 4 * 6
     assert preflight.compute_concurrency(Experiment(name="x", architecture="all_reduce", workers=7)) == 7
@@ -230,6 +249,7 @@ def test_functions_at_once_are_the_trees_parallel_iterations() -> None:
 def test_a_machine_that_step_functions_would_refuse_is_named_with_the_place(
     session: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Check that a state machine which Step Functions would refuse is a finding with the error and its place."""
     own = len(asl.build_definitions(load("spirt"), SPIRT, minibatches=6)) + 1  # and the expiry
     assert findings(session, SPIRT)["state machines"].detail == f"Step Functions accepts all {own}"
     inner = {"StartAt": "twice", "States": {"twice": {"Type": "Pass", "End": True}}}
@@ -243,7 +263,10 @@ def test_a_machine_that_step_functions_would_refuse_is_named_with_the_place(
 
 
 def test_credentials_that_may_not_ask_about_machines_are_told_so(session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that state machines are reported as not checked if the credentials lack the permission."""
+
     def denied(*arguments: Any, **named: Any) -> None:
+        """Raise AWS's error for a missing permission."""
         raise ClientError(
             {"Error": {"Code": "AccessDeniedException", "Message": "no"}}, "ValidateStateMachineDefinition"
         )
@@ -256,7 +279,7 @@ def test_credentials_that_may_not_ask_about_machines_are_told_so(session: Any, m
 def test_processors_beside_gpus_have_a_quota_too(
     cloud: AccountCloud, session: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """SPIRT wants 8 vCPUs, a new account has 5."""
+    """Check that the quota of vCPUs without GPUs is examined: the experiment's hosts beside those of others."""
     with monkeypatch.context() as fewer:
         fewer.setitem(cloud.account.quotas, ("ec2", "L-1216C47A"), 5.0)
         found = {each: findings(session, Experiment(name="x", architecture=each)) for each in ("spirt", "p2p_instance")}
@@ -285,6 +308,7 @@ def zone(session: Any, experiment: Experiment = SPIRT) -> preflight.Finding:
 
 
 def test_the_first_zone_that_offers_everything_is_chosen(session: Any, lacking: set[tuple[str, str]]) -> None:
+    """Check that the first zone that offers everything is chosen, and that the finding says what the others lack."""
     assert organisation.choose_zone(session, SPIRT).zone == "us-east-1a"
     lacking |= {("us-east-1a", "m7g.large"), ("us-east-1b", "mq.m7g.medium"), ("us-east-1c", "secretsmanager")}
     assert organisation.choose_zone(session, SPIRT).zone == "us-east-1d"
@@ -297,6 +321,7 @@ def test_the_first_zone_that_offers_everything_is_chosen(session: Any, lacking: 
 
 
 def test_a_zone_that_is_asked_for_and_lacks_something(session: Any, lacking: set[tuple[str, str]]) -> None:
+    """Check that a configured zone that lacks something, or does not exist, is refused with the zones it may be."""
     lacking.add(("us-east-1b", "m7g.large"))
     found = zone(session, replace(SPIRT, network=Network(availability_zone="us-east-1b")))
     assert not found.holds
@@ -308,6 +333,7 @@ def test_a_zone_that_is_asked_for_and_lacks_something(session: Any, lacking: set
 
 
 def test_the_zone_of_a_network_that_stands_is_fixed(session: Any, lacking: set[tuple[str, str]]) -> None:
+    """Check that the zone is that of the existing network, and that `destroy --shared` is named to change it."""
     ssm, name = session.client("ssm"), "/crossover/crossover/network/zone"
     ssm.put_parameter(Name=name, Value="us-east-1b", Type="String")
     try:
@@ -324,6 +350,7 @@ def test_the_zone_of_a_network_that_stands_is_fixed(session: Any, lacking: set[t
 
 
 def test_a_region_without_graviton(session: Any, lacking: set[tuple[str, str]]) -> None:
+    """Check that a type of instance which no zone of the region offers is a finding."""
     lacking |= {(each, "m7g.large") for each in ZONES}
     found = findings(session, SPIRT)
     assert not found["m7g.large"].holds
@@ -347,6 +374,7 @@ def test_a_region_without_graviton(session: Any, lacking: set[tuple[str, str]]) 
 def test_a_broker_type_or_version_that_is_not_offered(
     offered: str, missing: str, words: str, cloud: AccountCloud, session: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Check that a broker's type or version that Amazon MQ does not offer is a finding with what is offered."""
     left = [each for each in getattr(cloud.account, offered) if each != missing]
     monkeypatch.setattr(cloud.account, offered, left)
     found = findings(session, SPIRT)["mq.m7g.medium with RabbitMQ 4.2"]
@@ -366,6 +394,7 @@ def test_a_broker_type_or_version_that_is_not_offered(
 def test_a_stack_half_way_is_refused_with_the_command_that_mends_it(
     state: str, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Check that neither `deploy` nor `run` takes an unfinished stack, and that each names the command that helps."""
     half = made.standing("crossover-c", state)
     monkeypatch.setattr(stacks, "find_stack", lambda session, name: half)
     with pytest.raises(UserError, match=words):
@@ -375,6 +404,7 @@ def test_a_stack_half_way_is_refused_with_the_command_that_mends_it(
 
 
 def test_a_budget_that_standing_there_has_used_up() -> None:
+    """Check that the budget left is less by what the deployed resources have cost, and is refused once it is spent."""
     experiment = replace(SPIRT, lifetime=Lifetime(budget_usd=1.0))
     hourly = running_costs.sum_usd(running_costs.list_hourly_costs(experiment))
     since = NOW - timedelta(hours=1)
@@ -388,6 +418,7 @@ def test_a_budget_that_standing_there_has_used_up() -> None:
 
 
 def test_an_hour_of_spirt_is_its_hosts_broker_endpoint_and_secrets() -> None:
+    """Check the hourly cost of a deployed SPIRT, which is the same while a run is under way."""
     assert running_costs.sum_usd(running_costs.list_hourly_costs(SPIRT)) == pytest.approx(
         4 * (0.0816 + 0.005) + 0.10 + 0.010, abs=0.03
     )  # volumes and secrets are the rest

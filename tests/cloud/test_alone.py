@@ -25,6 +25,7 @@ OF_INSTANCES = {"availability zone", "vCPU quota", "GPU quota"}
 
 
 def test_a_new_account_deploys_it_trains_and_it_deletes_itself(tmp_path: Path) -> None:
+    """Check that an account with ten functions at once and no instances suffices for the smallest experiment, which deletes itself."""
     experiment = validation.load(CONFIG, ["training.epochs=2"])
     with AccountCloud(tmp_path / "cloud", cores=2) as cloud:
         session = cloud.session()

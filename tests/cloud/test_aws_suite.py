@@ -50,6 +50,7 @@ def start(cloud: LocalCloud, out: Path) -> subprocess.Popen[str]:
 
 
 def test_it_looks_at_everything_and_leaves_nothing(cloud: LocalCloud, tmp_path: Path) -> None:
+    """Check that the AWS suite gives a verdict on every fact against the local cloud, refutes none and leaves no resource."""
     before = snapshot(cloud.session())
     running = start(cloud, tmp_path / "out")
     said, _ = running.communicate()
@@ -68,6 +69,7 @@ def test_it_looks_at_everything_and_leaves_nothing(cloud: LocalCloud, tmp_path: 
 # The smallest run, a shared stack that is being made.
 @pytest.mark.parametrize("at", ["epoch 1/1", "crossover-verify-broker: creating"])
 def test_ctrl_c_destroys_what_was_deployed(at: str, cloud: LocalCloud, tmp_path: Path) -> None:
+    """Check that the AWS suite destroys what it deployed when it is interrupted."""
     before = snapshot(cloud.session())
     running = start(cloud, tmp_path / "out")
     assert running.stdout is not None

@@ -38,7 +38,7 @@ def crossover(cloud: LocalCloud, *arguments: str, fails: bool = False) -> str:
 
 
 def test_two_experiments_from_one_file_stand_side_by_side(cloud: LocalCloud, tmp_path: Path) -> None:
-    """Each command names its own by --set, and what one command says of the next can be typed."""
+    """Check that --set gives one file two experiments, which come and go alone, and that the next command can be copied from an answer."""
     config = written(tmp_path, "all_reduce", storage={"channel": "s3"})
     before = snapshot(cloud.session())
     one, two = ["--set", "name=one"], ["--set", "name=two", "--set", "owner=Ada L."]
@@ -59,6 +59,7 @@ def test_two_experiments_from_one_file_stand_side_by_side(cloud: LocalCloud, tmp
 
 @pytest.mark.parametrize("architecture", DEPLOYABLE)
 def test_an_experiment_comes_runs_and_goes(architecture: str, cloud: LocalCloud, tmp_path: Path) -> None:
+    """Check that deploy, status, run and destroy work on an experiment of the architecture, and leave nothing."""
     config = written(tmp_path, architecture)
     before = snapshot(cloud.session())
     assert "deployed in" in crossover(cloud, "deploy", str(config), "--yes")

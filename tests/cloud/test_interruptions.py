@@ -60,6 +60,7 @@ EVERY = {
 
 @pytest.mark.deep
 def test_an_interrupted_command_is_repeated(cloud: LocalCloud, untouched: Untouched, tmp_path: Path) -> None:
+    """Check that deploy, run and destroy, each interrupted and repeated, end as if they had never been interrupted."""
     every = WHOLE
     points = EVERY if every else SAMPLED
     config, out = str(written(tmp_path, "spirt")), tmp_path / "results"

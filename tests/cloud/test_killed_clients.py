@@ -118,6 +118,7 @@ def points(architecture: str) -> Sequence[Point]:
 
 @pytest.mark.parametrize("architecture", architectures() if WHOLE else list(SAMPLED))
 def test_whatever_kills_the_command_the_run_ends(cloud: AccountCloud, tmp_path: Path, architecture: str) -> None:
+    """Check that a run whose client is killed at some moment is ended by the expiry machine within its budget, and the stack afterwards."""
     name, lifetime = (
         f"tiny-{architecture.replace('_', '-')}",
         {"ttl_hours": HOURS, "budget_usd": BUDGET, "maximum_run_hours": 3.0},

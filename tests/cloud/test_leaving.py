@@ -87,12 +87,13 @@ def delete(session: Any, name: str) -> str:
 
 @pytest.mark.slow
 def test_an_interface_outlives_the_role_of_the_last_function_that_had_it(session: Any) -> None:
-    """What the command has to prevent: the network cannot be deleted."""
+    """Check that plain deletions leave an interface and a network that cannot be deleted, which the command has to prevent."""
     assert delete(session, STACK) == ""
     assert delete(session, NETWORK) == "DELETE_FAILED" and len(interfaces(session)) == 1
 
 
 def test_the_keeper_has_the_interface_when_an_experiment_goes(session: Any) -> None:
+    """Check that an experiment's interface stays until the functions of the network's own stack are taken out of the network."""
     (before,) = interfaces(session)
     assert delete(session, STACK) == ""
     assert interfaces(session) == [before]
@@ -102,6 +103,7 @@ def test_the_keeper_has_the_interface_when_an_experiment_goes(session: Any) -> N
 
 @pytest.mark.slow
 def test_functions_leave_before_their_stack_is_deleted(session: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """Check that the functions are taken out of the network before their stack is deleted, so that no interface stays."""
     removal.delete_experiment(session, PEERS)
     removal.delete_shared(session, PEERS)
     said = capsys.readouterr().out
@@ -114,7 +116,10 @@ def test_functions_leave_before_their_stack_is_deleted(session: Any, capsys: pyt
 def test_functions_that_an_interrupted_deletion_took_out_come_back(
     session: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """CloudFormation sees no change where its template is the same: every run waited for databases that were out of reach."""
+    """Check that functions which an interrupted deletion took out of the network are noticed, and put back by a deployment.
+
+    CloudFormation changes nothing where the template is the same, and every run would wait for databases out of its reach.
+    """
     client, function = session.client("lambda"), f"{STACK}-step"
     before = client.get_function_configuration(FunctionName=function)["VpcConfig"]
     removal.release_functions(session, STACK, lambda line: None)
@@ -136,7 +141,7 @@ def test_functions_that_an_interrupted_deletion_took_out_come_back(
 
 @pytest.mark.slow
 def test_only_functions_of_the_stack_leave(session: Any) -> None:
-    """Functions are not chosen by their names, because others may have chosen similar ones."""
+    """Check that only the stack's functions are taken out of the network, not others with similar names."""
     client = session.client("lambda")
     there = client.get_function_configuration(FunctionName=f"{STACK}-step")
     inside = {key: there["VpcConfig"][key] for key in ("SubnetIds", "SecurityGroupIds")}

@@ -34,7 +34,7 @@ def buckets(session: Any) -> set[str]:
 
 @pytest.mark.slow
 def test_another_regions_bucket_of_the_same_experiment_stays(session: Any, crossover: Command) -> None:
-    """An untagged bucket there whose name begins with ours stays too; the command lists both."""
+    """Check that destroy lists and keeps buckets of another region whose names begin like the experiment's."""
     far = session.client("s3", region_name="eu-west-1")
     names = {"crossover-tiny-storageruns1a2b-eu", "crossover-tiny-photos"}
     for name in names:
@@ -52,6 +52,7 @@ def test_another_regions_bucket_of_the_same_experiment_stays(session: Any, cross
 
 @pytest.mark.slow
 def test_a_project_of_two_letters_takes_nothing_that_begins_with_them(session: Any, crossover: Command) -> None:
+    """Check that destroy keeps resources that only begin with the project's short name."""
     s3, logs = session.client("s3"), session.client("logs")
     s3.create_bucket(Bucket="ml-payroll")
     logs.create_log_group(logGroupName="/aws/lambda/ml-billing-prod")
@@ -69,6 +70,7 @@ def test_a_project_of_two_letters_takes_nothing_that_begins_with_them(session: A
 def test_a_stack_of_the_same_name_and_another_project(
     command: tuple[str, ...], cloud: LocalCloud, session: Any, crossover: Command
 ) -> None:
+    """Check that a command refuses a stack of the right name whose tags name another project."""
     ours(session, "team-prod", "api")
     said = crossover(*command, status=2, project="team", name="prod-api")
     assert made.stacks(cloud) == {"team-prod-api"}
@@ -80,6 +82,7 @@ def test_a_stack_of_the_same_name_and_another_project(
 def test_a_stack_without_tags_is_foreign(
     command: tuple[str, ...], cloud: LocalCloud, session: Any, crossover: Command
 ) -> None:
+    """Check that a command refuses a stack without tags, and says which tags would make it ours."""
     stack(session, "crossover-tiny")
     said = crossover(*command, status=2)
     assert made.stacks(cloud) == {"crossover-tiny"}
@@ -99,7 +102,7 @@ def groups(session: Any) -> set[str]:
 
 @pytest.mark.slow
 def test_a_log_group_that_a_late_line_brought_back_goes(cloud: LocalCloud, session: Any, crossover: Command) -> None:
-    """Another log group with a similar name, which no stack of ours ever named, stays."""
+    """Check that destroy removes a log group that came back after its stack, but not one with a similar name that no stack of ours had."""
     logs, beside = session.client("logs"), f"{COLLECT}-thesis"
     ours(session, "crossover", "tiny", LOG)
     cloud.destroy("crossover-tiny")
@@ -119,7 +122,10 @@ def test_a_log_group_that_a_late_line_brought_back_goes(cloud: LocalCloud, sessi
 def test_a_name_of_ours_that_another_stack_has_by_now_is_theirs(
     cloud: LocalCloud, session: Any, crossover: Command
 ) -> None:
-    """Project `team-prod`, experiment `api`, and project `team`, experiment `prod-api`, give the same names."""
+    """Check that destroy keeps a resource of a deleted stack's name that another stack owns by now.
+
+    Project `team-prod`, experiment `api`, and project `team`, experiment `prod-api`, give the same names.
+    """
     group = {
         "Log": {"Type": "AWS::Logs::LogGroup", "Properties": {"LogGroupName": "/aws/lambda/team-prod-api-collect"}}
     }
@@ -135,6 +141,7 @@ def test_a_name_of_ours_that_another_stack_has_by_now_is_theirs(
 def test_a_parameter_of_our_name_that_somebody_made_since_is_theirs(
     cloud: LocalCloud, session: Any, crossover: Command
 ) -> None:
+    """Check that destroy removes a parameter of a deleted stack's name only if it carries our tags."""
     ssm, name = session.client("ssm"), "/crossover/crossover/tiny/bucket"
     parameter = {"Type": "AWS::SSM::Parameter", "Properties": {"Name": name, "Type": "String", "Value": "x"}}
     ours(session, "crossover", "tiny", {"Bucket": parameter})
@@ -150,7 +157,7 @@ def test_a_parameter_of_our_name_that_somebody_made_since_is_theirs(
 
 
 def test_an_interface_of_a_function_of_ours_in_a_network_of_ours(cloud: LocalCloud, session: Any) -> None:
-    """It is ours by its function and its network together; the function may be gone."""
+    """Check that a network interface is ours if it is in our network and its function was ours, even if the function is gone."""
     ec2 = session.client("ec2")
     network = {
         "Vpc": {"Type": "AWS::EC2::VPC", "Properties": {"CidrBlock": "10.1.0.0/16"}},
@@ -176,6 +183,7 @@ def test_an_interface_of_a_function_of_ours_in_a_network_of_ours(cloud: LocalClo
 
 
 def test_every_kind_that_can_be_removed_is_listed() -> None:
+    """Check that each kind of resource that can be removed is one that the account's listing covers."""
     assert set(removal.REMOVERS) <= set(account.KINDS)
 
 
@@ -185,6 +193,7 @@ def test_every_kind_that_can_be_removed_is_listed() -> None:
 def test_it_asks_once_having_shown_everything(
     cloud: LocalCloud, session: Any, crossover: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Check that destroy shows what it would delete, asks once, and deletes nothing without a yes."""
     ours(session, "crossover", "tiny", LOG)
     asked: list[str] = []
     monkeypatch.setattr(typer, "confirm", lambda words: bool(asked.append(words)))
@@ -198,6 +207,7 @@ def test_it_asks_once_having_shown_everything(
 def test_the_shared_stacks_stay_while_another_experiment_needs_them(
     cloud: LocalCloud, session: Any, crossover: Command
 ) -> None:
+    """Check that destroy --shared refuses while another experiment exists, and removes the shared stacks afterwards."""
     for part in ("network", "tiny", "other"):
         ours(session, "crossover", part)
     said = crossover("destroy", "--yes", "--shared", status=2)
@@ -212,6 +222,7 @@ def test_the_shared_stacks_stay_while_another_experiment_needs_them(
 def test_who_stands_alone_keeps_no_shared_stack_and_loses_nothing_with_them(
     cloud: LocalCloud, session: Any, crossover: Command
 ) -> None:
+    """Check that experiments which stand alone neither keep the shared stacks from deletion nor go with them."""
     for part in ("network", "broker"):
         ours(session, "crossover", part)
     bucket = {"Bucket": {"Type": "AWS::S3::Bucket", "Properties": {"BucketName": "crossover-small-runs"}}}
@@ -228,7 +239,7 @@ def test_who_stands_alone_keeps_no_shared_stack_and_loses_nothing_with_them(
 def test_a_bucket_that_somebody_put_objects_into(
     versioned: bool, cloud: LocalCloud, session: Any, crossover: Command
 ) -> None:
-    """The first deletion fails on it. It is emptied, because it is ours; its neighbours are not."""
+    """Check that destroy empties and deletes a bucket whose first deletion fails because it contains objects."""
     s3 = session.client("s3")
     ours(session, "crossover", "tiny", {"Runs": {"Type": "AWS::S3::Bucket"}})
     (mine,) = (name for name in buckets(session) if name.startswith("crossover-tiny-runs"))
@@ -245,9 +256,11 @@ def test_a_bucket_that_somebody_put_objects_into(
 def test_a_resource_that_cannot_be_deleted_is_named_with_the_reason(
     cloud: LocalCloud, session: Any, crossover: Command
 ) -> None:
+    """Check that destroy names a resource whose deletion fails, with the reason, and succeeds when it is repeated."""
     from moto.sns.models import Topic
 
     def refuse(self: Any, *rest: Any) -> None:
+        """Fail as a resource that cannot be deleted."""
         raise RuntimeError("a subscription of somebody holds it")
 
     ours(session, "crossover", "tiny", {**made.TOPIC, **LOG})
@@ -296,6 +309,7 @@ def test_credentials_that_do_not_suffice(
     session: Any,
     crossover: Command,
 ) -> None:
+    """Check that destroy without sufficient credentials says so and removes nothing."""
     ours(session, "crossover", "tiny", LOG)
     with refused(*beginnings, code=code):
         said = crossover("destroy", "--yes", status=2)
@@ -308,7 +322,7 @@ def test_credentials_that_do_not_suffice(
 def test_credentials_that_fail_half_way(
     code: str, status: int, cloud: LocalCloud, session: Any, crossover: Command
 ) -> None:
-    """What was removed is said, and what was not."""
+    """Check that destroy says what was removed, and what was not, when the credentials fail in its middle."""
     ours(session, "crossover", "tiny", LOG)
     cloud.destroy("crossover-tiny")
     session.client("logs").create_log_group(logGroupName=COLLECT)
@@ -331,6 +345,7 @@ MEASURE = ("advise", "--tune", "memory", "--on", "aws", "--budget", "0.25")
 def test_another_owners_stack_is_refused_with_the_name_of_who_has_it(
     command: tuple[str, ...], session: Any, crossover: Command
 ) -> None:
+    """Check that a command refuses another owner's stack, names the owner and says how to take it over."""
     made.ours(session, "crossover", "tiny", owner="ada@example.org")
     said = crossover(*command, status=2, owner="bob@example.org")
     assert "crossover-tiny in account 123456789012, us-east-1 belongs to ada@example.org" in said
@@ -339,6 +354,7 @@ def test_another_owners_stack_is_refused_with_the_name_of_who_has_it(
 
 
 def test_who_takes_over_sees_whose_it_is(session: Any, crossover: Command) -> None:
+    """Check that destroy --take-over names the stack's owner and deletes the stack."""
     made.ours(session, "crossover", "tiny", owner="ada@example.org")
     said = crossover("destroy", "--yes", "--take-over", owner="bob@example.org")
     assert "stack crossover-tiny of ada@example.org" in said
@@ -349,6 +365,7 @@ def test_who_takes_over_sees_whose_it_is(session: Any, crossover: Command) -> No
 def test_an_owner_in_other_letter_case_is_the_same_and_the_default_is_nobody(
     has: str, session: Any, crossover: Command
 ) -> None:
+    """Check that destroy does not ask for --take-over if the owners differ in letter case only or the stack has no owner of its own."""
     made.ours(session, "crossover", "tiny", owner=has)
     crossover("destroy", "--yes", owner="ada@example.org")
     assert made.stack_tags(session, "crossover-tiny") == {}
@@ -357,6 +374,7 @@ def test_an_owner_in_other_letter_case_is_the_same_and_the_default_is_nobody(
 def test_a_proof_that_is_another_owners_is_refused_until_it_is_taken_over(
     session: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Check that the AWS suite refuses another owner's stack, unless it is called with --take-over."""
     made.ours(session, "crossover-verify", "smallest", owner="ada@example.org", stands="alone")
     walked = list[bool]()
     monkeypatch.setattr(driver, "walk_through", lambda walk, steps: walked.append(walk.alone))
@@ -375,6 +393,7 @@ def test_a_proof_that_is_another_owners_is_refused_until_it_is_taken_over(
 
 
 def test_what_stands_alone_leans_on_nothing_that_a_proof_would_take(session: Any) -> None:
+    """Check that a stack which stands alone does not keep a proof from deleting the shared stacks, but another experiment does."""
     walk: Any = SimpleNamespace(
         session=session, experiment=validation.load(driver.PROOF), stack="crossover-verify-proof"
     )
@@ -387,6 +406,7 @@ def test_what_stands_alone_leans_on_nothing_that_a_proof_would_take(session: Any
 
 
 def test_what_the_schedule_left_of_the_shared_stacks_goes_too(session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that the AWS suite removes what is left of the shared stacks once they have been deleted."""
     name = {"LogGroupName": "/crossover/crossover-verify/boot"}
     kept = {"Log": {"Type": "AWS::Logs::LogGroup", "DeletionPolicy": "Retain", "Properties": name}}
     stack = made.ours(session, "crossover-verify", "network", kept)
@@ -405,6 +425,7 @@ def test_what_the_schedule_left_of_the_shared_stacks_goes_too(session: Any, monk
 def test_a_budget_that_would_brake_at_another_regions_prices(
     session: Any, crossover: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Check that deploy and run refuse a budget if the stored prices are another region's."""
     elsewhere = replace(prices.load(), region="eu-central-1")
     monkeypatch.setattr(prices, "load", lambda: elsewhere)
     made.ours(session, "crossover", "tiny", owner="ada@example.org")

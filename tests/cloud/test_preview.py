@@ -83,6 +83,7 @@ def offline(pairs: str) -> str | None:
 
 @pytest.mark.slow
 def test_a_first_deployment_is_summed_up(session: Any, tmp_path: Path) -> None:
+    """Check that the preview of a new stack counts its resources without comparing templates."""
     told = shown(session, assembly(tmp_path, tiny=BEFORE, network={"Topic": TOPIC}), nobody)
     assert told == [
         "crossover-network: new, 1 resources (1 SNS::Topic, ...)",
@@ -91,12 +92,14 @@ def test_a_first_deployment_is_summed_up(session: Any, tmp_path: Path) -> None:
 
 
 def test_no_change_says_so(session: Any, tmp_path: Path) -> None:
+    """Check that the preview of an unchanged stack says so."""
     deploy(session, STACK, BEFORE)
     assert shown(session, assembly(tmp_path, tiny=BEFORE), nobody) == ["crossover-tiny: no change but its time to live"]
 
 
 @pytest.mark.slow
 def test_what_is_replaced_comes_first(session: Any, tmp_path: Path, differ: deploying.Differ) -> None:
+    """Check that the preview lists replacements before other changes."""
     deploy(session, STACK, BEFORE)
     wanted = {**OTHER_IMAGE, "Topic": OTHER_TOPIC["Topic"], "Queue": {"Type": "AWS::SQS::Queue", "Properties": {}}}
     told = shown(session, assembly(tmp_path, tiny=wanted), differ)
@@ -128,6 +131,7 @@ def run(session: Any, cloud: LocalCloud) -> Iterator[str]:
 def test_a_run_under_way_keeps_its_hosts(
     wanted: Resources, session: Any, tmp_path: Path, differ: deploying.Differ, run: str
 ) -> None:
+    """Check that a deployment which would replace or remove a host is refused during a run of that experiment."""
     assert deploying.find_runs_under_way(session, "crossover") == {STACK: run}
     deploy(session, STACK, BEFORE)
     words = r"crossover-tiny: run r1 of crossover-tiny is under way, and this deployment would (replace|remove) AWS::EC2::Instance Host"
@@ -139,7 +143,7 @@ def test_a_run_under_way_keeps_its_hosts(
 def test_a_run_under_way_keeps_the_shared_stacks(
     session: Any, tmp_path: Path, differ: deploying.Differ, run: str
 ) -> None:
-    """The deployment of another experiment must not change them either, because all experiments use the network and the broker."""
+    """Check that the deployment of another experiment is refused if it would replace a shared host during a run."""
     deploy(session, NETWORK, BEFORE)
     with pytest.raises(
         UserError, match=r"crossover-network: run r1 of crossover-tiny is under way.* replace AWS::EC2::Instance Host"
@@ -153,11 +157,13 @@ def test_a_run_under_way_keeps_the_shared_stacks(
 def test_a_run_under_way_does_not_mind_other_changes(
     session: Any, tmp_path: Path, differ: deploying.Differ, run: str
 ) -> None:
+    """Check that a deployment which only changes a topic is allowed during a run."""
     deploy(session, STACK, BEFORE)
     assert len(shown(session, assembly(tmp_path, tiny=OTHER_TOPIC), differ)) == 2
 
 
 def test_without_its_package_it_says_so_and_spares_a_run(session: Any, tmp_path: Path) -> None:
+    """Check that the preview without its package says that it cannot show what is replaced."""
     deploy(session, STACK, BEFORE)
     (told,) = shown(session, assembly(tmp_path, tiny=OTHER_TOPIC), offline)
     assert "the preview cannot show what they replace, because @aws-cdk/cloudformation-diff is not installed" in told
@@ -165,6 +171,7 @@ def test_without_its_package_it_says_so_and_spares_a_run(session: Any, tmp_path:
 
 @pytest.mark.slow
 def test_without_its_package_nothing_is_deployed_under_a_run(session: Any, tmp_path: Path, run: str) -> None:
+    """Check that a deployment with changes is refused during a run if the preview's package is missing."""
     deploy(session, STACK, BEFORE)
     with pytest.raises(
         UserError, match="run r1 of crossover-tiny is under way, and this deployment would change resources"

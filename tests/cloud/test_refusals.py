@@ -28,6 +28,7 @@ RUN = ("run", "--on", "aws")
 
 @pytest.mark.slow
 def test_a_region_that_is_not_bootstrapped(session: Any, refused: Command) -> None:
+    """Check that deploy refuses a region without the CDK's bootstrap stack, and names the command that creates it."""
     ssm = session.client("ssm")
     ssm.delete_parameter(Name=BOOTSTRAP_PARAMETER)
     try:
@@ -37,12 +38,16 @@ def test_a_region_that_is_not_bootstrapped(session: Any, refused: Command) -> No
 
 
 def test_a_region_where_the_experiment_does_not_stand(session: Any, refused: Command) -> None:
+    """Check that run refuses an experiment that is not deployed in the region."""
     said = refused(*RUN)
     assert "crossover-tiny: not deployed in account 123456789012, us-east-1" in said and "AWS_DEFAULT_REGION" in said
 
 
 def test_a_region_that_does_not_exist(monkeypatch: pytest.MonkeyPatch, refused: Command) -> None:
+    """Check that deploy refuses a misspelt region with a suggestion."""
+
     def unreachable() -> None:
+        """Fail as if AWS's endpoint could not be reached."""
         with explain_aws_errors():
             raise EndpointConnectionError(endpoint_url="https://sts.us-esat-1.amazonaws.com/")
 
@@ -60,6 +65,7 @@ def test_a_region_that_does_not_exist(monkeypatch: pytest.MonkeyPatch, refused: 
 def test_a_quota_of_zero(
     settings: dict[str, Any], cloud: AccountCloud, session: Any, refused: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Check that deploy refuses GPUs beyond the account's quota, and names the command that asks for more."""
     monkeypatch.setitem(cloud.account.quotas, ("ec2", "L-DB2E81BA"), 0.0)
     said = refused(*DEPLOY, **settings)
     assert "0 vCPUs allowed, 2 x g4dn.xlarge need 8" in said
@@ -69,6 +75,7 @@ def test_a_quota_of_zero(
 def test_too_few_functions_at_once(
     cloud: AccountCloud, session: Any, refused: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Check that deploy refuses an experiment that needs more functions at once than the account allows."""
     monkeypatch.setattr(cloud.account, "concurrency", 10)
     said = refused(*DEPLOY, workers=12, training={"model": "small_cnn", "epochs": 1, "batch_size": 4})
     assert "Lambda concurrency: 10 free, 12 functions run at once" in said and "L-B99A9384" in said
@@ -78,6 +85,7 @@ def test_too_few_functions_at_once(
 
 
 def test_a_name_that_somebody_else_has(session: Any, refused: Command) -> None:
+    """Check that deploy refuses if another's log group has a name that the stack needs."""
     logs, name = session.client("logs"), "/aws/lambda/crossover-tiny-bucket-emptier"
     logs.create_log_group(logGroupName=name)
     said = refused(*DEPLOY)
@@ -89,6 +97,7 @@ def test_a_name_that_somebody_else_has(session: Any, refused: Command) -> None:
 
 
 def test_a_name_that_an_earlier_deployment_left(cloud: AccountCloud, session: Any, refused: Command) -> None:
+    """Check that deploy refuses if an earlier deployment's log group is left, and names the command that removes it."""
     name = "/aws/lambda/crossover-tiny-bucket-emptier"
     group = {"Log": {"Type": "AWS::Logs::LogGroup", "Properties": {"LogGroupName": name}}}
     made.ours(session, "crossover", "tiny", group)
@@ -105,6 +114,7 @@ def test_a_name_that_an_earlier_deployment_left(cloud: AccountCloud, session: An
 @pytest.mark.slow
 @pytest.mark.parametrize("state", ["ROLLBACK_FAILED", "DELETE_FAILED", "UPDATE_ROLLBACK_FAILED"])
 def test_a_stack_half_way(state: str, session: Any, refused: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that deploy and run refuse an unfinished stack, and that each names the command that helps."""
     monkeypatch.setattr(account, "find_stack", lambda session, name: made.standing(name, state))
     said = refused(*DEPLOY)
     assert f"is {state}, half way; crossover destroy " in said and "then deploy again" in said
@@ -112,6 +122,7 @@ def test_a_stack_half_way(state: str, session: Any, refused: Command, monkeypatc
 
 
 def test_the_shell_of_a_change_set(session: Any, refused: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that deploy refuses the empty stack of an unexecuted change set, and names the command that deletes it."""
     monkeypatch.setattr(account, "find_stack", lambda session, name: made.standing(name, "REVIEW_IN_PROGRESS"))
     said = refused(*DEPLOY)
     assert "is REVIEW_IN_PROGRESS, the empty stack" in said and "delete-stack --stack-name crossover-" in said
@@ -120,10 +131,11 @@ def test_the_shell_of_a_change_set(session: Any, refused: Command, monkeypatch: 
 def test_a_stack_under_way_is_waited_for(
     session: Any, refused: Command, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An interrupted deployment goes on in AWS: repeating the command waits and then looks what became of it."""
+    """Check that deploy waits for a stack that an interrupted deployment left in progress, and then looks at its state again."""
     waited = list[str]()
 
     def look(session: Any, name: str) -> account.DeployedStack | None:
+        """Return the stack: failed once it has been waited for, in progress before."""
         state = "ROLLBACK_FAILED" if name in waited else "CREATE_IN_PROGRESS"
         return made.standing(name, state)
 
@@ -137,6 +149,7 @@ def test_a_stack_under_way_is_waited_for(
 
 
 def test_a_stack_whose_time_is_over(session: Any, refused: Command) -> None:
+    """Check that run refuses a stack whose time to live is over."""
     over = (datetime.now(UTC) - timedelta(minutes=5)).strftime("%Y-%m-%dT%H:%M:%SZ")
     made.ours(session, "crossover", "tiny", expires_at=over)
     said = refused(*RUN)
@@ -149,6 +162,7 @@ def test_a_stack_whose_time_is_over(session: Any, refused: Command) -> None:
 def test_an_end_that_somebody_changed_to_what_is_no_moment(
     command: tuple[str, ...], written: str, session: Any, refused: Command
 ) -> None:
+    """Check that a command refuses a stack whose `expires-at` tag is not a UTC time of the right form."""
     made.ours(session, "crossover", "tiny", expires_at=written)
     said = refused(*command)
     assert f"crossover-tiny: its tag expires-at is {written!r}, expected a time such as" in said
@@ -156,6 +170,7 @@ def test_an_end_that_somebody_changed_to_what_is_no_moment(
 
 
 def test_a_budget_that_is_spent(session: Any, refused: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that deploy refuses a budget that the deployed stack has already spent."""
     then = datetime.now(UTC) - timedelta(hours=100)
     monkeypatch.setattr(
         account, "find_stack", lambda session, name: made.standing(name, "CREATE_COMPLETE", created=then)
@@ -165,6 +180,7 @@ def test_a_budget_that_is_spent(session: Any, refused: Command, monkeypatch: pyt
 
 
 def test_a_budget_that_does_not_last_an_hour(session: Any, refused: Command) -> None:
+    """Check that deploy refuses a budget that is less than the first hour's cost."""
     budget = {"owner": "me@example.org", "lifetime": {"budget_usd": 0.001}, "storage": {"channel": "redis"}}
     said = refused(*DEPLOY, **budget)
     assert "lifetime.budget_usd: 0.001 is less than the first hour costs, $0.10" in said and "crossover plan" in said
@@ -193,6 +209,7 @@ OWN = "from torch import nn\n\n\ndef factory(classes, shape):\n    return nn.Seq
 def test_a_file_that_was_changed_since_it_was_deployed(
     cloud: AccountCloud, session: Any, refused: Command, tmp_path: Path
 ) -> None:
+    """Check that run refuses each difference between the file and the deployed stack, and starts nothing."""
     config = written(tmp_path, "all_reduce", name="tiny", storage={"channel": "s3"})
     cloud.deploy(synthesize(validation.load(config), tmp_path / "assembly"))
     (tmp_path / "mytask.py").write_text(OWN)

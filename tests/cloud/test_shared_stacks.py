@@ -30,6 +30,7 @@ def shared(session: Any) -> dict[str, str]:
 
 
 def test_two_architectures_come_and_go_in_either_order(cloud: LocalCloud, tmp_path: Path) -> None:
+    """Check that two experiments share a network and a broker, which stay unchanged while either goes and comes back."""
     session = cloud.session()
     experiments, assemblies = {}, {}
     for architecture, stack in (("spirt", SPIRT), ("mlless", MLLESS)):

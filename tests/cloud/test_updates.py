@@ -99,7 +99,7 @@ def instances(cloud: AccountCloud) -> dict[str, tuple[str, str]]:
 
 
 def test_from_two_workers_to_three(cloud: AccountCloud, spirt: Experiment, deploy: Deploy) -> None:
-    """What `run` recommends where a file asks for more workers: the hosts that stand stay, with what they hold."""
+    """Check that a deployment with one more worker adds a host, keeps the others and their data, and tells the functions."""
     deploy(spirt)
     before = instances(cloud)
     servers = dict(cloud.servers.redis)
@@ -119,6 +119,7 @@ def test_from_two_workers_to_three(cloud: AccountCloud, spirt: Experiment, deplo
 def test_another_boot_script_makes_other_hosts(
     cloud: AccountCloud, spirt: Experiment, deploy: Deploy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Check that a changed boot script replaces every Redis host."""
     deploy(spirt)
     before = instances(cloud)
     shutil.copytree(hosts.BOOT, tmp_path / "boot")
@@ -130,7 +131,7 @@ def test_another_boot_script_makes_other_hosts(
 
 
 def test_a_newer_image_is_taken_when_it_is_asked_for(cloud: AccountCloud, spirt: Experiment, deploy: Deploy) -> None:
-    """Debian publishes a new image between two deployments of the same file, the second of which only prolongs the lifetime."""
+    """Check that a newer image of Debian replaces no host until the file asks for another generation of images."""
     deploy(spirt)
     before = instances(cloud)
     cloud.account.newest_image = "ami-12c6146b"
@@ -148,7 +149,7 @@ def test_a_newer_image_is_taken_when_it_is_asked_for(cloud: AccountCloud, spirt:
 def test_a_host_that_does_not_boot_fails_the_deployment(
     cloud: AccountCloud, spirt: Experiment, deploy: Deploy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each host is waited for by itself, the new ones of an update too."""
+    """Check that a deployment fails if a new host of an update does not report that it has booted."""
     deploy(spirt)
     user_data = hosts.user_data
     monkeypatch.setattr(
