@@ -114,6 +114,7 @@ def clean(where: str, capsys: pytest.CaptureFixture[str]) -> Iterator[None]:
 def test_a_module_that_soils_everything_leaves_everything_clean(
     folders: Folders, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Process-wide settings that a user's module changes (folder, default types, printing) are as before after each call into it."""
     folders.experiment(dirty=DIRTY)
     torch.set_num_threads(1)  # as the experiment has it
     with clean("import", capsys):
@@ -136,7 +137,9 @@ def test_a_module_that_soils_everything_leaves_everything_clean(
 
 
 def test_several_threads_are_within_at_once(folders: Folders, capsys: pytest.CaptureFixture[str]) -> None:
-    """While one of the user's threads prints and moves about, ours print where they did."""
+    """User code in one thread, isolated, changes neither the process's settings nor the printing of another thread, inside isolation or
+    outside.
+    """
     folders.experiment(dirty=DIRTY)
     before, inside, go_on = process(), threading.Event(), threading.Event()
 
@@ -164,13 +167,14 @@ def test_several_threads_are_within_at_once(folders: Folders, capsys: pytest.Cap
 
 
 def test_what_fails_within_leaves_nothing_either(folders: Folders, capsys: pytest.CaptureFixture[str]) -> None:
+    """A user's module that changes process-wide settings and then fails at import leaves them as before."""
     folders.experiment(dirty=DIRTY + "\nraise ValueError('no')")
     with clean("import", capsys), pytest.raises(OwnCodeError, match=r"experiment/dirty\.py, line \d+: ValueError: no"):
         user_code.load("dirty:network", field="training.model")
 
 
 def test_torch_that_comes_by_the_users_import_is_clean_too(tmp_path: Path) -> None:
-    """A user's own architecture is imported before torch, and may import it."""
+    """PyTorch that a user's module imports first, and changes, has its usual settings when the isolated import has ended."""
     (tmp_path / "dirty.py").write_text(DIRTY)
     code = (
         "import sys, crossover.user_code as own\n"
@@ -225,6 +229,7 @@ def crossover(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]
 
 
 def test_json_stays_json_however_the_users_code_prints(tmp_path: Path) -> None:
+    """`crossover plan --json` prints only JSON on stdout; what user code prints, in any way, goes to stderr."""
     (tmp_path / "dirty.py").write_text(LOUD + DIRTY)
     (tmp_path / "dirty.yaml").write_text(FILE)
     ended = crossover(tmp_path, "plan", "dirty.yaml", "--json")
@@ -235,6 +240,7 @@ def test_json_stays_json_however_the_users_code_prints(tmp_path: Path) -> None:
 
 
 def test_results_are_where_they_were_asked_for(tmp_path: Path) -> None:
+    """A relative `--out` is relative to the folder of the command, although user code changes the current folder."""
     (tmp_path / "dirty.py").write_text(DIRTY)
     (tmp_path / "dirty.yaml").write_text(FILE)
     ended = crossover(tmp_path, "run", "dirty.yaml", "--on", "inline", "--out", "o")

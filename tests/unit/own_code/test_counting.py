@@ -44,6 +44,9 @@ OWN = Experiment(
     ],
 )
 def test_what_is_counted_is_given_what_is_trained(folders: Folders, samples: str, layers: str, macs: int) -> None:
+    """The advice counts a user's model's multiply-adds and its inputs' bytes for each type of input that training accepts. `macs`:
+    expected count.
+    """
     folders.experiment(shop=SHOP.format(samples=samples, layers=layers))
     dataset = load(OWN)
     learner_for(OWN, dataset).try_out(take_first_samples(dataset))

@@ -20,6 +20,7 @@ def message(name: str, field: str = "training.model") -> str:
 
 
 def test_found_beside_the_experiment_first_then_in_the_current_folder(folders: Folders) -> None:
+    """A module is loaded from the experiment's folder if both folders have it, else from the current folder."""
     folders.experiment(both="def who(): return 'experiment'")
     folders.current(both="def who(): return 'current'", other="def who(): return 'current'")
     assert user_code.load("both:who", field="training.model")() == "experiment"
@@ -27,6 +28,9 @@ def test_found_beside_the_experiment_first_then_in_the_current_folder(folders: F
 
 
 def test_imports_of_own_packages_are_found_too(folders: Folders) -> None:
+    """A module of a user's package finds its relative imports, packages without `__init__`, and modules that a function imports when
+    called.
+    """
     folders.experiment(
         **{
             "mine/__init__": "",
@@ -41,6 +45,7 @@ def test_imports_of_own_packages_are_found_too(folders: Folders) -> None:
 
 
 def test_a_second_module_of_a_package_has_its_own_imports(folders: Folders) -> None:
+    """A second module of a package that is loaded already still finds the user's modules that it imports."""
     folders.experiment(
         **{
             "mine/__init__": "",
@@ -56,6 +61,7 @@ def test_a_second_module_of_a_package_has_its_own_imports(folders: Folders) -> N
 def test_a_current_folder_within_the_experiments_is_searched_too(
     folders: Folders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A module in the current folder, itself inside the experiment's, is found, and its errors name it relative to the current folder."""
     inner = folders.experiment(**{"inner/task": "def who(): return 1 / 0"}) / "inner"
     monkeypatch.chdir(inner)
     user_code.set_folders(inner.parent, inner)
@@ -67,6 +73,7 @@ def test_a_current_folder_within_the_experiments_is_searched_too(
 
 
 def test_what_own_code_does_not_reach_stands_before_nobodys_package(folders: Folders) -> None:
+    """A user's file with the name of an installed package that user code does not import leaves that package importable."""
     folders.experiment(task="def who(): return 1", colorsys_="", sklearn="raise RuntimeError('not this one')")
     assert user_code.load("task:who", field="training.model")() == 1
     import sklearn
@@ -75,6 +82,7 @@ def test_what_own_code_does_not_reach_stands_before_nobodys_package(folders: Fol
 
 
 def test_another_experiments_modules_are_forgotten(folders: Folders, tmp_path: Path) -> None:
+    """A module of the same name in another experiment's folder is imported anew once the folders are set to that."""
     folders.experiment(task="def who(): return 1")
     user_code.load("task:who", field="training.model")
     other = tmp_path / "other"
@@ -97,6 +105,7 @@ def test_another_experiments_modules_are_forgotten(folders: Folders, tmp_path: P
     ],
 )
 def test_each_fault_is_told_as_theirs_with_file_and_line(folders: Folders, text: str, said: str) -> None:
+    """A module that cannot be imported or lacks the function raises an error with the field and `said`, the user's file, line and cause."""
     folders.experiment(
         task=text,
         helper="\n\nthis is no Python\n",
@@ -107,6 +116,7 @@ def test_each_fault_is_told_as_theirs_with_file_and_line(folders: Folders, text:
 
 
 def test_a_name_that_is_somebody_elses_is_refused(folders: Folders) -> None:
+    """A module with the name of a package of this project, of the standard library or of the functions' packages is refused."""
     folders.experiment(torch="", json="", stacks="", crossover="", functions="", redis="")
     assert "stacks is the name of a package of this project" in message("stacks:factory")
     assert "json is the name of a module of Python's standard library" in message("json:factory")
@@ -119,6 +129,7 @@ def test_a_module_that_is_not_there_names_the_folders(folders: Folders) -> None:
 
 
 def test_printing_is_fine_and_so_are_others_imports(folders: Folders, capsys: pytest.CaptureFixture[str]) -> None:
+    """What a user's module prints at import goes to stderr, and its imports of the standard library work."""
     folders.experiment(task="print('hello')\nimport multiprocessing.pool\ndef factory(): return 7")
     assert user_code.load("task:factory", field="training.model")() == 7
     assert capsys.readouterr() == ("", "hello\n")
@@ -148,6 +159,11 @@ def far_away(factory: Callable[[], object]) -> None:
 def test_a_failure_names_the_innermost_own_line(
     folders: Folders, task: str, fails: Callable[[object], None], said: str
 ) -> None:
+    """An exception in user code raises OwnCodeError that names the innermost line of the user's own files, else the definition of the
+    factory.
+
+    `fails`: raises the exception, given the factory; `said`: place and cause.
+    """
     folders.experiment(task=task, helper="def half(x):\n    return 1 / x")
     factory = user_code.load("task:factory", field="training.model")
     with pytest.raises(OwnCodeError, match=rf"your code, experiment/{said}"):
@@ -156,6 +172,7 @@ def test_a_failure_names_the_innermost_own_line(
 
 
 def test_failures_of_our_own_models_pass(folders: Folders) -> None:
+    """An exception under the name of a built-in model is raised unchanged."""
     with pytest.raises(ZeroDivisionError), user_code.attribute_errors("training.model", "small_cnn"):
         raise ZeroDivisionError
     assert "task" not in sys.modules
@@ -188,6 +205,7 @@ def experiment(**fields: str) -> Experiment:
     ],
 )
 def test_files_that_functions_will_not_have_are_refused(folders: Folders, text: str, said: str) -> None:
+    """A factory's module that reads a file at import is refused with `said`, its file and line, even if it catches the exception."""
     helper = "import pathlib\ndef words():\n    return pathlib.Path('experiment/words.txt').read_text()\nwords()\n"
     (folders.experiment(task=text, helper=helper) / "words.txt").write_text("a b c")
     with pytest.raises(OwnCodeError, match=said) as failed:
@@ -196,6 +214,7 @@ def test_files_that_functions_will_not_have_are_refused(folders: Folders, text: 
 
 
 def test_a_package_that_functions_have_not_is_named_with_the_field_that_needs_it(folders: Folders) -> None:
+    """A factory's module that imports a package which functions lack is refused with the field, file, line and package."""
     folders.experiment(task="import numpy\ndef factory(): pass\n")
     said = r"^training\.model: 'task:factory': your code, experiment/task\.py, line 1: imports numpy"
     with pytest.raises(OwnCodeError, match=said):
@@ -203,6 +222,7 @@ def test_a_package_that_functions_have_not_is_named_with_the_field_that_needs_it
 
 
 def test_of_two_files_it_is_said_which_is_taken(folders: Folders) -> None:
+    """The check of user code returns notes: which of two files of one name is used, and which import in a function would fail on AWS."""
     folders.experiment(both="import late\ndef who(): import colorama_of_mine")
     folders.current(both="def who(): pass", late="")
     assert bundling.check_user_code(experiment(model="both:who")) == [
@@ -213,6 +233,7 @@ def test_of_two_files_it_is_said_which_is_taken(folders: Folders) -> None:
 
 
 def test_digests_follow_what_own_code_reaches(folders: Folders) -> None:
+    """The digests of user code cover the files that it imports, and change with those only; without user code the fingerprint is empty."""
     folders.experiment(task="import late\ndef factory(): pass", late="x = 1", other="")
     before = bundling.hash_files(experiment(model="task:factory"))
     assert before.keys() == {"task.py", "late.py"}

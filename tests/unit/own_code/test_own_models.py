@@ -10,6 +10,7 @@ HEAD = "import itertools\nimport torch\nfrom torch import nn\ncount = itertools.
 
 
 def test_a_module_with_parameters_is_built(folders: Folders) -> None:
+    """A subclass of a PyTorch layer can be the factory, called with the number of classes and the input shape."""
     net = "class Net(nn.Linear):\n    def __init__(self, classes, shape):\n        super().__init__(shape[0], classes)"
     folders.experiment(task=HEAD + net)
     assert zoo.find_factory("task:Net")(3, (5,)).weight.shape == (3, 5)
@@ -30,6 +31,7 @@ def test_a_module_with_parameters_is_built(folders: Folders) -> None:
     ],
 )
 def test_what_cannot_be_trained_names_the_line(body: str, said: str, folders: Folders) -> None:
+    """A factory that returns something untrainable raises OwnCodeError with `said`, the line and the cause. `body`: the factory's code."""
     folders.experiment(task=f"{HEAD}def factory(classes, shape):\n    {body}\n")
     with pytest.raises(OwnCodeError, match=f"training.model: 'task:factory': your code, experiment/task.py, {said}"):
         zoo.find_factory("task:factory")(2, (3,))

@@ -71,11 +71,12 @@ def refused(folders: Folders, training: Training, **parts: str) -> str:
 
 
 def told(field: str, name: str, line: int) -> str:
-    """Return the beginning of a message about a line of the user's task."""
+    """Return the beginning of a message about a line of the user's task. `field`: field of the experiment; `name`: the function's name."""
     return f"{field}: 'task:{name}': your code, experiment/task.py, line {line}"
 
 
 def test_model_data_loss_and_metric_may_all_be_user_code(folders: Folders) -> None:
+    """An experiment whose model, data, loss and metric are user code is prepared, with the right parameters and input shape."""
     found = prepared(folders, OWN)
     assert found.facts["parameters"] == 9 and found.facts["data_manifest"]["input_shape"] == [2]
 
@@ -121,11 +122,13 @@ def test_model_data_loss_and_metric_may_all_be_user_code(folders: Folders) -> No
 def test_what_is_wrong_with_the_samples_of_a_loader_is_told_as_the_users(
     folders: Folders, samples: str, said: str
 ) -> None:
+    """Samples of a user's loader that cannot be trained on are refused with the loader's line and `said`. `samples`: its result, as code."""
     found = refused(folders, OURS, samples=samples)
     assert found.startswith(told("data.dataset", "loader", LOADER)) and said in found
 
 
 def test_a_loader_that_returns_something_else(folders: Folders) -> None:
+    """A loader that returns a tuple is refused with the type that is expected."""
     found = refused(folders, OURS, samples="INPUTS, LABELS, 3) and (INPUTS, LABELS")
     assert "returned a tuple; a crossover.learning.datasets.Samples is expected" in found
 
@@ -142,6 +145,7 @@ def test_a_loader_that_returns_something_else(folders: Folders) -> None:
     ],
 )
 def test_labels_that_a_loss_of_numbers_cannot_take(folders: Folders, loss: str, samples: str, said: str) -> None:
+    """Labels that do not fit a loss of numbers are refused with `said` before the run. `samples`: the loader's result, as code."""
     training = replace(OURS, loss=loss, metric=Metric(name="mean_absolute_error"))
     assert said in refused(folders, training, samples=samples)
 
@@ -210,6 +214,9 @@ def test_labels_that_a_loss_of_numbers_cannot_take(folders: Folders, loss: str, 
 def test_what_a_model_a_loss_or_a_metric_does_wrongly_is_told_before_the_run(
     folders: Folders, parts: dict[str, str], training: Training, field: str, line: int, said: str
 ) -> None:
+    """A wrong result of a user's model, loss or metric is refused before the run, with its line and `said`. `parts`: code that replaces
+    the right one.
+    """
     section, _, name = field.partition(":")
     found = refused(folders, training, **parts)
     assert found.startswith(told(f"training.{section}", name, line)) and said in found
@@ -246,12 +253,14 @@ NUMBERS = replace(OURS, loss="mse", metric=Metric(name="mean_absolute_error"))
 def test_settings_that_make_no_sense_for_the_data_are_refused(
     folders: Folders, settings: dict[str, Any], samples: str | None, said: str
 ) -> None:
+    """Settings that do not fit the data of a user's loader raise ConfigError with `said`, which does not blame user code."""
     with pytest.raises(ConfigError) as failed:
         prepared(folders, settings.pop("training", OURS), **settings, **({"samples": samples} if samples else {}))
     assert said in str(failed.value) and "your code" not in str(failed.value)
 
 
 def test_numbers_are_preprocessed_by_column_and_tokens_are_left_alone() -> None:
+    """Preprocessing scales inputs of floats by column, or by channel, and leaves inputs of whole numbers unchanged."""
     rows = torch.tensor([[1.0, 10.0], [3.0, 30.0]])
     tokens = torch.tensor([[1, 2], [3, 4]])
     for inputs, preprocess, expected in (
@@ -291,6 +300,9 @@ def test_losses_and_metrics_against_their_definitions() -> None:
 
 
 def test_what_is_tried_out_is_told_with_what_becomes_of_the_inputs(folders: Folders) -> None:
+    """Trying an experiment out returns a sentence about parameters, samples, inputs and labels, and the same facts about the data as a
+    dict.
+    """
     from crossover.running.preparing import try_out
 
     folders.experiment(task=TASK.format(**{**GOOD, "samples": "INPUTS.long(), LABELS, 3", "model": "Sum()"}) + SUM)
@@ -305,7 +317,7 @@ def test_what_is_tried_out_is_told_with_what_becomes_of_the_inputs(folders: Fold
 
 
 def test_what_is_tried_out_takes_every_size_that_images_grow_to(folders: Folders) -> None:
-    """Patches of 8 pixels divide 16 and 24, and not the 20 between them."""
+    """A model is tried with every image size of training: one that takes 16 and 24 pixels, but not 20, is refused if 20 is a size."""
     model = "nn.Sequential(nn.PixelUnshuffle(8), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(192, 3))"
     images = {"samples": "torch.rand(20, 3, 32, 32), LABELS, 3", "model": model}
     prepared(folders, replace(OURS, image_size=ImageSize(begin=16)), **images)
@@ -314,7 +326,9 @@ def test_what_is_tried_out_takes_every_size_that_images_grow_to(folders: Folders
 
 
 def test_torchs_own_dropout_is_drawn_anew_for_each_minibatch_and_the_same_everywhere(folders: Folders) -> None:
-    """A model of the user's own draws from the process's generator: it must not matter what was drawn there before."""
+    """PyTorch's dropout in a user's model is the same for the same minibatch, whatever was drawn before, and another for another
+    minibatch.
+    """
     from crossover.learning.learner import Learner
     from crossover.learning.staging import take_first_samples
 

@@ -87,6 +87,9 @@ def trained(folders: Folders, model: str, classes: str = "3") -> tuple[bytes, li
 def test_wrappers_are_left_out_and_said(
     folders: Folders, capsys: pytest.CaptureFixture[str], model: str, said: str
 ) -> None:
+    """A wrapper around a user's model, such as DataParallel, is left out: training is as without it, and one note on stderr says so with
+    its line.
+    """
     runtime.get_or_make("notes on own code", set[str]).clear()  # each note is said once in a process
     plain = trained(folders, "plain()" if "plain()[" not in model else "nn.Sequential(plain()[0], plain()[1])")
     user_code.set_folders()  # forgets the module
@@ -115,5 +118,6 @@ def test_classes_of_numpy_and_torch_are_whole_numbers_too(folders: Folders, clas
     ],
 )
 def test_what_is_no_number_of_classes_is_refused(folders: Folders, classes: str, said: str) -> None:
+    """A loader's number of classes that is not a whole number is refused with `said`."""
     with pytest.raises(OwnCodeError, match=said):
         trained(folders, "plain()", classes)

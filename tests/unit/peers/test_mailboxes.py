@@ -43,7 +43,9 @@ def opened(job: Job, ctx: Context) -> tuple[SynchronousMailboxes, int | None]:
 def test_a_round_is_sent_again_if_the_message_of_any_of_its_exchanges_is_lost(
     lost: tuple[int, ...], job: Job, ctx: Context
 ) -> None:
-    """A message that is held says nothing of the other exchange's: a peer in that one would wait for ever."""
+    """A peer that starts again has to resend the last round if a message of any of its exchanges is lost, else none. `lost`: those
+    exchanges.
+    """
     sender, _ = opened(job, ctx)
     made = range(codecs.count_exchanges(job.experiment.exchange))
     replica = Replica(ctx, 0)

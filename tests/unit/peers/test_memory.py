@@ -28,6 +28,7 @@ def check(free_mb: float, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_too_little_for_vgg11_is_said_with_its_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Too little free memory raises ConfigError with the model's parameters, the memory needed, the free memory and the setting to change."""
     with pytest.raises(ConfigError) as told:
         check(3_900.0, monkeypatch)
     said = str(told.value)
@@ -37,6 +38,7 @@ def test_too_little_for_vgg11_is_said_with_its_figures(monkeypatch: pytest.Monke
 
 
 def test_the_setting_is_that_of_the_architecture(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error about too little memory names the instance type setting of the experiment's own architecture."""
     monkeypatch.setattr(peer, "find_free_bytes", lambda: 0.0)
     ctx: Any = SimpleNamespace(
         facts=SimpleNamespace(parameters=PARAMETERS, buffers=0), experiment=replace(EXPERIMENT, architecture="gpu")
@@ -72,7 +74,7 @@ print((peak_kb() - before) // 1024)
 
 @pytest.mark.slow
 def test_a_gradient_of_vgg11_at_224_takes_its_share_of_the_eight_vectors() -> None:
-    """In a process of its own, whose peak is its own: at most five vectors, where a peer has room for eight."""
+    """Computing a gradient of vgg11 at 224 pixels takes between two and five vectors' memory; a peer has room for eight."""
     ended = subprocess.run([sys.executable, "-c", STEP], text=True, capture_output=True, check=False)
     assert ended.returncode == 0, ended.stderr[-2_000:]
     vector_mb = 4 * PARAMETERS / 2**20

@@ -11,6 +11,7 @@ from peers.p2p.messages import Message
 
 @given(st.binary(max_size=200))
 def test_a_message_comes_back_and_its_body_is_aligned(body: bytes) -> None:
+    """An encoded message is read back equal, and its body begins at a multiple of 16 bytes."""
     said = Message("20260101-000000-abcdef", 3, 17, 120, "", memoryview(b""))
     text = messages.encode(said, [body])
     read = messages.read(text, mailbox="x")
@@ -21,6 +22,7 @@ def test_a_message_comes_back_and_its_body_is_aligned(body: bytes) -> None:
 
 @given(st.binary(max_size=100))
 def test_anything_else_is_refused(text: bytes) -> None:
+    """Bytes that are no message raise Corrupt with the name of the mailbox."""
     with pytest.raises(Corrupt, match="mailbox 3"):
         messages.read(text, mailbox="mailbox 3")
 

@@ -32,7 +32,7 @@ def train(replica: Replica, value: float) -> None:
 
 @pytest.mark.parametrize("start", [0, 1])
 def test_rounds_that_are_trained_again_are_saved_again(start: int, ctx: Context) -> None:
-    """A GPU may come to other bits this time; a loss later, all must take up the same."""
+    """Rounds that a peer trains again after `start` replace the checkpoints of the first time."""
     replica = Replica(ctx, 0)
     replica.restore()
     for value in (1.0, 2.0):
@@ -49,6 +49,7 @@ def test_rounds_that_are_trained_again_are_saved_again(start: int, ctx: Context)
 
 
 def test_an_overtaken_attempt_neither_saves_nor_takes_away(ctx: Context) -> None:
+    """A peer of an attempt that another superseded raises StaleAttempt, and neither adds nor removes checkpoints."""
     newer = Replica(ctx, 0)
     newer.restore()
     for value in (1.0, 2.0):
@@ -56,6 +57,7 @@ def test_an_overtaken_attempt_neither_saves_nor_takes_away(ctx: Context) -> None
     before = saved(ctx)
 
     def overtaken() -> None:
+        """Raise StaleAttempt, as the confirmation of a superseded attempt does."""
         raise StaleAttempt("attempt 0 was superseded by attempt 1")
 
     older = Replica(ctx, 0, confirm=overtaken)

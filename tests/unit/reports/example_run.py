@@ -148,6 +148,7 @@ class _Run:
     speed: float
 
     def __post_init__(self) -> None:
+        """Begin without records, and with no warm environment."""
         self.records: list[dict[str, Any]] = []
         self.warm: set[tuple[str, int, int]] = set()
 
@@ -209,6 +210,7 @@ def _traffic(step: str, workers: int) -> dict[str, dict[str, int]]:
     """Return the traffic of an invocation of the step."""
 
     def channel(into: int, out: int, requests: int) -> dict[str, int]:
+        """Return one channel's traffic: bytes read, bytes written and requests."""
         return {"bytes_in": into, "bytes_out": out, "requests": requests}
 
     quiet = channel(0, 0, 0)

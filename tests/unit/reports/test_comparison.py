@@ -26,6 +26,7 @@ def save(tmp_path: Path) -> Save:
     """Return a function that writes an example's run folder under a name; keywords replace fields of its result, `records` its records."""
 
     def saved(name: str, example: Example, **changes: Any) -> RunFolder:
+        """Write the example's run to a folder of this name, and return it. `changes`: arguments of `folder.build` to replace."""
         records = changes.get("records", example.records)
         return folder.write(tmp_path / name, result=example.result(**changes), records=records)
 
@@ -47,6 +48,7 @@ def by_seed(run: RunFolder, *, seeds: tuple[int, ...] = (1, 2, 3)) -> list[RunFo
 
 
 def test_what_won_and_by_how_much(save: Save) -> None:
+    """The verdict names the soonest setting at the target of `--at`, with ratio, its interval and the number of seeds."""
     found = comparison.compare_runs([*by_seed(save("spirt", SPIRT)), *by_seed(save("fast", FAST))], at=0.8)
     slow, fast = found.entries[0], found.entries[3]
     assert found.goal == 0.8 and slow.goal_s and fast.goal_s
@@ -58,7 +60,7 @@ def test_what_won_and_by_how_much(save: Save) -> None:
 
 
 def test_single_runs_never_win(save: Save) -> None:
-    """The margin does not matter, and three runs of one setting and one seed do not suffice either."""
+    """There is no winner with fewer than three common seeds of two settings, whatever the margin."""
     pair = comparison.compare_runs([save("spirt", SPIRT), save("fast", FAST)], at=0.8)
     assert pair.verdict == (
         "no winner by measured time: at least two settings with 3 common seeds are needed (--set seed=...); "
@@ -69,6 +71,7 @@ def test_single_runs_never_win(save: Save) -> None:
 
 
 def test_nobody_is_soonest_at_a_goal_that_was_chosen_afterwards(save: Save) -> None:
+    """There is no winner by time if the runs have no common target and none is given; the page then has no columns about a target."""
     found = comparison.compare_runs([*by_seed(save("spirt", SPIRT)), *by_seed(save("fast", FAST))])
     assert found.goal is None and found.to_goal == ""
     assert found.verdict.startswith(
@@ -80,7 +83,7 @@ def test_nobody_is_soonest_at_a_goal_that_was_chosen_afterwards(save: Save) -> N
 
 
 def test_the_page_shows_one_chart_and_six_runs_and_folds_the_rest(save: Save) -> None:
-    """Nine runs that differ in four settings: red lines for each, six charts and nine rows were three screens."""
+    """The page shows one chart at a time and the best six of nine runs; all runs, and a table of the settings that differ, are folded."""
     runs = []
     for n, run in enumerate(by_seed(save("spirt", SPIRT), seeds=tuple(range(1, 10)))):
         better = [each | {"val_metric": each["val_metric"] + n / 1000} for each in run.result["epochs"]]
@@ -103,6 +106,7 @@ def test_the_page_shows_one_chart_and_six_runs_and_folds_the_rest(save: Save) ->
 
 
 def test_what_they_would_take_on_aws_stands_beside_and_is_judged_by_paired_draws(save: Save) -> None:
+    """Simulated seconds and dollars on AWS are in the verdict, judged by pairs of draws, and in the table, the page and the CSV file."""
     sessions = [1.0 + n / 20 for n in range(20)]
 
     def simulated(results: object) -> list[OnAws | None]:
@@ -129,12 +133,14 @@ def test_what_they_would_take_on_aws_stands_beside_and_is_judged_by_paired_draws
 
 
 def test_of_what_nobody_can_simulate_nothing_is_said(save: Save) -> None:
+    """The comparison of runs that cannot be simulated says nothing of AWS."""
     found = comparison.compare_runs([save("spirt", SPIRT), save("fast", FAST)], simulated=lambda results: [None, None])
     assert found.on_aws == {} and "On AWS" not in found.verdict
     assert not [each for each in report_pages.comparison_page(found).sheets if each.title == "On AWS, by simulation"]
 
 
 def test_a_margin_that_repeats_do_not_show_is_no_victory(save: Save) -> None:
+    """Settings of which one was faster in some seeds and slower in another are too close to call; a margin in all seeds wins."""
     first, second = save("a", SPIRT), save("b", changed_name(SPIRT))
     runs = by_seed(first)
     level = [*by_seed(second, seeds=(1, 2)), *by_seed(slowed(second, 0.9), seeds=(3,))]
@@ -154,6 +160,8 @@ def slowed(run: RunFolder, factor: float) -> RunFolder:
 
 
 def test_goals_are_named_by_hand_or_the_target_of_all(save: Save) -> None:
+    """The target of a comparison is that of `--at`, else the one that all runs share, else None."""
+
     def with_target(run: RunFolder, target: float | None) -> RunFolder:
         """Return the run with this target in its settings."""
         experiment = run.result["experiment"]
@@ -196,6 +204,9 @@ def with_fewer(fact: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
 def test_different_data_or_models_are_refused_or_stand_without_verdict(
     change: Callable[[dict[str, Any]], dict[str, Any]], words: str, save: Save
 ) -> None:
+    """Runs with other data or models raise ConfigError; with `mixed` they are shown without a winner. `change`: gives changed parts of a
+    result.
+    """
     first, second = save("a", SPIRT), save("b", FAST)
     other = changed(second, **change(second.result))
     with pytest.raises(ConfigError, match=rf"{re.escape(words)}.*--mixed shows"):
@@ -206,6 +217,7 @@ def test_different_data_or_models_are_refused_or_stand_without_verdict(
 
 
 def test_everything_else_that_differs_is_marked(save: Save) -> None:
+    """Differing settings, price dates and versions are marked, each with both values and the runs' names."""
     first, second = save("a", SPIRT), save("b", FAST)
     experiment = second.result["experiment"]
     other = changed(
@@ -223,6 +235,7 @@ def test_everything_else_that_differs_is_marked(save: Save) -> None:
 
 
 def test_dollars_of_different_prices_do_not_race(save: Save) -> None:
+    """Runs with prices of other dates or regions are compared by time, and their dollars are not."""
     first, second = save("a", SPIRT), save("b", FAST)
     for changes, mark in (
         ({"prices_as_of": "2026-12"}, "price dates differ: 2026-11 (a), 2026-12 (b); dollars are not compared"),
@@ -236,6 +249,7 @@ def test_dollars_of_different_prices_do_not_race(save: Save) -> None:
 
 
 def test_how_data_was_prepared_and_who_attacked_is_marked(save: Save) -> None:
+    """Differing recipe, augmentation, aggregation and faults are marked; a differing folder of the data is not."""
     first, second = save("a", SPIRT), save("b", FAST)
     experiment = second.result["experiment"]
     other = changed(
@@ -258,6 +272,9 @@ def test_how_data_was_prepared_and_who_attacked_is_marked(save: Save) -> None:
 
 
 def test_records_that_were_lost_afterwards_are_noticed(save: Save) -> None:
+    """A run whose metrics.jsonl lacks records of its result, or has those of another run, is marked incomplete, and the incomplete one
+    cannot win.
+    """
     first, second = save("a", SPIRT), save("b", FAST)
     metrics = second.path / folder.METRICS
     lines = metrics.read_text().splitlines(keepends=True)
@@ -282,6 +299,7 @@ def test_a_run_is_not_compared_with_itself(save: Save, tmp_path: Path) -> None:
 
 
 def test_what_another_version_wrote_is_refused_by_name(save: Save) -> None:
+    """A result.json that lacks a field raises DataError with the field's name."""
     run = save("a", SPIRT)
     old = {name: value for name, value in run.result.items() if name not in ("invocations", "steps")}
     folder.write(run.path, result=old, records=run.records)
@@ -297,6 +315,7 @@ def test_what_another_version_wrote_is_refused_by_name(save: Save) -> None:
 
 
 def test_local_seconds_do_not_race_amazons(save: Save) -> None:
+    """A local run and one on AWS are shown together without a winner."""
     found = comparison.compare_runs([save("a", SPIRT), save("b", FAST, where="aws", label="measured-aws")], at=0.8)
     assert found.verdict.startswith("no winner: seconds and dollars with different labels")
     assert "local seconds are not AWS seconds" in found.marks[0]
@@ -324,6 +343,7 @@ def test_failed_and_incomplete_runs_are_marked_and_do_not_win(save: Save) -> Non
 
 
 def test_a_run_that_never_got_anywhere(save: Save) -> None:
+    """A run that failed before its first epoch is compared, without a best metric or a time to the target."""
     nothing = save("nothing", FAST, records=[], epochs=[], final=None, failure="the broker is gone")
     found = comparison.compare_runs([save("a", SPIRT), nothing])
     assert found.entries[1].goal_s is None and found.entries[1].best_metric is None
@@ -331,11 +351,13 @@ def test_a_run_that_never_got_anywhere(save: Save) -> None:
 
 
 def test_folders_of_the_same_name_are_told_apart(save: Save) -> None:
+    """Runs in folders of the same name are named with their parent folders."""
     found = comparison.compare_runs([save("x/spirt", SPIRT), save("y/spirt", SPIRT)])
     assert [entry.name for entry in found.entries] == ["x/spirt", "y/spirt"]
 
 
 def test_reading_folders(save: Save, tmp_path: Path) -> None:
+    """Comparing a folder names its run after it; a folder without a run raises DataError, and no folder raises ConfigError."""
     save("a", SPIRT)
     assert [entry.name for entry in comparison.compare_folders([tmp_path / "a"]).entries] == ["a"]
     with pytest.raises(DataError, match=r"result\.json: no such file"):
@@ -345,6 +367,7 @@ def test_reading_folders(save: Save, tmp_path: Path) -> None:
 
 
 def test_the_csv_has_raw_figures(save: Save) -> None:
+    """The CSV file has one row per run, with unrounded numbers."""
     found = comparison.compare_runs([save("a", SPIRT), save("b, really", FAST)], at=0.8)
     rows = list(csv.DictReader(comparison.to_csv(found).splitlines()))
     assert [row["name"] for row in rows] == ["a", "b, really"]
@@ -353,6 +376,7 @@ def test_the_csv_has_raw_figures(save: Save) -> None:
 
 
 def test_settings_of_their_architectures_own_are_marked(save: Save) -> None:
+    """Differing settings in an architecture's own section are marked like others."""
     experiment = save("a", SPIRT).result["experiment"]
     runs = [
         changed(save(name, SPIRT), experiment=experiment | {"mine": {"outer": outer}})
@@ -363,7 +387,7 @@ def test_settings_of_their_architectures_own_are_marked(save: Save) -> None:
 
 @pytest.mark.slow
 def test_a_metric_of_which_lower_is_better_is_read_the_other_way_round(save: Save) -> None:
-    """The same runs, judged by their error: the same places win at the same moments, in the metric's own words."""
+    """Runs judged by an error that mirrors their accuracy have the same times, costs and winner, and the text uses the metric's own name."""
 
     def by_error(run: RunFolder, *, higher_is_better: bool = False) -> RunFolder:
         """Return the run with an error as its metric: 20 times what its accuracy lacks to 1."""
@@ -396,6 +420,7 @@ def test_a_metric_of_which_lower_is_better_is_read_the_other_way_round(save: Sav
 
 
 def test_a_direction_that_is_said_is_the_one_that_the_metrics_name_implies(save: Save) -> None:
+    """Runs of accuracy of which only one states that higher is better do not differ in their metric."""
     silent, said = (
         judged_upwards(save(name, run), said) for name, run, said in (("a", SPIRT, None), ("b", FAST, True))
     )

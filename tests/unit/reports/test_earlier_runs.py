@@ -27,6 +27,9 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def test_an_earlier_run_is_moved_unchanged_and_user_files_stay(tmp_path: Path) -> None:
+    """`move_aside` moves a run's files to a folder with the run's id and returns that; other files stay, and without a run it returns
+    None.
+    """
     before = run_in(tmp_path, FIRST)
     assert move_aside(tmp_path) == tmp_path / FIRST
     assert files(tmp_path / FIRST) | {"notes.txt": b"mine"} == before
@@ -35,7 +38,7 @@ def test_an_earlier_run_is_moved_unchanged_and_user_files_stay(tmp_path: Path) -
 
 
 def test_the_run_itself_stays_where_it_is(tmp_path: Path) -> None:
-    """A run that is followed again or resumed must not move its own files aside."""
+    """`move_aside` moves nothing and returns None if the files are those of the run that it is given."""
     before = run_in(tmp_path, FIRST)
     assert move_aside(tmp_path, FIRST) is None and files(tmp_path) == before
     assert move_aside(tmp_path, SECOND) == tmp_path / FIRST
@@ -52,6 +55,7 @@ def test_each_earlier_run_keeps_a_folder_of_its_own(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("at", range(6))
 def test_cut_off_at_any_move_the_next_one_goes_on(at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If `move_aside` is interrupted before move number `at`, the next call completes it, and all files are in the run's folder."""
     before, rename, moves = run_in(tmp_path, FIRST), Path.rename, [0]
 
     def cut_off(path: Path, target: Path) -> Path:
@@ -74,6 +78,7 @@ def test_cut_off_at_any_move_the_next_one_goes_on(at: int, tmp_path: Path, monke
 
 
 def test_files_that_name_no_run_are_moved_aside_too(tmp_path: Path) -> None:
+    """Files of an unknown run are moved to a folder too."""
     (tmp_path / "report.html").write_text("cut off")
     (earlier,) = [move_aside(tmp_path)]
     assert earlier is not None and (earlier / "report.html").read_text() == "cut off"

@@ -21,6 +21,7 @@ MODEL = safetensors({"weight": torch.ones(100)})
 
 
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+    """A run's folder that is written is read back equal, with the records in the order of their beginnings and the model's bytes."""
     written = folder.write(tmp_path / "a" / "run", result=EXAMPLE.result(), records=EXAMPLE.records, model=MODEL)
     found = folder.read(tmp_path / "a" / "run")
     assert found.name == "run"
@@ -38,6 +39,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
     folder.write_atomically(target, b"old")
 
     def full(_: int) -> None:
+        """Raise OSError, as a full disk does."""
         raise OSError("no space left")
 
     monkeypatch.setattr(os, "fsync", full)
@@ -48,6 +50,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
 
 
 def test_folders_without_a_readable_result_are_refused(tmp_path: Path) -> None:
+    """A folder without result.json or metrics.jsonl, or with a result of no known form, raises DataError with the file's name."""
     with pytest.raises(DataError, match=r"result\.json: no such file; give the folder of a run"):
         folder.read(tmp_path)
     for text, complaint in (
@@ -72,6 +75,7 @@ def test_folders_without_a_readable_result_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("damaged", [b"\xd9\x00\xff", b'{"a": "\xe9"}', b"[" * 100_000])
 @pytest.mark.parametrize("name", ["result.json", "metrics.jsonl"])
 def test_bytes_that_are_no_text_are_named(tmp_path: Path, name: str, damaged: bytes) -> None:
+    """A file whose bytes are no JSON text raises DataError with its name. `damaged`: its bytes."""
     folder.write(tmp_path, result=EXAMPLE.result(), records=EXAMPLE.records, model=MODEL)
     (tmp_path / name).write_bytes(damaged)
     with pytest.raises(DataError, match=rf"{name}.*: not JSON"):
@@ -79,7 +83,7 @@ def test_bytes_that_are_no_text_are_named(tmp_path: Path, name: str, damaged: by
 
 
 def test_a_seed_is_a_whole_number(tmp_path: Path) -> None:
-    """Runs are paired by it."""
+    """Reading a result whose seed is not a whole number raises DataError with the value."""
     result = EXAMPLE.result()
     folder.write(
         tmp_path, result={**result, "experiment": {**result["experiment"], "seed": "x"}}, records=[], model=MODEL
@@ -127,6 +131,9 @@ def test_a_result_of_another_shape_is_compared_or_refused(result: object) -> Non
 def test_compare_names_the_file_and_the_place(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: dict[str, object] | str, words: str
 ) -> None:
+    """`crossover compare` of a damaged run exits with status 2 and says `words`, the file and the place. `damage`: parts of the result, or
+    the file.
+    """
     result, records = dict(SAMPLE), [dict(each) for each in EXAMPLE.records]
     model = MODEL
     if isinstance(damage, dict):

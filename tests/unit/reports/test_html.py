@@ -71,6 +71,7 @@ def outline(text: str) -> Outline:
 
 
 def test_the_page_is_whole_and_asks_for_nothing_from_elsewhere(report: str) -> None:
+    """A report's page has no script and loads nothing; it links to its own parts and to two files of its folder only."""
     page = outline(report)
     assert not page.tags & {"script", "link", "img", "iframe", "object"}
     files = {link for link in page.links if not link.startswith(("#", "data:text/csv;", "data:image/svg+xml;"))}
@@ -83,6 +84,7 @@ def test_the_page_is_whole_and_asks_for_nothing_from_elsewhere(report: str) -> N
 
 
 def test_tables_and_plots_can_be_downloaded_from_the_page_alone(report: str) -> None:
+    """The page contains its tables as CSV and its six plots as SVG, as links that need no other file."""
     links = [
         base64.b64decode(link.split(",", 1)[1]).decode() for link in outline(report).links if link.startswith("data:")
     ]
@@ -101,6 +103,7 @@ def test_the_eight_largest_lines_of_the_bill_are_drawn() -> None:
 
 
 def test_what_the_page_says(report: str) -> None:
+    """The page shows every plot, table, label and cost of the result, and all its stages, steps and cost lines."""
     text = outline(report).text
     result = EXAMPLE.result()
     for words in (
@@ -119,6 +122,7 @@ def test_what_the_page_says(report: str) -> None:
 
 @pytest.mark.slow
 def test_what_is_missing_stands_on_the_page(tmp_path: Path) -> None:
+    """The page states a run's failure and its missing records."""
     records = [r for r in EXAMPLE.records if r["step"] != "update_model"]
     result = EXAMPLE.result(records=records, failure="worker 2: Unavailable", final=None)
     folder.write(tmp_path, result=result, records=records)
@@ -129,6 +133,7 @@ def test_what_is_missing_stands_on_the_page(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_hostile_names_stay_text(tmp_path: Path) -> None:
+    """HTML in the names and messages of runs is shown as text in reports and comparisons."""
     evil = "<script>alert(1)</script>"
     run = folder.write(tmp_path / "<b>&amp;", result=EXAMPLE.result(failure=evil), records=EXAMPLE.records)
     versions = {evil: '"><img src=x>'}
@@ -144,12 +149,14 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
 
 
 def test_a_run_without_epochs_or_records(tmp_path: Path) -> None:
+    """A run that failed at its start has a page with its failure."""
     result = EXAMPLE.result(records=[], epochs=[], final=None, failure="nothing started")
     folder.write(tmp_path, result=result, records=[])
     assert "nothing started" in outline(report_pages.write_report(tmp_path).read_text()).text
 
 
 def test_the_comparisons_page(tmp_path: Path) -> None:
+    """The comparison's page has the verdict, the runs' table, published results and each run's costs, and a CSV file lies beside it."""
     path = comparison_page(tmp_path)
     page = outline(path.read_text())
     for words in (
@@ -163,6 +170,7 @@ def test_the_comparisons_page(tmp_path: Path) -> None:
 
 
 def test_data_cannot_end_their_script_and_the_policy_names_ours_alone() -> None:
+    """Data with HTML in it is embedded in a page without ending its script element; the policy allows the page's own script by its digest."""
     evil, script = {"name": "</script><script>alert(1)</script><!--"}, 'say("<b>&")'
     text = report_pages.render(
         Page(title="t", subtitle="s", labels=[], data=json.dumps(evil), scripts=[Markup(script)])

@@ -23,7 +23,7 @@ GROUNDS = (("#ffffff", "#f6f7f9"), ("#14161a", "#1d2025"))  # page and card, lig
     ],
 )
 def test_the_distance_is_the_published_one(one: tuple[float, ...], other: tuple[float, ...], expected: float) -> None:
-    """Rows of the test data of Sharma, Wu, Dalal 2005."""
+    """`ciede2000` returns the published distance of pairs from the test data of Sharma, Wu and Dalal 2005."""
     assert ciede2000(one, other) == pytest.approx(expected, abs=1e-4)  # type: ignore[arg-type]
 
 
@@ -38,16 +38,19 @@ def indistinct(one: SeriesLook, other: SeriesLook) -> list[str]:
 
 
 def test_any_two_looks_are_told_apart() -> None:
+    """No two looks, of architectures or of plain series, are indistinct."""
     pairs = [*combinations(LOOKS.items(), 2), *combinations(enumerate(PLAIN), 2)]
     assert [(a, b) for (a, one), (b, other) in pairs if indistinct(one, other)] == []
     assert indistinct(SeriesLook(3, "o", ""), SeriesLook(6, "o", "")), "without markers they would not be"
 
 
 def test_every_architecture_has_a_look() -> None:
+    """Every architecture but `single`, which has its machine's, has a look of its own."""
     assert set(architectures()) - {"single"} <= set(LOOKS)  # which has that of the machine that it is on
 
 
 def test_every_colour_can_be_text() -> None:
+    """Every colour of the palette has a contrast of at least 4.5 to its backgrounds."""
     pale = [
         (colour, ground)
         for pair in PALETTE

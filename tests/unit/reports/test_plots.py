@@ -27,6 +27,7 @@ def lines(**changes: object) -> str:
 
 
 def test_a_plot_is_one_svg_element_without_colours_or_size_of_its_own() -> None:
+    """A plot is an SVG element without width and height, whose colours are all the page's CSS variables."""
     text = lines(log_x=True, percent=True)
     root = ET.fromstring(text)
     assert root.tag == "{http://www.w3.org/2000/svg}svg"
@@ -39,6 +40,7 @@ def test_a_plot_is_one_svg_element_without_colours_or_size_of_its_own() -> None:
 
 
 def test_ids_are_unique_in_a_page_and_every_reference_is_kept() -> None:
+    """A plot's ids begin with its name, and each reference in it is to one of them."""
     text = lines()
     ids = re.findall(r'\bid="([^"]+)"', text)
     assert ids and all(name.startswith("p1-") for name in ids)
@@ -66,6 +68,7 @@ def test_labels_are_escaped() -> None:
 
 
 def test_odd_series_can_be_drawn() -> None:
+    """Plots of no series, of an empty one, of a single point or of zeros are drawn, on linear and logarithmic axes."""
     odd: list[dict[str, list[plots.PlotPoint]]] = [{}, {"a": []}, {"a": [(1.0, 1.0)]}, {"a": [(0.0, 0.0), (0.0, 0.0)]}]
     for curves in odd:
         for log in (False, True):
@@ -77,6 +80,7 @@ def test_odd_series_can_be_drawn() -> None:
 @settings(max_examples=40, deadline=None)
 @given(st.floats(1e-6, 1e6), st.floats(1, 1e6), st.booleans())
 def test_an_axis_has_three_ticks_at_least(least: float, times: float, log: bool) -> None:
+    """Each axis of a line plot has at least three different tick labels, for any range of values."""
     curve = {"a": [(least, least), (least * times, least * times)]}
     text = plots.lines(curve, x="x", y="y", name="p", log_x=log, log_y=log)
     for axis in "xy":
@@ -85,13 +89,14 @@ def test_an_axis_has_three_ticks_at_least(least: float, times: float, log: bool)
 
 
 def test_epochs_are_whole_even_where_there_is_one() -> None:
+    """An axis of epochs has whole numbers as its ticks, even if there is only one epoch."""
     text = plots.lines({"a": [(1.0, 0.5)]}, x="epoch", y="y", name="p")
     labels = re.findall(r'<g id="p-xtick_\d+">.*?<text[^>]*>([^<]+)</text>', text, re.DOTALL)
     assert labels == ["0", "1", "2"]
 
 
 def test_curves_are_told_apart_without_colours() -> None:
-    """Each has its marker and its label at its end; of two that share a look the second is dashed and hollow."""
+    """Each curve has its name at its end; the second of two with the same look is dashed and has hollow markers."""
     curves = {name: [(1.0, n + 1.0), (2.0, n + 2.0)] for n, name in enumerate(("first run", "second run", "third run"))}
     looks = dict.fromkeys(("first run", "second run"), LOOKS["spirt"]) | {"third run": LOOKS["gpu"]}
     root = ET.fromstring(plots.lines(curves, x="x", y="y", name="p", looks=looks))
@@ -132,6 +137,7 @@ CROWD = [
 def test_labels_cover_neither_each_other_nor_a_point(
     points: list[tuple[float, float, str]], size_in: tuple[float, float]
 ) -> None:
+    """Each named point has its label, which covers no other label and no point."""
     labels, dots = marked(size_in, points)
     assert len(labels) == sum(bool(label) for *_, label in points)
     for n, label in enumerate(labels):
@@ -140,6 +146,7 @@ def test_labels_cover_neither_each_other_nor_a_point(
 
 
 def test_every_invocation_is_drawn_with_its_cold_start_and_wait() -> None:
+    """The timeline's spans are all steps, cold starts and waits for a core of the records, and as long as these."""
     spans = plots.spans(EXAMPLE.records, started_at=STARTED_AT)
     steps = [span for span in spans if span.kind not in (COLD, WAIT)]
     assert len(steps) == len(EXAMPLE.records)
@@ -169,6 +176,7 @@ def test_no_two_spans_of_a_lane_overlap() -> None:
     )
 )
 def test_a_coarser_picture_covers_the_same_spans(raw: list[tuple[int, float, float, str, bool]]) -> None:
+    """Spans that are merged to a limit still cover all spans of the same row, kind and outcome; below the limit nothing is merged."""
     spans = [Span(f"w{lane}", 0, begin, begin + length, kind, bad) for lane, begin, length, kind, bad in raw]
     coarse = plots.merge_to_limit(spans, limit=1)
     assert len(coarse) <= min(len(spans), len({(s.row, s.kind, s.failed) for s in spans}) + 1)
@@ -180,6 +188,7 @@ def test_a_coarser_picture_covers_the_same_spans(raw: list[tuple[int, float, flo
 
 @pytest.mark.slow
 def test_a_long_runs_timeline_stays_small() -> None:
+    """A timeline of 60,000 invocations has less than 1.5 MB."""
     records = [
         EXAMPLE.records[5] | {"worker": n % 4, "started_at": STARTED_AT + n * 0.05, "wall_s": 0.04, "slot_wait_s": 0.0}
         for n in range(60_000)
@@ -189,6 +198,7 @@ def test_a_long_runs_timeline_stays_small() -> None:
 
 
 def test_the_first_epochs_are_shown_singly_where_all_are_too_many() -> None:
+    """`select_first_epochs` returns the records of as many first epochs as the limit permits, of one at least, and none if all fit."""
     epochs = EXAMPLE.result()["epochs"]
     count = len(EXAMPLE.records)
     assert plots.select_first_epochs(EXAMPLE.records, epochs, started_at=STARTED_AT) == []
@@ -209,5 +219,6 @@ def test_every_bar_of_a_timeline_lies_within_its_axes(monkeypatch: pytest.Monkey
 
 
 def test_the_timeline_of_nothing_but_a_failed_step() -> None:
+    """A timeline of a single failed step is drawn."""
     record = EXAMPLE.records[0] | {"outcome": "error"}
     ET.fromstring(plots.draw([record], started_at=STARTED_AT, epochs=[], name="t"))

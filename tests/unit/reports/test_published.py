@@ -60,6 +60,9 @@ FIGURES = [(row, figure, value) for row in published.load() for figure, value in
 
 @pytest.mark.parametrize(("row", "figure", "formula"), FIGURES, ids=[f"{r.source}: {f}" for r, f, _ in FIGURES])
 def test_printed_figures_follow_from_the_formulas_or_are_listed(row: Row, figure: str, formula: float) -> None:
+    """Each published number agrees with its formula, or is listed as deviating, with the formula's value, the relative deviation and a
+    note.
+    """
     printed = row.figures[figure]
     unit = last_digit((row.paper, row.table, row.row), figure)
     agrees = abs(formula / printed - 1) <= TOLERANCE or abs(formula - printed) <= unit
@@ -74,6 +77,7 @@ def test_printed_figures_follow_from_the_formulas_or_are_listed(row: Row, figure
 
 
 def test_only_one_row_of_table_2_reproduces_to_the_printed_digit() -> None:
+    """The printed price of Table 2 follows exactly from time and memory for ResNet-18 with SPIRT only."""
     rows = [row for row in published.rows(table="Table 2") if "function_s" in row.figures]
     exact = [
         row.row
@@ -85,6 +89,7 @@ def test_only_one_row_of_table_2_reproduces_to_the_printed_digit() -> None:
 
 
 def test_ratios_of_the_2023_tables() -> None:
+    """The ratios of cost and time of the 2023 paper's tables are those that its text states, or the listed deviations."""
     serverless = {row.figures["batch_size"]: row.figures for row in published.rows(table="Table II")}
     instance = {row.figures["batch_size"]: row.figures for row in published.rows(table="Table III")}
     ratios = {size: serverless[size]["peer_usd"] / instance[size]["peer_usd"] for size in serverless}
@@ -98,12 +103,14 @@ def test_ratios_of_the_2023_tables() -> None:
 
 
 def test_the_filters_speedup_is_the_printed_one() -> None:
+    """The published speedup of MLLess's filter is the quotient of its two published times."""
     (row,) = [row for row in published.rows(table="Section 4.2") if row.row.startswith("MLLess")]
     f = row.figures
     assert round(f["without_filter_s"] / f["with_filter_s"]) == f["speedup"]
 
 
 def test_every_table_of_both_papers_is_there() -> None:
+    """The published results have every table of both papers, with all rows, and lists as long as their columns."""
     counts: dict[tuple[str, str], int] = {}
     for row in published.load():
         counts[row.paper, row.table] = counts.get((row.paper, row.table), 0) + 1

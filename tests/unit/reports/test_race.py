@@ -13,6 +13,7 @@ HAD_A_CORE = 0.8  # of the recorded runs three quarters; the others were made wh
 
 @pytest.mark.parametrize("least_share", [0.0, HAD_A_CORE])
 def test_of_equal_runs_hardly_ever_one_wins(least_share: float) -> None:
+    """The comparison of runs with equal settings, drawn from recorded ones, names a winner in at most 6.5 % of 1,000 trials."""
     rng, won = Random(15), 0
     for _ in range(1_000):
         drawn = recorded.paired(rng, rng.choice((3, 4, 5)), least_share=least_share)
@@ -21,6 +22,7 @@ def test_of_equal_runs_hardly_ever_one_wins(least_share: float) -> None:
 
 
 def test_a_setting_that_takes_half_as_long_again_is_found() -> None:
+    """A setting that takes 1.5 times as long loses in at least 80 of 100 trials, and wins in at most two."""
     rng = Random(16)
     said = [
         recorded.winners(recorded.verdict(recorded.paired(rng, 5, times=1.5, least_share=HAD_A_CORE)))
@@ -31,6 +33,7 @@ def test_a_setting_that_takes_half_as_long_again_is_found() -> None:
 
 
 def test_a_run_that_waited_for_a_core_takes_no_part() -> None:
+    """Runs that had a core for too small a share of their time are left out of the race, and named with that share."""
     quiet = {"elapsed_s": 1.0, "paper_method_usd": 1.0, "full_usd": 1.0, "cpu_share": 0.9}
     drawn = [
         recorded.as_run(quiet | {"seed": seed} | busy, setting, times=times)
@@ -43,6 +46,7 @@ def test_a_run_that_waited_for_a_core_takes_no_part() -> None:
 
 
 def test_repeats_of_one_seed_are_one_pair_and_three_seeds_are_the_least() -> None:
+    """Several runs with one seed count as one pair, and a winner needs three common seeds."""
     quiet = {"elapsed_s": 1.0, "paper_method_usd": 1.0, "full_usd": 1.0, "cpu_share": 0.9}
 
     def verdict(seeds: tuple[int, ...]) -> str:
@@ -62,6 +66,7 @@ def test_repeats_of_one_seed_are_one_pair_and_three_seeds_are_the_least() -> Non
 
 
 def test_seeds_that_only_one_of_two_settings_has_say_nothing() -> None:
+    """There is no winner if two settings have only one seed in common; the verdict lists the seeds of each."""
     quiet = {"elapsed_s": 1.0, "paper_method_usd": 1.0, "full_usd": 1.0, "cpu_share": 0.9}
     drawn = [recorded.as_run(quiet | {"seed": seed}, "a", times=1 + seed / 100) for seed in (1, 2, 3)]
     drawn += [recorded.as_run(quiet | {"seed": seed}, "b", times=2.0) for seed in (3, 4, 5)]
@@ -73,7 +78,7 @@ def test_seeds_that_only_one_of_two_settings_has_say_nothing() -> None:
 
 
 def test_a_run_that_never_got_there_is_told_from_one_that_failed() -> None:
-    """What is said of those seeds that did get there says so."""
+    """A run that did not reach the target is left out of the race and named as such, and the other seeds decide."""
     quiet = {"paper_method_usd": 1.0, "full_usd": 1.0, "cpu_share": 0.9}
     drawn = [
         recorded.as_run(quiet | {"seed": seed, "elapsed_s": 1 + seed / 100}, setting, times=times)
@@ -87,6 +92,7 @@ def test_a_run_that_never_got_there_is_told_from_one_that_failed() -> None:
 
 
 def test_a_goal_is_a_value_that_the_metric_can_have() -> None:
+    """A target of 85 for an accuracy raises ConfigError that suggests 0.85."""
     run = recorded.as_run(
         {"seed": 1, "elapsed_s": 1.0, "paper_method_usd": 1.0, "full_usd": 1.0, "cpu_share": 1.0}, "a"
     )
@@ -96,6 +102,6 @@ def test_a_goal_is_a_value_that_the_metric_can_have() -> None:
 
 
 def test_the_interval_is_students() -> None:
-    """By hand: mean 2, deviation 1, three values: 4.849 / sqrt(3) on both sides."""
+    """`interval` returns the lower limit, mean and upper limit of differences: for 1, 2 and 3 these are 2 and 2 -/+ 4.849 / sqrt(3)."""
     low, middle, high = comparison.interval([1.0, 2.0, 3.0])
     assert (low, middle, high) == (pytest.approx(2 - 2.7996, abs=1e-3), 2.0, pytest.approx(2 + 2.7996, abs=1e-3))

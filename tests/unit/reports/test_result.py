@@ -20,6 +20,7 @@ def without(predicate: Any) -> list[dict[str, Any]]:
 
 
 def test_the_format_of_the_design() -> None:
+    """A result has all sections and fields of the documented format."""
     found = EXAMPLE.result()
     assert found.keys() >= {
         "architecture", "where", "label", "started_at", "versions", "experiment", "epochs", "stages", "traffic", "cost",
@@ -37,6 +38,9 @@ def test_the_format_of_the_design() -> None:
 
 
 def test_a_complete_run_misses_nothing() -> None:
+    """A complete run's result is "finished", has nothing incomplete, and counts all invocations, with those that failed, were stale or
+    retried.
+    """
     found = EXAMPLE.result()
     assert found["incomplete"] == []
     assert found["outcome"] == "finished"
@@ -48,6 +52,7 @@ def test_a_complete_run_misses_nothing() -> None:
 @settings(max_examples=25, deadline=None)
 @given(st.data())
 def test_any_record_that_is_lost_is_named(data: st.DataObject) -> None:
+    """A missing record is reported with its step, and a missing gradient with worker, epoch, round and minibatch too."""
     lost = data.draw(st.sampled_from([r for r in EXAMPLE.records if r["outcome"] == "ok"]))
     found = EXAMPLE.result(records=without(lambda r: r is lost))
     (sentence,) = found["incomplete"]
@@ -58,12 +63,14 @@ def test_any_record_that_is_lost_is_named(data: st.DataObject) -> None:
 
 
 def test_a_failed_attempt_does_not_stand_in_for_a_lost_record() -> None:
+    """A step whose successful record is lost is incomplete, even if a failed attempt left a record."""
     done = [r for r in EXAMPLE.records if r["step"] == "aggregate_peers" and r["epoch"] == 2 and r["outcome"] == "ok"]
     found = EXAMPLE.result(records=without(lambda r: r is done[0]))
     assert found["incomplete"][0].startswith("aggregate_peers: 1 of ")
 
 
 def test_in_a_failed_run_the_failing_step_is_accounted_for() -> None:
+    """A failed step's record counts as present in a failed run."""
     last = max((r for r in EXAMPLE.records if r["step"] == "collect"), key=lambda r: r["started_at"])
     records = [*without(lambda r: r is last), last | {"outcome": "error", "error": "Unavailable: x"}]
     found = EXAMPLE.result(records=records, failure="collect failed: Unavailable: x", final=None)
@@ -72,12 +79,14 @@ def test_in_a_failed_run_the_failing_step_is_accounted_for() -> None:
 
 
 def test_without_a_count_it_is_said_that_nobody_counted() -> None:
+    """A result without expected counts says in `completeness` that the steps were not counted, and reports nothing missing."""
     assert EXAMPLE.result()["completeness"] == "checked"
     found = EXAMPLE.result(expected=None, records=EXAMPLE.records[5:])
     assert "not counted" in found["completeness"] and found["incomplete"] == []
 
 
 def test_records_of_a_step_nobody_executed_and_epochs_without_evaluation() -> None:
+    """Records of a step that is not expected, and epochs without an evaluation, are reported as incomplete."""
     expected = {step: n for step, n in EXAMPLE.expected.items() if step != "collect"}
     found = EXAMPLE.result(expected=expected, epochs=[e for e in EXAMPLE.epochs if e["epoch"] not in (3, 4)])
     assert found["incomplete"] == [
@@ -88,6 +97,7 @@ def test_records_of_a_step_nobody_executed_and_epochs_without_evaluation() -> No
 
 
 def test_stages_add_up_to_the_invocations() -> None:
+    """Wall and CPU seconds of the stages, and of the steps, add up to those of all records."""
     found = EXAMPLE.result()
     for figure in ("wall_s", "cpu_s"):
         whole = math.fsum(record[figure] for record in EXAMPLE.records)
@@ -115,6 +125,7 @@ def test_waits_for_a_core_are_apart_from_billed_time() -> None:
 
 
 def test_training_loss_is_the_mean_over_samples_and_counts_a_cell_once() -> None:
+    """An epoch's training loss is the mean over samples of successful cells, with a repeated cell counted once."""
     base = dict(EXAMPLE.records[1], step="compute_gradients", epoch=1, outcome="ok")
     records = [
         base | {"minibatch": 0, "loss": 1.0, "samples": 30},
@@ -126,6 +137,7 @@ def test_training_loss_is_the_mean_over_samples_and_counts_a_cell_once() -> None
 
 
 def test_epochs_by_moment_or_by_duration() -> None:
+    """Epochs are given with the moment of their end or with their duration; the result has elapsed and wall seconds in both cases."""
     moments = [{"epoch": 1, "val_loss": 1.0, "val_metric": 0.5, "at": STARTED_AT + 5.0}]
     (row,) = EXAMPLE.result(epochs=moments)["epochs"]
     begin = min(r["started_at"] for r in EXAMPLE.records if r["step"] != "initialise")
@@ -151,18 +163,21 @@ def test_a_diverged_loss_is_null_not_nan() -> None:
 
 
 def test_a_dropped_workers_loss_does_not_count() -> None:
+    """A loss of NaN by an excluded worker does not enter an epoch's training loss."""
     record = next(r for r in EXAMPLE.records if r.get("loss") is not None)
     found = folder.train_losses([record, record | {"worker": 63, "loss": math.nan}])
     assert found == {record["epoch"]: pytest.approx(record["loss"])}
 
 
 def test_local_seconds_are_never_measured_dollars() -> None:
+    """The cost of a local run is labelled "projected", and that of a run on AWS "measured-aws"."""
     local = EXAMPLE.result()["cost"]
     assert (local["label"], local["basis"]) == ("projected", "projected from local seconds")
     assert EXAMPLE.result(where="aws", label="measured-aws")["cost"]["label"] == "measured-aws"
 
 
 def test_a_run_that_left_nothing() -> None:
+    """A run without records has a result: zero seconds and dollars, no stages, and every expected step reported as missing."""
     found = EXAMPLE.result(records=[], epochs=[], final=None, failure="the stack is not there")
     assert found["duration_s"] == 0
     assert found["stages"] == [] and found["cost"]["paper_method_usd"] == 0

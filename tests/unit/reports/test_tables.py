@@ -25,6 +25,7 @@ EXAMPLE = spirt(epochs=3)
 
 
 def test_a_runs_summary() -> None:
+    """The table of a run shows its settings, labels, both costs, counts of failed invocations and all stages, without warnings."""
     result = EXAMPLE.result()
     text = printed(tables.summary(result))
     assert (
@@ -43,6 +44,7 @@ def test_a_runs_summary() -> None:
 
 @pytest.mark.slow
 def test_what_it_would_take_on_aws_has_its_percentiles() -> None:
+    """A simulation's seconds and dollars on AWS are printed with percentiles 5 and 95, or its problems are if it would not run there."""
     known = OnAws(seconds=(60.0, 50.0, 70.0), usd=(2.0, 1.5, 3.0), words="of a test")
     shown = " ".join(printed(tables.summary(EXAMPLE.result(), known)).split())
     assert (
@@ -71,6 +73,7 @@ def test_what_it_would_take_on_aws_has_its_percentiles() -> None:
 
 
 def test_warnings_are_printed() -> None:
+    """A run's failure, missing records, divergence and damaged files are printed as warnings, each once."""
     records = [r for r in EXAMPLE.records if r["step"] != "collect"]
     epochs = [EXAMPLE.epochs[0] | {"val_loss": float("nan")}]
     result = EXAMPLE.result(records=records, epochs=epochs, failure="worker 3 is gone", expected=EXAMPLE.expected)
@@ -84,6 +87,7 @@ def test_warnings_are_printed() -> None:
 
 
 def test_who_was_dropped_is_named_with_the_rounds() -> None:
+    """Each excluded worker is named with the round, or the number of rounds, of its exclusion."""
     dropped = [{"round": 2, "workers": [1, 3]}, {"round": 5, "workers": [3]}]
     lines = printed(tables.summary(EXAMPLE.result(dropped=dropped))).splitlines()
     told = [line.split(",")[0] for line in lines if "excluded" in line]
@@ -100,10 +104,12 @@ def test_square_brackets_in_a_cause_are_text() -> None:
 
 
 def test_a_run_without_epochs_prints() -> None:
+    """The table of a run that failed before its first epoch is printed."""
     assert "accuracy" in printed(tables.summary(EXAMPLE.result(records=[], epochs=[], final=None, failure="x")))
 
 
 def test_the_comparison_ends_with_the_verdict(tmp_path: Path) -> None:
+    """A comparison's table names the labels, marks failed runs and ends with the verdict."""
     fast = spirt(epochs=3, speed=4.0, architecture="all_reduce", name="all-reduce")
     runs = [
         folder.write(tmp_path / "spirt", result=EXAMPLE.result(), records=[]),

@@ -29,6 +29,7 @@ TABLE = tables.TextTable(
 
 
 def test_a_table_is_one_where_it_fits_and_its_figures_end_at_the_right() -> None:
+    """A table that fits is printed in columns, numbers flush right."""
     assert drawn(TABLE, 100) == [
         "sizes",
         "how                  time     dollars  why",
@@ -38,6 +39,7 @@ def test_a_table_is_one_where_it_fits_and_its_figures_end_at_the_right() -> None
 
 
 def test_the_last_columns_words_are_broken_first_and_then_rows_are_records() -> None:
+    """A table that is too wide breaks its last column's text; if that does not suffice, each row is printed as a list of its columns."""
     assert drawn(TABLE, 66)[2:4] == [
         "one function  14 min 05 s  $0.0000012  a sentence that ends with",
         "                                       6.14 s, and goes on",

@@ -20,6 +20,7 @@ def run(tmp_path: Path) -> RunFolder:
 
 
 def test_every_epoch_has_its_figures_at_its_time(run: RunFolder) -> None:
+    """`iter_points` gives each epoch with its moment and its numbers; a local run's dollars have names that end in `_projected`."""
     found = list(tracking.iter_points(run))
     assert [epoch for epoch, _, _ in found] == [1, 2, 3]
     for (_, at, figures), row, given in zip(found, run.result["epochs"], EXAMPLE.epochs, strict=True):
@@ -40,6 +41,7 @@ def test_dollars_that_aws_billed_are_not_called_projected(tmp_path: Path) -> Non
 def test_without_its_library_it_says_what_to_install(
     tool: tracking.Logger, run: RunFolder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    """A tool whose library is missing raises MissingTool with the command that installs it, and writes nothing."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     for attempt in (
         lambda: tracking.check_installed(tool),
@@ -52,6 +54,7 @@ def test_without_its_library_it_says_what_to_install(
 
 @pytest.mark.filterwarnings("default")
 def test_tensorboard_reads_what_was_written(run: RunFolder, tmp_path: Path) -> None:
+    """TensorBoard reads a run's curves back, and the command that opens them is returned."""
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -67,6 +70,7 @@ def test_tensorboard_reads_what_was_written(run: RunFolder, tmp_path: Path) -> N
 
 @pytest.mark.filterwarnings("default")
 def test_mlflow_reads_what_was_written(run: RunFolder, tmp_path: Path) -> None:
+    """MLflow reads a run's curves, settings and label back, and the command that opens them is returned."""
     mlflow = pytest.importorskip("mlflow")
     pytest.importorskip("sqlalchemy")
     opened = tracking.write_curves(run, "mlflow", where=str(tmp_path / "flow"))
