@@ -16,7 +16,7 @@ from crossover.experiment import Experiment
 from crossover.running.deployed import synthesize_assembly
 from crossover.validation import load
 from stacks.synthesis import synthesize
-from tests.local.kills import children
+from tests.local.kills import list_children
 from tests.local.parts import eventually
 
 ROOT = Path(__file__).parents[2]
@@ -64,10 +64,12 @@ def test_a_broken_cdk_is_told_with_its_own_words(
 @pytest.mark.parametrize("kind", ["synthesis", "node"])
 def test_a_killed_cdk_is_said_in_a_line(experiment: Experiment, tmp_path: Path, kind: str) -> None:
     """Kill the synthesizing process, or its Node. Check that RunFailed says so."""
-    before = {each.pid for each in children(os.getpid())}  # this process's own Node among them
+    before = {each.pid for each in list_children(os.getpid())}  # this process's own Node among them
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(synthesize_assembly, experiment, tmp_path / "apart")
-        while not (victims := [each for each in children(os.getpid()) if each.kind == kind and each.pid not in before]):
+        while not (
+            victims := [each for each in list_children(os.getpid()) if each.kind == kind and each.pid not in before]
+        ):
             assert not running.done(), running.result()
         os.kill(victims[0].pid, signal.SIGKILL)
         with pytest.raises(

@@ -48,7 +48,7 @@ KINDS = {  # what stands in a command line -> what the process is; the first tha
 
 @dataclass(frozen=True)
 class Process:
-    """A running process: its id, kind and what else decides whether it can be a victim."""
+    """A running process: its id, its parent's id, and its kind (a value of KINDS, or "helper")."""
 
     pid: int
     parent: int
@@ -57,7 +57,10 @@ class Process:
 
 @dataclass(frozen=True)
 class Ended:
-    """A run of which one child process was killed. `victim`: kind of that process; "" if the run ended before there was one."""
+    """The end of a run of which one child process was killed. `status`: exit status; `said`: its output; `victim`: kind of the killed
+    process, "" if the run ended before there was one; `epochs`: number of epochs shown by then; `seconds`: from the kill until nothing was
+    left.
+    """
 
     status: int
     said: str
@@ -66,8 +69,8 @@ class Ended:
     seconds: float  # from then on, until nothing was left
 
 
-def written(architecture: str, folder: Path, *, epochs: int) -> Path:
-    """Write a small experiment on digits to a file, and return its path."""
+def write_experiment(architecture: str, folder: Path, *, epochs: int) -> Path:
+    """Write a small experiment on digits, of two workers, to `tiny.yaml` in `folder`, and return the file's path."""
     fields = {
         "name": f"tiny-{architecture.replace('_', '-')}",
         "architecture": architecture,
@@ -81,7 +84,7 @@ def written(architecture: str, folder: Path, *, epochs: int) -> Path:
     return path
 
 
-def children(main: int) -> list[Process]:
+def list_children(main: int) -> list[Process]:
     """Return all live processes that the process `main` has started, directly or not."""
     mark, found, below = f"{servers.MARK}={main}-".encode(), [], {main}
     for pid, parent, command, environment in sorted(_processes()):
@@ -119,9 +122,12 @@ def run(
     wait_s: float = 0.0,
     assembly: Path | None = None,
 ) -> Ended:
-    """Run an experiment, kill the child process that `choose` takes once `epochs` epochs were shown and `wait_s` seconds have passed, and
-    return how the run ended. Waits until none of its processes and temporary files is left. `assembly`: assembly that was synthesized
-    before, which saves half of a small run's time.
+    """Run an experiment, kill one of its child processes, and return how the run ended. Waits until none of its processes and temporary
+    files is left.
+
+    `choose`: takes the live child processes, returns the one to kill, or None to be asked again; called once `epochs` epochs were shown and
+    `wait_s` seconds have passed. `folder`: receives output, log and temporary files. `assembly`: an assembly that was synthesized before,
+    which saves half of a small run's time.
     """
     temporary, log = folder / "tmp", folder / "said"
     temporary.mkdir()
@@ -140,21 +146,21 @@ def run(
             if shown >= epochs:
                 time.sleep(wait_s)
                 wait_s = 0.0
-                victim = _killed(choose(children(main.pid)))
+                victim = _kill(choose(list_children(main.pid)))
             time.sleep(0.02)
         began = time.monotonic()
         main.wait(_END_S)
     finally:
         main.kill()
         main.wait()
-    eventually(lambda: not children(main.pid), what="no process is left")
+    eventually(lambda: not list_children(main.pid), what="no process is left")
     eventually(lambda: not any(temporary.iterdir()), what="no folder is left")
     said = log.read_text(errors="replace")
     return Ended(main.returncode, said, victim.kind if victim else "", shown, time.monotonic() - began)
 
 
-def _killed(chosen: Process | None) -> Process | None:
-    """Kill the chosen process and return it; None if there is none or it has ended meanwhile."""
+def _kill(chosen: Process | None) -> Process | None:
+    """Kill the process `chosen` by SIGKILL and return it; None if `chosen` is None or has ended meanwhile."""
     if chosen is not None:
         with suppress(ProcessLookupError):
             os.kill(chosen.pid, signal.SIGKILL)
@@ -162,24 +168,24 @@ def _killed(chosen: Process | None) -> Process | None:
     return None
 
 
-def of_kind(kind: str, rng: random.Random) -> Callable[[list[Process]], Process | None]:
+def choose_of_kind(kind: str, rng: random.Random) -> Callable[[list[Process]], Process | None]:
     """Return a function that chooses a random process of this kind; it returns None until there is one."""
-    return lambda there: _one([each for each in there if each.kind == kind], rng)
+    return lambda there: _choose([each for each in there if each.kind == kind], rng)
 
 
-def of_any_kind(rng: random.Random) -> Callable[[list[Process]], Process | None]:
+def choose_of_any_kind(rng: random.Random) -> Callable[[list[Process]], Process | None]:
     """Return a function that chooses a random kind first, then a random process of it, because there are many more functions
     than servers.
     """
 
     def choose(there: list[Process]) -> Process | None:
         """Choose a random kind of process, then a random process of it; None if there is no process."""
-        kind = _one(sorted({each.kind for each in there}), rng)
-        return _one([each for each in there if each.kind == kind], rng)
+        kind = _choose(sorted({each.kind for each in there}), rng)
+        return _choose([each for each in there if each.kind == kind], rng)
 
     return choose
 
 
-def _one(of: Sequence[T], rng: random.Random) -> T | None:
-    """Return a random element; None if there is none."""
+def _choose(of: Sequence[T], rng: random.Random) -> T | None:
+    """Return a random element of `of`; None if it is empty."""
     return rng.choice(of) if of else None

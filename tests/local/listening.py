@@ -14,7 +14,9 @@ _LOOPBACK = ("0100007F", "00000000000000000000000001000000", "0000000000000000FF
 
 @dataclass(frozen=True)
 class Listening:
-    """A socket that takes connections or datagrams. `address`: a port, or the path of a unix socket (@ for an abstract name)."""
+    """A socket that takes connections or datagrams, and the process that has it open. `address`: a port, or the path of a unix socket (@
+    for an abstract name); `beyond`: whether it can be reached from beyond the loopback interface.
+    """
 
     inode: str
     pid: int
@@ -23,7 +25,7 @@ class Listening:
     beyond: bool  # the loopback interface
 
 
-def listening(pids: Iterable[int]) -> list[Listening]:
+def find_listening_sockets(pids: Iterable[int]) -> list[Listening]:
     """Return the listening sockets of these processes; a process that has ended has none."""
     sockets = {each.inode: each for each in (*_internet(), *_unix())}
     found = []

@@ -43,7 +43,7 @@ def environment(event, context):
 
 
 def zipped(**files: str) -> bytes:
-    """Return the ZIP file of a function's code; `name="text"` becomes the file name.py."""
+    """Return a ZIP file of Python code as bytes; `name="text"` becomes the file name.py, "__" in a name a slash."""
     target = io.BytesIO()
     with zipfile.ZipFile(target, "w") as archive:
         for name, text in files.items():
@@ -88,7 +88,9 @@ BUCKET = {"Fn::Sub": "cdk-hnb659fds-assets-${AWS::AccountId}-${AWS::Region}"}
 
 
 def function(handler: str, *, key: str = "code.zip", tags: Mapping[str, str] | None = None, **properties: Any) -> Any:
-    """Return the template of a Lambda function. `handler`: name of a function in the module `handlers` of its code."""
+    """Return a Lambda function as the resource of a template. `handler`: name of a function in the module `handlers` of its code; `key`:
+    asset with the code; `properties`: further or other properties.
+    """
     return {
         "Type": "AWS::Lambda::Function",
         "Properties": {

@@ -33,7 +33,9 @@ Answers = Iterator[tuple[str, str]]
 
 
 def over_http(address: str, **_: Any) -> Answers:
-    """Try HTTP requests without credentials; yield the status of each, and whether another origin's page could read the answer."""
+    """Try HTTP requests without valid credentials; yield (request, status and the headers that would let a page of another origin read the
+    answer).
+    """
     create = "/2015-03-31/functions"
     asked: list[tuple[str, str, Mapping[str, str]]] = [
         ("GET", "/", {}),
@@ -45,8 +47,8 @@ def over_http(address: str, **_: Any) -> Answers:
         ("GET", "/2018-06-01/runtime/invocation/next", {}),
         ("GET", "/guess/2018-06-01/runtime/invocation/next", FOREIGN),
         ("POST", "/2018-06-01/runtime/init/error", {}),
-        ("POST", create, signed("POST", f"http://127.0.0.1:{address}{create}", "lambda", "local")),
-        ("GET", "/bucket", signed("GET", f"http://127.0.0.1:{address}/bucket", "s3", "role.nobody")),
+        ("POST", create, sign_request("POST", f"http://127.0.0.1:{address}{create}", "lambda", "local")),
+        ("GET", "/bucket", sign_request("GET", f"http://127.0.0.1:{address}/bucket", "s3", "role.nobody")),
         ("GET", "/bucket?X-Amz-Credential=local%2F20260101%2Fus-east-1%2Fs3%2Faws4_request&X-Amz-Signature=0", {}),
     ]
     for method, path, headers in asked:
@@ -63,7 +65,7 @@ def over_http(address: str, **_: Any) -> Answers:
             connection.close()
 
 
-def signed(method: str, url: str, service: str, access_key: str, secret: str = "local") -> dict[str, str]:
+def sign_request(method: str, url: str, service: str, access_key: str, secret: str = "local") -> dict[str, str]:
     """Return the headers of a signed AWS request. `secret`: by default the one that any double of AWS accepts."""
     request = AWSRequest(method=method, url=url, data=b"")
     signer = S3SigV4Auth if service == "s3" else SigV4Auth
@@ -72,17 +74,19 @@ def signed(method: str, url: str, service: str, access_key: str, secret: str = "
 
 
 def redis(address: str, *, family: str, commands: Mapping[str, int], **_: Any) -> Answers:
-    """Try every Redis command without a password; yield the answer to each. `commands`: arity by name."""
+    """Try every Redis command without a password; yield (command, start of the answer), or ("connect", the error's name) if the socket may
+    not be opened. `commands`: arity by name.
+    """
     try:
         for name, arity in commands.items():
-            with _connected(family, address) as client:
+            with _connect(family, address) as client:
                 client.sendall(_resp([*name.split("|"), *["x"] * (abs(arity) - len(name.split("|")))]))
                 yield name, client.recv(200).decode(errors="replace")
     except PermissionError as error:
         yield "connect", type(error).__name__
 
 
-def _connected(family: str, address: str) -> socket.socket:
+def _connect(family: str, address: str) -> socket.socket:
     """Return a socket connected to a TCP port of this machine or to a unix socket."""
     if family == "tcp":
         return socket.create_connection(("127.0.0.1", int(address)), LIMIT_S)
@@ -102,7 +106,7 @@ def _resp(words: list[str]) -> bytes:
 
 
 def datagram(address: str, **_: Any) -> Answers:
-    """Try to send a datagram to a unix socket; yield whether it was taken, or the error's name."""
+    """Try to send a datagram to a unix socket; yield ("send", "taken" or the error's name)."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as client:
         try:
             client.sendto(b"x", address.replace("@", "\0", 1))
@@ -112,7 +116,7 @@ def datagram(address: str, **_: Any) -> Answers:
 
 
 def broker(address: str, **_: Any) -> Answers:
-    """Try to log in to RabbitMQ with common passwords; yield for each user whether that worked, or the error's name."""
+    """Try to log in to RabbitMQ with common passwords; yield (user, "let in" or the error's name)."""
     for user, password in (("guest", "guest"), ("crossover", "crossover"), ("", "")):
         login = pika.PlainCredentials(user, password)
         try:
@@ -123,24 +127,24 @@ def broker(address: str, **_: Any) -> Answers:
 
 
 def distribution(address: str, **_: Any) -> Answers:
-    """Try to join Erlang's distribution without its cookie; yield the answer."""
+    """Try to join Erlang's distribution without its cookie; yield the answers to the greeting and to a wrong digest."""
     with socket.create_connection(("127.0.0.1", int(address)), LIMIT_S) as node, node.makefile("rb") as words:
         name = b"stranger@localhost"
         flags = 0x0000_000D_07DF_7FBD  # OTP 25's own
-        _tell(node, b"N" + flags.to_bytes(8, "big") + b"\0\0\0\1" + len(name).to_bytes(2, "big") + name)
-        status, challenge = _told(words), _told(words)
+        _send_message(node, b"N" + flags.to_bytes(8, "big") + b"\0\0\0\1" + len(name).to_bytes(2, "big") + name)
+        status, challenge = _read_message(words), _read_message(words)
         digest = hashlib.md5(b"guess" + str(int.from_bytes(challenge[9:13], "big")).encode()).digest()
-        _tell(node, b"r" + b"\0\0\0\1" + digest)
+        _send_message(node, b"r" + b"\0\0\0\1" + digest)
         yield "greeted", f"{status.decode()} {challenge[:1].decode()}"
-        yield "without the cookie", _told(words).decode(errors="replace") or "hangs up"
+        yield "without the cookie", _read_message(words).decode(errors="replace") or "hangs up"
 
 
-def _tell(node: socket.socket, words: bytes) -> None:
+def _send_message(node: socket.socket, words: bytes) -> None:
     """Send a message with its length in front, as Erlang's distribution protocol expects."""
     node.sendall(len(words).to_bytes(2, "big") + words)
 
 
-def _told(words: BinaryIO) -> bytes:
+def _read_message(words: BinaryIO) -> bytes:
     """Read one message of Erlang's distribution; b"" if the connection was closed."""
     try:
         return words.read(int.from_bytes(words.read(2), "big"))
@@ -149,10 +153,10 @@ def _told(words: BinaryIO) -> bytes:
 
 
 def names(address: str, **_: Any) -> Answers:
-    """Try Erlang's name server; yield the names it knows, and whether it could be stopped."""
+    """Try Erlang's name server; yield the answers to its requests to kill it, to stop a node, and for the names that it knows."""
     for what, request in (("kill", b"k"), ("stop", b"scrossover"), ("names", b"n")):
         with socket.create_connection(("127.0.0.1", int(address)), LIMIT_S) as server:
-            _tell(server, request)
+            _send_message(server, request)
             answer = b""
             while received := server.recv(4096):
                 answer += received
@@ -165,8 +169,10 @@ ASK: Mapping[str, Callable[..., Answers]] = {
 
 
 @contextmanager
-def asking() -> Iterator[Callable[..., list[tuple[str, str]]]]:
-    """Yield a function that lets a stranger, in a process of his own, make one kind of attempt; it returns his (attempt, answer) pairs."""
+def start_stranger() -> Iterator[Callable[..., list[tuple[str, str]]]]:
+    """Start a stranger, a process without privileges, and yield a function that lets it make one kind of attempt and returns its (attempt,
+    answer) pairs. The process ends with the block.
+    """
     with subprocess.Popen(
         [sys.executable, "-m", "tests.local.stranger"],
         cwd=Path(__file__).parents[2],

@@ -31,18 +31,19 @@ class Machines:
     """
 
     def __init__(self, cloud: LocalCloud, number: int) -> None:
+        """Prepare the client; no state machine is created yet."""
         self.states, self._end = cloud.session().client("stepfunctions"), f"-{number}"
 
-    def child(self, state: dict[str, Any], **machine: Any) -> str:
-        """Start an execution of a machine with this one state, under the name that the run machine gives to its child, and return the
-        execution's ARN.
+    def start_child(self, state: dict[str, Any], **machine: Any) -> str:
+        """Create a machine with this one state, start an execution of it under the name that the run machine gives to its child, and return
+        the execution's ARN. `machine`: further fields of its definition.
         """
         definition = {"StartAt": "only", "States": {"only": state}, **machine}
-        arn = self._made("child", definition)
+        arn = self._create("child", definition)
         started = self.states.start_execution(stateMachineArn=arn, name=NAME, input=json.dumps(EVENT))
         return str(started["executionArn"])
 
-    def run(self, tree: Architecture = TREE) -> str:
+    def start_run(self, tree: Architecture = TREE) -> str:
         """Start an execution of the tree's run machine, which waits for its child one second at a time, and return the execution's ARN."""
         text = json.dumps(
             state_machines.build_definitions(tree, Experiment(name="x", architecture="x", workers=1))["run"]
@@ -54,26 +55,27 @@ class Machines:
         definition = json.loads(text)
         if "wait for child" in definition["States"]:
             definition["States"]["wait for child"]["Seconds"] = 1
-        arn = self._made("run", definition)
+        arn = self._create("run", definition)
         return str(self.states.start_execution(stateMachineArn=arn, input=json.dumps(EVENT))["executionArn"])
 
-    def ended(self, execution: str) -> dict[str, Any]:
+    def wait_for_end(self, execution: str) -> dict[str, Any]:
         """Wait until the execution has ended and return its description."""
         eventually(lambda: self._status(execution) != "RUNNING", what="the execution ended", timeout_s=120)
         return dict(self.states.describe_execution(executionArn=execution))
 
-    def entered(self, execution: str) -> list[str]:
+    def list_entered_states(self, execution: str) -> list[str]:
         """Return the names of the states that the execution entered, in order."""
         history = self.states.get_execution_history(executionArn=execution, maxResults=1_000)["events"]
         return [event["stateEnteredEventDetails"]["name"] for event in history if "stateEnteredEventDetails" in event]
 
-    def _made(self, name: str, definition: dict[str, Any]) -> str:
+    def _create(self, name: str, definition: dict[str, Any]) -> str:
         """Create a state machine under this test's name and return its ARN."""
         text = json.dumps(definition)
         made = self.states.create_state_machine(name=f"{name}{self._end}", definition=text, roleArn=ROLE)
         return str(made["stateMachineArn"])
 
     def _status(self, execution: str) -> str:
+        """Return the execution's status, such as RUNNING."""
         return str(self.states.describe_execution(executionArn=execution)["status"])
 
 
@@ -88,15 +90,17 @@ def machines(cloud: LocalCloud) -> Machines:
 
 @pytest.mark.slow
 def test_a_child_that_succeeded_gives_its_result(machines: Machines) -> None:
+    """Start the run after its child has succeeded: the run takes the child's result without starting it again."""
     result = {**EVENT, "epoch": 7}
-    machines.ended(machines.child({"Type": "Pass", "Result": result, "End": True}))
-    execution = machines.run()
-    assert json.loads(machines.ended(execution)["output"]) == result
-    assert machines.entered(execution) == ["child", "adopt child", "adopt child?", "result of child"]
+    machines.wait_for_end(machines.start_child({"Type": "Pass", "Result": result, "End": True}))
+    execution = machines.start_run()
+    assert json.loads(machines.wait_for_end(execution)["output"]) == result
+    assert machines.list_entered_states(execution) == ["child", "adopt child", "adopt child?", "result of child"]
 
 
 @pytest.mark.slow
 def test_a_child_that_runs_is_waited_for(cloud: LocalCloud, machines: Machines, tmp_path: Path) -> None:
+    """Start the run while its child works: the run polls until the child ends, then takes its result."""
     client = cloud.session().client("lambda")
     handlers = HANDLERS + GATE
     gate = client.create_function(
@@ -108,12 +112,12 @@ def test_a_child_that_runs_is_waited_for(cloud: LocalCloud, machines: Machines, 
         Timeout=300,
     )["FunctionArn"]
     opened = tmp_path / "opened"
-    machines.child({"Type": "Task", "Resource": gate, "Parameters": {"file": str(opened), **EVENT}, "End": True})
-    execution = machines.run()
-    eventually(lambda: "wait for child" in machines.entered(execution), what="it waits", timeout_s=120)
+    machines.start_child({"Type": "Task", "Resource": gate, "Parameters": {"file": str(opened), **EVENT}, "End": True})
+    execution = machines.start_run()
+    eventually(lambda: "wait for child" in machines.list_entered_states(execution), what="it waits", timeout_s=120)
     opened.touch()
-    assert json.loads(machines.ended(execution)["output"])["run"] == "run1"
-    looks = machines.entered(execution)
+    assert json.loads(machines.wait_for_end(execution)["output"])["run"] == "run1"
+    looks = machines.list_entered_states(execution)
     assert looks[0] == "child" and looks[-1] == "result of child"
     assert set(looks) == {"child", "adopt child", "adopt child?", "wait for child", "result of child"}
 
@@ -126,7 +130,7 @@ def gate(event, context):
 """
 
 
-def stopped(machines: Machines, execution: str) -> None:
+def stop_execution(machines: Machines, execution: str) -> None:
     """Stop the execution as a user would."""
     machines.states.stop_execution(executionArn=execution, error="Stopped", cause="by the user")
 
@@ -137,7 +141,7 @@ def stopped(machines: Machines, execution: str) -> None:
     [
         ("FAILED", FAIL, {}, None),
         ("TIMED_OUT", FOR_EVER, {"TimeoutSeconds": 1}, None),
-        ("ABORTED", FOR_EVER, {}, stopped),
+        ("ABORTED", FOR_EVER, {}, stop_execution),
     ],
 )
 def test_one_that_did_not_succeed_ends_the_run_with_a_message(
@@ -147,17 +151,20 @@ def test_one_that_did_not_succeed_ends_the_run_with_a_message(
     machine: dict[str, Any],
     then: Callable[[Machines, str], None] | None,
 ) -> None:
-    child = machines.child(state, **machine)
+    """Start the run after its child has ended as `status`: the run fails, and its message names that status. `state`, `machine`: of the
+    child; `then`: brings its end about.
+    """
+    child = machines.start_child(state, **machine)
     if then:
         then(machines, child)
-    assert machines.ended(child)["status"] == status
-    execution = machines.run()
-    ended = machines.ended(execution)
+    assert machines.wait_for_end(child)["status"] == status
+    execution = machines.start_run()
+    ended = machines.wait_for_end(execution)
     assert (ended["status"], ended["error"]) == ("FAILED", "ChildFailed")
     assert ended["cause"].startswith(
         f"an earlier execution of child ended as {status}, worker 0, epoch 0, round 0: resume"
     )
-    assert machines.entered(execution) == ["child", "adopt child", "adopt child?", "child ended before"]
+    assert machines.list_entered_states(execution) == ["child", "adopt child", "adopt child?", "child ended before"]
 
 
 @pytest.mark.slow
@@ -166,11 +173,13 @@ def test_one_that_did_not_succeed_ends_the_run_with_a_message(
 def test_a_superseded_worker_is_not_tolerated_as_a_failed_one_is(
     machines: Machines, error: str, status: str, adopted: bool
 ) -> None:
-    """A worker of MLLess that fails ends alone; one that another attempt has overtaken ends its execution."""
+    """Let a tolerated worker fail with `error`: the run continues (SUCCEEDED) after a failure, and fails if the worker's attempt was
+    superseded. `adopted`: whether the worker's execution existed before the run.
+    """
     cause = f'work failed, worker 0, epoch 1, round 2: {error}: {{"errorMessage": "worker 0: the run was resumed"}}'
     fail = {"Type": "Fail", "Error": "StepFailed", "Cause": cause}
     if adopted:
-        machines.ended(machines.child(fail))
+        machines.wait_for_end(machines.start_child(fail))
     else:
-        machines._made("child", {"StartAt": "only", "States": {"only": fail}})
-    assert machines.ended(machines.run(TOLERANT))["status"] == status
+        machines._create("child", {"StartAt": "only", "States": {"only": fail}})
+    assert machines.wait_for_end(machines.start_run(TOLERANT))["status"] == status

@@ -25,6 +25,9 @@ def assembly(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_deploy_and_destroy(cloud: LocalCloud, assembly: Path, tmp_path: Path) -> None:
+    """Deploy and destroy SPIRT's stacks on the local cloud by the CDK's command line: servers and state machines exist in between, and
+    nothing afterwards. Skips if a program is missing.
+    """
     if not (shutil.which("redis-server") and shutil.which("rabbitmq-server")):
         pytest.skip("redis-server and rabbitmq-server are needed")
     try:
@@ -57,6 +60,9 @@ def test_deploy_and_destroy(cloud: LocalCloud, assembly: Path, tmp_path: Path) -
 
 @pytest.mark.slow
 def test_the_real_stacks_come_and_go(cloud: LocalCloud, assembly: Path) -> None:
+    """Deploy and destroy SPIRT's stacks by the local cloud itself: four databases run in between, and nothing afterwards. Skips if a
+    program is missing.
+    """
     if not (shutil.which("redis-server") and shutil.which("rabbitmq-server")):
         pytest.skip("redis-server and rabbitmq-server are needed")
     cloud.deploy(assembly)

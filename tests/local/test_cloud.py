@@ -161,6 +161,9 @@ def seen_by_the_function(cloud: LocalCloud) -> dict[str, str]:
 
 @pytest.mark.slow
 def test_the_function_reaches_redis_with_the_secrets_password(deployed: LocalCloud) -> None:
+    """Connect to Redis with the address and the secret that the function sees: the tensor module answers, and a client without the password
+    is refused.
+    """
     seen = seen_by_the_function(deployed)
     secrets = deployed.session().client("secretsmanager")
     password = secrets.get_secret_value(SecretId=seen["CROSSOVER_REDIS_SECRET"])["SecretString"]
@@ -175,6 +178,7 @@ def test_the_function_reaches_redis_with_the_secrets_password(deployed: LocalClo
 
 
 def test_the_function_reaches_the_broker_with_the_generated_login(deployed: LocalCloud) -> None:
+    """Connect to the broker with the address that the function sees and the generated login: the connection opens."""
     seen = seen_by_the_function(deployed)
     arn = deployed.session().client("ssm").get_parameter(Name="/shared/login")["Parameter"]["Value"]
     login = json.loads(deployed.session().client("secretsmanager").get_secret_value(SecretId=arn)["SecretString"])
@@ -186,33 +190,39 @@ def test_the_function_reaches_the_broker_with_the_generated_login(deployed: Loca
 
 
 def test_a_folder_asset_is_zipped(deployed: LocalCloud) -> None:
+    """Invoke the function whose code is a folder in the assembly: it answers."""
     answer = deployed.session().client("lambda").invoke(FunctionName="crossover-test-echo", Payload=b'{"x": 1}')
     assert json.loads(answer["Payload"].read())["x"] == 1
 
 
 def test_deploying_again_changes_nothing(deployed: LocalCloud, assembly: Path) -> None:
+    """Deploy the assembly a second time: the same Redis servers run."""
     before = dict(deployed.servers.redis)
     deployed.deploy(assembly)
     assert deployed.servers.redis == before
 
 
 def test_addresses_are_replaced_whole(deployed: LocalCloud) -> None:
+    """Replace addresses in a text: a host's URL is replaced with or without a port, a longer address that begins alike is not."""
     (address, url), *_ = deployed.servers._addresses.items()
     assert deployed.servers.replace_addresses(f"rediss://{address}:6379 redis://{address} x") == f"{url} {url} x"
     assert deployed.servers.replace_addresses(f"rediss://{address}0:6379") == f"rediss://{address}0:6379"
 
 
 def test_a_second_cloud_is_refused(cloud: LocalCloud, tmp_path: Path) -> None:
+    """Start a second local cloud in this process: RunFailed."""
     with pytest.raises(RunFailed, match="runs in this process already"), LocalCloud(tmp_path):
         pass
 
 
 def test_what_is_no_assembly_is_refused(cloud: LocalCloud, tmp_path: Path) -> None:
+    """Deploy a folder that is no assembly: ConfigError."""
     with pytest.raises(ConfigError, match=r"not a CDK cloud assembly"):
         cloud.deploy(tmp_path)
 
 
 def test_an_unknown_type_is_refused_before_anything_is_made(cloud: LocalCloud, tmp_path: Path) -> None:
+    """Deploy a stack with an unknown resource type: RunFailed names stack, resource and type, and no stack is created."""
     stacks = {"odd": {"Resources": {"Thing": {"Type": "AWS::Quantum::Computer"}}}}
     with pytest.raises(
         RunFailed, match=r"odd: Thing is an AWS::Quantum::Computer, which the local cloud does not know"
@@ -223,6 +233,7 @@ def test_an_unknown_type_is_refused_before_anything_is_made(cloud: LocalCloud, t
 
 
 def test_a_failing_resource_is_named(cloud: LocalCloud, tmp_path: Path) -> None:
+    """Deploy a stack whose resource cannot be created: RunFailed names stack and resource."""
     machine = {"RoleArn": ROLE, "DefinitionString": '{"StartAt": "nowhere", "States": {}}'}
     stacks = {"broken": {"Resources": {"Run": {"Type": "AWS::StepFunctions::StateMachine", "Properties": machine}}}}
     with pytest.raises(RunFailed, match=r"broken: Run: "):
@@ -260,6 +271,7 @@ with LocalCloud(workspace) as cloud:
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_nothing_is_left_running(tmp_path: Path, number: signal.Signals) -> None:
+    """End a process with a local cloud by this signal: Redis, fork server and function end too."""
     main = subprocess.Popen(
         [sys.executable, "-c", MAIN, str(tmp_path)],
         stdout=subprocess.PIPE,

@@ -47,22 +47,23 @@ def cloud(account_cloud: AccountCloud) -> AccountCloud:
     return account_cloud
 
 
-def commands() -> list[str]:
+def list_commands() -> list[str]:
     """Return the shell lines of the README's section on AWS and of docs/aws.md, in their order and without their comments."""
     readme = (ROOT / "README.md").read_text().split("\n## On AWS\n")[1].split("\n## ")[0]
     blocks = re.findall(r"^```sh\n(.*?)^```$", readme + (ROOT / "docs" / "aws.md").read_text(), re.M | re.S)
     return [line.partition(" # ")[0].strip() for block in blocks for line in block.splitlines()]
 
 
-def typed() -> list[str]:
+def list_typed_commands() -> list[str]:
     """Return the documented commands that this module types, in order."""
-    return [each for each in commands() if not each.startswith(tuple(NOT_TYPED))]
+    return [each for each in list_commands() if not each.startswith(tuple(NOT_TYPED))]
 
 
 def test_the_pages_name_the_commands_of_a_first_hour_and_each_is_typed_or_excused() -> None:
-    assert len(typed()) >= 12
-    assert [each for each in NEEDED if not any(re.search(each, line) for line in typed())] == []
-    assert [each for each in NOT_TYPED if not any(line.startswith(each) for line in commands())] == []
+    """Check that the pages name all commands of NEEDED, and that each reason not to type a command belongs to a documented one."""
+    assert len(list_typed_commands()) >= 12
+    assert [each for each in NEEDED if not any(re.search(each, line) for line in list_typed_commands())] == []
+    assert [each for each in NOT_TYPED if not any(line.startswith(each) for line in list_commands())] == []
 
 
 class Checkout:
@@ -176,7 +177,10 @@ def account(cloud: LocalCloud) -> Mapping[str, str]:
 
 @pytest.mark.slow
 def test_every_command_is_typed_as_it_stands(checkout: Checkout, account: Mapping[str, str], cloud: LocalCloud) -> None:
-    for line in typed():
+    """Type every documented command in order in a fresh checkout: each succeeds, `--verify` finds nothing left, and only the bootstrap
+    stack remains.
+    """
+    for line in list_typed_commands():
         status, said = checkout.type(line, **account)
         assert status == 0, f"{line}: exit status {status}\n{said[-4_000:]}"
         assert "--verify" not in line or "nothing is left" in said, said
@@ -185,7 +189,7 @@ def test_every_command_is_typed_as_it_stands(checkout: Checkout, account: Mappin
 
 @pytest.mark.slow
 def test_cdk_ls_asks_nobody_and_builds_nothing(checkout: Checkout) -> None:
-    """With no credentials, every proxy leading nowhere, and neither `make` nor a compiler on the path."""
+    """Run `cdk ls` without credentials, network, `make` and compiler: it lists the stacks and builds nothing."""
     nowhere = {f"{scheme}_PROXY": "http://127.0.0.1:9" for scheme in ("HTTP", "HTTPS", "ALL")}
     before = sorted(checkout.folder.rglob("build/**"))
     for line, shown in (
@@ -202,7 +206,7 @@ def test_cdk_ls_asks_nobody_and_builds_nothing(checkout: Checkout) -> None:
 def test_another_qualifier_and_an_older_bootstrap_are_honoured(
     checkout: Checkout, account: Mapping[str, str], cloud: LocalCloud, request: pytest.FixtureRequest
 ) -> None:
-    """Some owners bootstrap their account under a qualifier of their own, and seldom."""
+    """Bootstrap under another qualifier: `doctor` asks for it first, then deploy and destroy work, and `doctor` names an older version."""
     settings, doctor = checkout.folder / "cdk.json", ".venv/bin/crossover doctor config/all-reduce-s3.yaml --on aws"
     was = settings.read_text()
     request.addfinalizer(lambda: settings.write_text(was))

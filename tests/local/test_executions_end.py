@@ -34,7 +34,7 @@ MACHINE = {
 }
 
 
-def started(cloud: LocalCloud, file: Path, *, items: int) -> str:
+def start_execution(cloud: LocalCloud, file: Path, *, items: int) -> str:
     """Start an execution with `items` parallel branches, and return its ARN once all branches are at work."""
     session = cloud.session()
     session.client("iam").create_role(RoleName="local", AssumeRolePolicyDocument="{}")
@@ -61,9 +61,10 @@ def started(cloud: LocalCloud, file: Path, *, items: int) -> str:
 
 @pytest.mark.slow
 def test_branches_that_run_when_the_cloud_ends(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """End the cloud while three branches run: their threads end without a retry, and nothing is printed."""
     others = set(TMP_THREADS)  # of executions that other tests of this process have left to moto
     with LocalCloud(tmp_path / "cloud", cores=2) as cloud:
-        started(cloud, tmp_path / "started", items=3)
+        start_execution(cloud, tmp_path / "started", items=3)
     own = [thread for thread in TMP_THREADS if thread not in others]
     for thread in own:
         thread.join(30)  # not a measure of speed: a branch may still sleep before its retry
@@ -73,6 +74,7 @@ def test_branches_that_run_when_the_cloud_ends(tmp_path: Path, capfd: pytest.Cap
 
 
 def test_an_execution_whose_machine_is_gone_ends_with_the_cloud(tmp_path: Path) -> None:
+    """Delete the machine of a waiting execution, then end the cloud: the execution's thread ends."""
     others = set(TMP_THREADS)
     waits = {"StartAt": "wait", "States": {"wait": {"Type": "Wait", "Seconds": 3600, "End": True}}}
     with LocalCloud(tmp_path / "cloud", cores=2) as cloud:

@@ -37,6 +37,9 @@ def gpu(name: str, owner: str, folder: Path, *, now: datetime = NOW) -> Path:
 def test_destroying_one_experiment_by_plain_cdk_leaves_the_clean_up_of_another(
     cloud: LocalCloud, tmp_path: Path
 ) -> None:
+    """Destroy one of two experiments by the CDK, which fails at the shared network: the clean-up machine of the network is unchanged, and
+    deletes the other experiment, then the network.
+    """
     soon = datetime.now(UTC) - timedelta(hours=7, minutes=50)  # its eight hours are over in ten minutes
     for name in ("a", "b"):
         cloud.deploy(gpu(name, "ada@example.org", tmp_path, now=soon))

@@ -28,15 +28,18 @@ def experiment(architecture: str) -> Experiment:
 
 
 def ignore(progress: Progress) -> None:
-    pass
+    """Do nothing with the progress of a run."""
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    """Return by architecture the folder of a run that was stopped after two epochs, and the digest of an undisturbed run's model."""
+    """Return a function that gives, for an architecture, (folder of a run that was stopped after two epochs, digest of an undisturbed run's
+    model).
+    """
     known: dict[str, tuple[Path, str]] = {}
 
     def stop(progress: Progress) -> None:
+        """Interrupt the run after its second epoch, as Ctrl-C does."""
         if progress.epoch == 2:
             raise KeyboardInterrupt
 
@@ -60,6 +63,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("architecture", claiming("resumes"))
 def test_one_flipped_bit(architecture: str, kind: str, age: str, runs: Runs, tmp_path: Path) -> None:
+    """Flip one bit in what a stopped run has left, then resume it: the result is right, or the damage is refused by name. `kind`, `age`:
+    which of its objects.
+    """
     stopped, whole = runs(architecture)
     folder, rng = Path(shutil.copytree(stopped, tmp_path / "run")), random.Random(f"{architecture} {kind} {age}")
     victim = victim_of(folder, kind, age, rng)

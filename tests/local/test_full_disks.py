@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.slow
 def test_a_full_disk_at_the_end_loses_neither_model_nor_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the disk be full when a run ends: its result is saved elsewhere, as the error says, and running again gives the same model."""
     found = Experiment(
         name="mine",
         architecture="all_reduce",
@@ -58,6 +59,9 @@ def on_a_small_disk(folder: Path, megabytes: int, *arguments: str, **variables: 
 
 @pytest.mark.slow
 def test_too_little_room_for_a_broker_is_told_before_anything_is_started(tmp_path: Path) -> None:
+    """Run on a disk that is too small, for temporary files and for results: the command ends with status 2 and names folder, need and
+    option.
+    """
     (disk := tmp_path / "disk").mkdir()
     run = ("run", "config/p2p-instance.yaml", "--on", "local", "--set", "training.epochs=1")
     status, said = on_a_small_disk(disk, 150, *run, "--out", str(tmp_path / "run"), TMPDIR=str(disk))
@@ -73,6 +77,7 @@ def test_too_little_room_for_a_broker_is_told_before_anything_is_started(tmp_pat
 
 @pytest.mark.slow
 def test_a_home_that_cannot_be_written_hinders_nothing(tmp_path: Path) -> None:
+    """Run synthesis, a training and a plan without a writable home folder: all succeed."""
     (home := tmp_path / "home").touch()  # no folder: not even root can write into it
     surroundings = {"HOME": str(home), "CDK_OUTDIR": str(tmp_path / "assembly"), "CROSSOVER_WITHOUT_LAYERS": "1"}
     commands: list[list[str]] = [

@@ -16,9 +16,11 @@ from crossover.local.cloud import Servers
 def test_a_server_that_is_starting_at_the_end_is_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
+    """End the servers while one is starting: that one is stopped too, and its address is not known."""
     servers, stopped = Servers(tmp_path), list[str]()
 
     def start(*_: Any, **__: Any) -> Any:
+        """End all servers, then return a stand-in for the started one."""
         servers.stop()
         return SimpleNamespace(url="redis://127.0.0.1:1", stop=lambda: stopped.append(kind))
 
@@ -33,7 +35,7 @@ def test_a_server_that_is_starting_at_the_end_is_stopped(
 
 
 def test_nothing_starts_after_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stack that is still being made fails at its next server, at once."""
+    """Start a server after the end: RunFailed at once, so that a stack that is still being made fails."""
     servers = Servers(tmp_path)
     servers.stop()
     monkeypatch.setattr(cloud, "RedisServer", None)
@@ -45,7 +47,7 @@ def test_nothing_starts_after_the_end(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_broker_that_is_started_again_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Amazon MQ reboots brokers at maintenance; whoever follows the run looks in between."""
+    """Reboot a broker, as Amazon MQ does at maintenance: checks for lost servers accept that it is away, but not that it ends later."""
     servers, done = Servers(tmp_path), list[str]()
 
     class Broker:
@@ -54,7 +56,8 @@ def test_a_broker_that_is_started_again_is_not_lost(tmp_path: Path, monkeypatch:
         url, program, logs = "", "rabbitmq-server", ()
         status: int | None = None
 
-        def __init__(self, *_: Any, **__: Any) -> None: ...
+        def __init__(self, *_: Any, **__: Any) -> None:
+            """Do nothing."""
 
         def stop(self) -> None:
             """End with status 0 and check that the servers do not count it as lost."""
@@ -79,11 +82,16 @@ def test_a_broker_that_is_started_again_is_not_lost(tmp_path: Path, monkeypatch:
 
 
 def test_a_server_that_ends_by_itself_is_told_with_its_log(tmp_path: Path) -> None:
+    """Kill a server: the check raises Lost, which names how it ended, and copies its log; once nobody needs the server,
+    the check passes.
+    """
     servers, written = Servers(tmp_path), tmp_path / "redis.log"
     written.write_text("its last words")
     child = processes.start_process(["sleep", "3600"])
 
     class Server(SimpleNamespace):
+        """A server whose status is that of the process `child`."""
+
         status = property(lambda self: child.poll())
 
     logs = [written, tmp_path / "none.log"]

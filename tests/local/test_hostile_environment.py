@@ -68,7 +68,7 @@ storage: {channel: s3}
 """
 
 
-def written(folder: Path, given: Mapping[str, str]) -> dict[str, str]:
+def write_files(folder: Path, given: Mapping[str, str]) -> dict[str, str]:
     """Write the files that the variables name (configuration that no parser accepts, and a home folder with such files in ~/.aws), and
     return the variables with the files' paths.
     """
@@ -99,7 +99,8 @@ def functions(cloud: LocalCloud, tmp_path_factory: pytest.TempPathFactory) -> Lo
 def test_the_clients_of_this_process_ignore_each_variable(
     functions: LocalCloud, name: str, value: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    surround(monkeypatch, written(tmp_path, {name: value}))
+    """Set one hostile variable in this process: clients of the local cloud still store and read an object, in the cloud's region."""
+    surround(monkeypatch, write_files(tmp_path, {name: value}))
     s3 = functions.session().client("s3")
     bucket = s3.list_buckets()["Buckets"][0]["Name"]
     s3.put_object(Bucket=bucket, Key="hostile", Body=b"x" * 20_000)
@@ -110,12 +111,13 @@ def test_the_clients_of_this_process_ignore_each_variable(
 @pytest.fixture
 def of_a_function(functions: LocalCloud, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, str]:
     """Return the environment variables that a function sees while this process has the hostile ones."""
-    surround(monkeypatch, written(tmp_path, HOSTILE))
+    surround(monkeypatch, write_files(tmp_path, HOSTILE))
     found: dict[str, str] = json.loads(functions.invoke("crossover-test-environment", b"{}").payload)
     return found
 
 
 def test_a_function_inherits_none_of_them(of_a_function: dict[str, str]) -> None:
+    """Invoke a function while this process has all hostile variables: it sees none of their values and no proxies."""
     inherited = {name: value for name, value in HOSTILE.items() if of_a_function.get(name) == value and value}
     assert inherited == {}
     assert of_a_function["AWS_CONFIG_FILE"] == of_a_function["AWS_SHARED_CREDENTIALS_FILE"] == os.devnull
@@ -131,7 +133,7 @@ def train(folder: Path, given: Mapping[str, str], *settings: str) -> subprocess.
     return subprocess.run(
         [sys.executable, "-m", "crossover.cli", "run", "hostile.yaml", "--on", "local", "--out", "out", *settings],
         cwd=folder,
-        env={**others, **written(folder, given)},
+        env={**others, **write_files(folder, given)},
         capture_output=True,
         text=True,
         check=False,
@@ -140,6 +142,7 @@ def train(folder: Path, given: Mapping[str, str], *settings: str) -> subprocess.
 
 @pytest.mark.slow
 def test_a_run_trains_with_all_of_them(tmp_path: Path) -> None:
+    """Run an experiment with all hostile variables set: it trains."""
     done = train(tmp_path, {**HOSTILE, **OF_MOTO})
     assert done.returncode == 0, done.stdout + done.stderr
     assert json.loads((tmp_path / "out" / "result.json").read_text())["outcome"]
@@ -149,6 +152,7 @@ def test_a_run_trains_with_all_of_them(tmp_path: Path) -> None:
 @pytest.mark.deep
 @pytest.mark.parametrize("architecture", ["spirt", "p2p_instance"])
 def test_servers_and_programs_start_with_all_of_them(architecture: str, tmp_path: Path) -> None:
+    """Run an architecture with a database or programs with all hostile variables set: it trains."""
     settings = [f"architecture={architecture}", "storage.channel=redis"]
     done = train(tmp_path, {**HOSTILE, **OF_MOTO}, *(part for each in settings for part in ("--set", each)))
     assert done.returncode == 0, done.stdout + done.stderr
@@ -158,5 +162,6 @@ def test_servers_and_programs_start_with_all_of_them(architecture: str, tmp_path
 @pytest.mark.deep  # fifty runs; a variable alone differs from all of them only if another one hides it
 @pytest.mark.parametrize(("name", "value"), [*ALONE, *OF_MOTO.items()])
 def test_a_run_trains_with_each_of_them(name: str, value: str, tmp_path: Path) -> None:
+    """Run an experiment with one hostile variable set: it trains."""
     done = train(tmp_path, {name: value})
     assert done.returncode == 0, done.stdout + done.stderr

@@ -42,7 +42,7 @@ class Undisturbed:
 def undisturbed(architecture: str, folder: Path) -> Undisturbed:
     """Train the architecture inline, synthesize its assembly, and return both; once per process."""
     folder.mkdir()
-    experiment = load(kills.written(architecture, folder, epochs=EPOCHS))
+    experiment = load(kills.write_experiment(architecture, folder, epochs=EPOCHS))
     found = run_inline(experiment, folder / "out", lambda progress: None)
     assembly = synthesize_assembly(experiment, folder / "assembly")
     return Undisturbed(str(found.result["final"]["parameters_sha256"]), assembly)
@@ -78,8 +78,9 @@ def check(ended: kills.Ended, out: Path, *, digest: str) -> None:
 
 @pytest.mark.parametrize("architecture", ["mlless", *(["spirt"] if SEEDS else [])])
 def test_a_database_that_dies_ends_the_run(architecture: str, tmp_path: Path) -> None:
-    config = kills.written(architecture, tmp_path, epochs=EPOCHS)
-    ended = kills.run(config, tmp_path, choose=kills.of_kind("redis-server", random.Random(1)), epochs=2)
+    """Kill the database after two epochs: the run ends with status 1, and its error names the server and its log."""
+    config = kills.write_experiment(architecture, tmp_path, epochs=EPOCHS)
+    ended = kills.run(config, tmp_path, choose=kills.choose_of_kind("redis-server", random.Random(1)), epochs=2)
     assert ended.status == 1 and ended.victim == "redis-server", ended.said
     check(ended, tmp_path / "out", digest="")
 
@@ -87,12 +88,13 @@ def test_a_database_that_dies_ends_the_run(architecture: str, tmp_path: Path) ->
 @pytest.mark.parametrize("architecture", architectures())
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_one_random_child_at_a_random_moment(architecture: str, seed: int, tmp_path: Path, folder: Path) -> None:
+    """Kill a random child process of a run at a random moment: the run ends with the undisturbed model, or with one plain error."""
     rng = random.Random(f"{architecture} {seed}")
     early, other = rng.random() < 0.2, undisturbed(architecture, folder / architecture)
     ended = kills.run(
-        kills.written(architecture, tmp_path, epochs=EPOCHS),
+        kills.write_experiment(architecture, tmp_path, epochs=EPOCHS),
         tmp_path,
-        choose=kills.of_any_kind(rng),
+        choose=kills.choose_of_any_kind(rng),
         epochs=0 if early else rng.randint(1, EPOCHS - 3),
         wait_s=rng.uniform(0.0, 20.0 if early else 0.5),
         assembly=None if early else other.assembly,

@@ -13,7 +13,7 @@ from tests.local.parts import eventually
 ROOT = Path(__file__).parents[2]
 
 
-def of(folder: Path) -> list[int]:
+def find_processes(folder: Path) -> list[int]:
     """Return the ids of the processes whose TMPDIR is `folder`: the run and everything that it has started."""
     found = []
     for entry in Path("/proc").iterdir():
@@ -28,6 +28,9 @@ def of(folder: Path) -> list[int]:
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", ["assembly", "cloud/redis"])
 def test_a_killed_run_leaves_no_process_and_no_folder(tmp_path: Path, moment: str) -> None:
+    """Kill a run once its temporary folder contains `moment`: no process and no temporary folder is left, and the results say only that a
+    run has begun.
+    """
     temporary = tmp_path / "tmp"
     temporary.mkdir()
     code = "from crossover.cli.main import main; main()"
@@ -44,7 +47,7 @@ def test_a_killed_run_leaves_no_process_and_no_folder(tmp_path: Path, moment: st
     finally:
         run.send_signal(signal.SIGKILL)
         run.wait()
-    eventually(lambda: not of(temporary), what="no process is left")
+    eventually(lambda: not find_processes(temporary), what="no process is left")
     eventually(lambda: not any(temporary.glob("crossover-*")), what="no folder is left")
     left = [path.relative_to(tmp_path / "out").as_posix() for path in (tmp_path / "out").rglob("*") if path.is_file()]
     assert left == ["unfinished/where"], "nothing but that a run has begun, which --resume begins anew"

@@ -43,10 +43,12 @@ def allow(actions: str | Sequence[str], resources: str | Sequence[str], effect: 
     ],
 )
 def test_a_statement_allows_what_iam_would_allow(statement: Mapping[str, Any], call: ApiCall, expected: bool) -> None:
+    """Check whether a policy of one statement allows the call."""
     assert permissions.is_allowed([policy(statement)], call) is expected
 
 
 def test_a_deny_counts_more_than_an_allow() -> None:
+    """Check that a statement that denies a call overrides one that allows it."""
     call = ApiCall("s3:GetObject", f"{BUCKET}/a")
     assert not permissions.is_allowed([policy(allow("s3:*", "*")), policy(allow("s3:GetObject", "*", "Deny"))], call)
 
@@ -58,6 +60,9 @@ def client(cloud: LocalCloud, service: str, role: str) -> Any:
 
 @pytest.mark.slow
 def test_calls_over_the_apis(cloud: LocalCloud) -> None:
+    """Call S3 and Secrets Manager as a role: what its policy allows is answered, all else refused with action and resource; a role that
+    does not exist may do nothing.
+    """
     session = cloud.session()
     session.client("s3").create_bucket(Bucket="bucket")
     session.client("s3").put_object(Bucket="bucket", Key="runs/a", Body=b"a")
@@ -98,7 +103,9 @@ def withdraw(cloud: LocalCloud, role: str, action: str) -> None:
 
 @pytest.mark.slow
 def test_a_run_fails_by_name_where_a_function_lacks_a_permission(cloud: LocalCloud, tmp_path: Path) -> None:
-    """The same run succeeds with the template's own grants, in test_on_local."""
+    """Withdraw a permission of the training function: the run fails, and the function's log names the refused action. The same run succeeds
+    with the template's own grants, in test_on_local.
+    """
     experiment = replace(small("all_reduce", workers=1, epochs=1), name="denied")
     cloud.deploy(synthesize(experiment, tmp_path / "assembly"))
     withdraw(cloud, "Functionstrain", "s3:PutObject")
@@ -114,7 +121,9 @@ def test_a_run_fails_by_name_where_a_function_lacks_a_permission(cloud: LocalClo
 def test_a_run_fails_where_a_fleet_lacks_a_permission(
     cloud: LocalCloud, tmp_path: Path, action: str, where: str
 ) -> None:
-    """The same run succeeds with the template's own grants, in test_programs_on_local."""
+    """Withdraw a permission (`action`) of a fleet's role: the run fails, and the log `where` has the refusal. The same run succeeds with
+    the template's own grants, in test_programs_on_local.
+    """
     found = small("gpu", workers=1, epochs=1)
     experiment = replace(found, name="denied-fleet", gpu=replace(found.gpu, instances=1))
     cloud.deploy(synthesize(experiment, tmp_path / "assembly"))

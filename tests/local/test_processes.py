@@ -41,6 +41,9 @@ def main_process() -> subprocess.Popen[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_nothing_outlives_the_main_process(main_process: subprocess.Popen[str], number: signal.Signals) -> None:
+    """End a process by this signal: its children, grandchildren and temporary folder are gone; unless it was killed, its `with` blocks are
+    left in order.
+    """
     assert main_process.stdout
     value, _, folder = main_process.stdout.readline().strip().partition(" ")
     mark = f"{servers.MARK}={value}".encode()
@@ -77,6 +80,9 @@ print("left in order", flush=True)
 
 @pytest.mark.parametrize("before", ["", "servers.restart_dead_watchdog()"])
 def test_a_killed_watchdog_has_a_successor(before: str) -> None:
+    """Kill the watchdog, then the process: its child and both temporary folders are gone all the same. `before`: code
+    that runs in between.
+    """
     main = subprocess.Popen(
         [sys.executable, "-c", ORPHANED.format(before=before, then="time.sleep(3600)")],
         stdout=subprocess.PIPE,
@@ -93,6 +99,7 @@ def test_a_killed_watchdog_has_a_successor(before: str) -> None:
 
 
 def test_a_watchdog_killed_at_the_end_spoils_nothing() -> None:
+    """Kill the watchdog just before the process ends: the process ends without an error, and its folders are gone."""
     code = ORPHANED.format(
         before="", then="servers._ensure_guard()._watchdog.kill(); servers._ensure_guard()._watchdog.wait()"
     )
@@ -104,6 +111,7 @@ def test_a_watchdog_killed_at_the_end_spoils_nothing() -> None:
 
 
 def test_stop_kills_what_a_dead_script_left_of_its_group() -> None:
+    """Stop a script that was killed: the process that it had started is killed too."""
     script = servers.start_process(["sh", "-c", "sleep 3600 & wait"])
     mark = f"{servers.MARK}={servers.mark_variable()[servers.MARK]}".encode()
     eventually(lambda: len(watchdog.find_marked(mark, group=script.pid)) == 2, what="script and sleep run")
@@ -118,10 +126,12 @@ def test_stop_kills_what_a_dead_script_left_of_its_group() -> None:
     [(-9, "killed by SIGKILL"), (137, "killed by SIGKILL"), (1, "exit status 1"), (0, "exit status 0")],
 )
 def test_how_a_process_ended(status: int, words: str) -> None:
+    """Check the words for an exit status: a signal's name, or the status."""
     assert servers.describe_exit(status) == words
 
 
 def test_stop_kills_a_process_that_ignores_the_signal() -> None:
+    """Stop a process that ignores SIGTERM: it is killed after the grace period, and stopping it again is harmless."""
     child = servers.start_process(
         [sys.executable, "-c", "import signal; signal.signal(15, signal.SIG_IGN); signal.pause()"]
     )
@@ -140,6 +150,7 @@ def _ignored(status: Path) -> int:
 
 
 def test_signal_handlers_are_put_back() -> None:
+    """Send SIGTERM within `exit_on_signals`: SystemExit with 128 + SIGTERM is raised, and the former handler is back afterwards."""
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(SystemExit) as end, servers.exit_on_signals():
         signal.raise_signal(signal.SIGTERM)

@@ -19,7 +19,7 @@ from crossover.stores.connecting import open_message_bus, open_object_store, ope
 from crossover.stores.protocols import Traffic
 from stacks.synthesis import synthesize
 from tests.architectures.harness import small
-from tests.local.secrets_search import environments, everything, files, found
+from tests.local.secrets_search import find_secrets, read_environments, read_everything, read_files
 
 ROOT = Path(__file__).parents[2]
 AWS = {"AWS_SECRET_ACCESS_KEY": "planted-aws-secret-0123456789", "AWS_SESSION_TOKEN": "planted-aws-token-0123456789"}
@@ -33,6 +33,7 @@ def planted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     secrets, password = list(AWS.values()), seam._generate_password
 
     def remembered(rule: Any) -> str:
+        """Generate a password, and note it among the secrets."""
         secrets.append(password(rule))
         return secrets[-1]
 
@@ -51,7 +52,9 @@ def test_a_run_shows_no_secret_anywhere(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """`crossover run` and `crossover compare`, looked through while workers live and once more before the stacks go."""
+    """Run and compare an experiment, and search its processes, the cloud, all files and the output for the secrets, during the run and at
+    its end: none is found.
+    """
     places: dict[str, list[str]] = {}
     follow, destroy = run_deployed, LocalCloud.destroy
 
@@ -59,7 +62,8 @@ def test_a_run_shows_no_secret_anywhere(
         """Follow a run and, at each report of progress, note the secrets that a process's environment shows."""
 
         def look(progress: Any) -> None:
-            places.setdefault("while it ran", []).extend(found(planted, environments()))
+            """Note the secrets that processes show now, then pass the progress on."""
+            places.setdefault("while it ran", []).extend(find_secrets(planted, read_environments()))
             on_progress(progress)
 
         return follow(experiment, out, look, **more)
@@ -67,7 +71,7 @@ def test_a_run_shows_no_secret_anywhere(
     def looked_through(cloud: LocalCloud, name: str | None = None) -> None:
         """Search the cloud for the secrets before everything in it is destroyed."""
         if name is None:
-            places["at its end"] = found(planted, everything(cloud))
+            places["at its end"] = find_secrets(planted, read_everything(cloud))
         destroy(cloud, name)
 
     monkeypatch.setattr("crossover.running.deployed.run_deployed", watched)
@@ -83,8 +87,8 @@ def test_a_run_shows_no_secret_anywhere(
     told = capfd.readouterr()
     assert len(planted) - len(AWS) >= (2 if config == "spirt" else 1), "nothing was planted"
     assert places == {"while it ran": [], "at its end": []}
-    assert found(planted, files(tmp_path)) == []
-    assert found(planted, [("output", text.encode()) for text in (*shown, *told)]) == []
+    assert find_secrets(planted, read_files(tmp_path)) == []
+    assert find_secrets(planted, [("output", text.encode()) for text in (*shown, *told)]) == []
 
 
 # --- failures -----------------------------------------------------------------------------------------------------------
@@ -108,6 +112,7 @@ WRONG = "planted-wrong-password-0123456789"
 def test_a_run_that_fails_for_a_secret_does_not_tell_it(
     cloud: LocalCloud, architecture: str, value: str, planted: list[str], tmp_path: Path
 ) -> None:
+    """Replace a deployment's secrets by wrong ones: the run fails, and neither its error nor the cloud shows a wrong or a right one."""
     experiment = replace(
         small(architecture, workers=1, epochs=1),
         name=f"refused-{architecture.replace('_', '-')}",
@@ -124,7 +129,7 @@ def test_a_run_that_fails_for_a_secret_does_not_tell_it(
             run_deployed(experiment, tmp_path / "out", lambda progress: None, session=cloud.session(), where="local")
         texts = ["".join(traceback.format_exception(failure.value)), repr(failure.value)]
         places = [("failure", text.encode()) for text in texts]
-        assert found([*planted, WRONG], [*places, *everything(cloud, tmp_path)]) == []
+        assert find_secrets([*planted, WRONG], [*places, *read_everything(cloud, tmp_path)]) == []
     finally:
         for arn, secret in before.items():
             manager.put_secret_value(SecretId=arn, SecretString=secret)
@@ -152,6 +157,10 @@ SECRET = "planted/pass@word#1?x"
 )
 @pytest.mark.parametrize("kind", ["objects", "tensors", "bus"])
 def test_an_address_that_cannot_be_used_is_named_without_its_secret(url: str, kind: str) -> None:
+    """Use a store or bus at a wrong or unreachable address: the error does not contain the secret in the address, or the password. `kind`:
+    objects, tensors or bus.
+    """
+
     def connect() -> None:
         """Use a store or a bus at the address once; `kind` says which."""
         traffic = Traffic()

@@ -11,6 +11,7 @@ from crossover.stores import clients
 
 
 def test_as_many_hold_a_slot_as_there_are(tmp_path: Path) -> None:
+    """Let six threads compete for two slots: two hold one at the same time, never more."""
     clients.create_slots(tmp_path, 2)
     most, inside, lock = 0, 0, threading.Lock()
     waits = []
@@ -39,15 +40,18 @@ def test_as_many_hold_a_slot_as_there_are(tmp_path: Path) -> None:
 
 
 def test_the_wait_is_what_it_took(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hold the only slot for a while: the second holder's wait is reported in seconds."""
     clients.create_slots(tmp_path, 1)
     waited: list[float] = []
     queued, first_free = threading.Event(), clients._lock_free_slot
 
     def queue(paths: list[Path], head: Path) -> int:
+        """Note that the second thread waits, and wait for a free slot."""
         queued.set()  # only now: the wait counts from before
         return first_free(paths, head)
 
     def second() -> None:
+        """Hold a slot, and note how long that took."""
         with clients.hold_slot(tmp_path) as wait_s:
             waited.append(wait_s)
 
@@ -69,6 +73,7 @@ def _hold_and_die(slot: Callable[[Path], AbstractContextManager[float]], folder:
 
 
 def test_a_dead_process_gives_its_slot_back(tmp_path: Path) -> None:
+    """End a process that holds the only slot: the slot is free again."""
     clients.create_slots(tmp_path, 1)
     process = multiprocessing.get_context("spawn").Process(target=_hold_and_die, args=(clients.hold_slot, tmp_path))
     process.start()
@@ -79,6 +84,7 @@ def test_a_dead_process_gives_its_slot_back(tmp_path: Path) -> None:
 
 
 def test_without_slots_it_says_how_to_make_them(tmp_path: Path) -> None:
+    """Hold a slot in a folder without slots, and create no slots: the errors say what is needed."""
     with pytest.raises(FileNotFoundError, match=r"clients.create_slots"), clients.hold_slot(tmp_path):
         pass
     with pytest.raises(ValueError, match="at least 1"):
@@ -86,6 +92,7 @@ def test_without_slots_it_says_how_to_make_them(tmp_path: Path) -> None:
 
 
 def test_a_process_that_computes_no_more_gives_its_memory_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Release a slot: freed memory is returned to the system after a while."""
     given = threading.Event()
     monkeypatch.setattr(clients, "_release_memory", given.set)
     monkeypatch.setattr(clients, "_IDLE_S", 0.01)
@@ -96,6 +103,7 @@ def test_a_process_that_computes_no_more_gives_its_memory_back(tmp_path: Path, m
 
 
 def test_a_process_that_goes_on_keeps_its_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hold a slot again soon: the return of memory is cancelled."""
     monkeypatch.setattr(clients, "_IDLE_S", 3_600)
     clients.create_slots(tmp_path, 1)
     with clients.hold_slot(tmp_path):

@@ -19,8 +19,8 @@ from crossover.workflow.architecture import Architecture, architectures, load
 from crossover.workflow.infrastructure import uses_bus
 from tests.conformance.servers import IN_MEMORY
 from tests.local import kills, stranger
-from tests.local.listening import Listening, listening
-from tests.local.secrets_search import files, found
+from tests.local.listening import Listening, find_listening_sockets
+from tests.local.secrets_search import find_secrets, read_files
 from tests.sampling import drawn
 
 ROOT = Path(__file__).parents[2]
@@ -53,7 +53,7 @@ EXPECTED = {  # what stands around a run -> who listens for it
 }
 
 
-def around(architecture: Architecture) -> set[str]:
+def list_parts(architecture: Architecture) -> set[str]:
     """Return the parts that an architecture's deployment has: functions, programs, database, broker."""
     stands = {
         "functions": architecture.run is not None or bool(architecture.machines),
@@ -65,7 +65,7 @@ def around(architecture: Architecture) -> set[str]:
 
 
 NAMES = architectures()
-SAMPLE = drawn([around(load(name)) for name in NAMES])
+SAMPLE = drawn([list_parts(load(name)) for name in NAMES])
 
 
 @dataclass
@@ -78,20 +78,22 @@ class Run:
     owners: dict[Listening, str] = field(default_factory=dict)
     secrets: list[str] = field(default_factory=list)
 
-    def there(self) -> list[tuple[str, Listening]]:
+    def list_sockets(self) -> list[tuple[str, Listening]]:
         """Return (kind of process, socket) of each socket at which the run's processes listen now."""
-        kinds = {each.pid: each.kind for each in kills.children(self.main.pid)} | {self.main.pid: "command"}
-        return [(kinds[each.pid], each) for each in listening(kinds)]
+        kinds = {each.pid: each.kind for each in kills.list_children(self.main.pid)} | {self.main.pid: "command"}
+        return [(kinds[each.pid], each) for each in find_listening_sockets(kinds)]
 
 
-def written(architecture: str, folder: Path) -> Path:
+def write_experiment(architecture: str, folder: Path) -> Path:
     """Write a small experiment of one epoch into the folder, and return the file's path."""
-    return kills.written(architecture, folder, epochs=1)
+    return kills.write_experiment(architecture, folder, epochs=1)
 
 
 @contextmanager
-def at_its_end(config: Path, *more: str) -> Iterator[Run]:
-    """Yield a run that waits at its end while the block lasts, and must end well afterwards. Its output and files lie beside `config`."""
+def pause_at_end(config: Path, *more: str) -> Iterator[Run]:
+    """Start a run, and yield it when it has reached its end and waits there; after the block it must end well. Its output and files lie
+    beside `config`; `more`: further arguments of the command.
+    """
     temporary, log = config.parent / "tmp", config.parent / "said"
     temporary.mkdir()
     hear, tell = os.pipe()
@@ -111,7 +113,7 @@ def at_its_end(config: Path, *more: str) -> Iterator[Run]:
     try:
         with open(hear) as told:
             while not select.select([told], [], [], 0.05)[0]:
-                run.owners.update((each, owner) for owner, each in run.there())
+                run.owners.update((each, owner) for owner, each in run.list_sockets())
             secrets = told.readline()
         assert secrets, log.read_text()
         run.secrets = json.loads(secrets)
@@ -140,12 +142,14 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, int]:
 @pytest.fixture
 def ask() -> Iterator[Ask]:
     """Yield a function that makes one kind of attempt at an endpoint as a stranger and returns pairs of attempt and answer."""
-    with stranger.asking() as asked:
+    with stranger.start_stranger() as asked:
         yield lambda kind, each, **more: asked(kind, address=each.address, family=each.family, **more)
 
 
-def let_in(owner: str, each: Listening, ask: Ask, *, node_port: str, commands: Mapping[str, int]) -> list[Any]:
-    """Return what a listening socket answered to a stranger other than with a refusal; [] if it refused everything."""
+def find_admissions(owner: str, each: Listening, ask: Ask, *, node_port: str, commands: Mapping[str, int]) -> list[Any]:
+    """Return the answers of a listening socket to a stranger that are no refusals; [] if it refused everything; a complaint if no attempt
+    fits such a socket. `owner`: kind of its process; `node_port`: port of the broker's Erlang node; `commands`: arity of Redis's commands.
+    """
     match owner, each.family:
         case "command", "tcp":
             return [said for said in ask("over_http", each) if said[1] != "403"]
@@ -177,7 +181,7 @@ _OTHERWISE = {  # Redis' word where it is not that nobody has logged in
 }
 
 
-def port_of_the_node(there: list[tuple[str, Listening]], ask: Ask) -> str:
+def find_port_of_node(there: list[tuple[str, Listening]], ask: Ask) -> str:
     """Return the port of the broker's node as the name server tells it; "" if there is no name server."""
     for owner, each in there:
         if owner == "name server":
@@ -191,17 +195,21 @@ def port_of_the_node(there: list[tuple[str, Listening]], ask: Ask) -> str:
     [pytest.param(name, marks=() if n in SAMPLE else pytest.mark.deep) for n, name in enumerate(NAMES)],
 )
 def test_nobody_is_let_in(architecture: str, ask: Ask, commands: Mapping[str, int], tmp_path: Path) -> None:
-    with at_its_end(written(architecture, tmp_path)) as run:
-        there = run.there()
-        node_port = port_of_the_node(there, ask)
+    """Try every socket of a waiting run as a stranger: all refuse him, they are the expected ones on this machine only, and no command line
+    or file shows a secret.
+    """
+    with pause_at_end(write_experiment(architecture, tmp_path)) as run:
+        there = run.list_sockets()
+        node_port = find_port_of_node(there, ask)
         answers = {
-            f"{o} {e.family} {e.address}": let_in(o, e, ask, node_port=node_port, commands=commands) for o, e in there
+            f"{o} {e.family} {e.address}": find_admissions(o, e, ask, node_port=node_port, commands=commands)
+            for o, e in there
         }
-        commands_of = [(str(each), _command(each.pid)) for each in kills.children(run.main.pid)]
-        told = found(run.secrets, [*commands_of, *files(tmp_path)])
+        commands_of = [(str(each), _command(each.pid)) for each in kills.list_children(run.main.pid)]
+        told = find_secrets(run.secrets, [*commands_of, *read_files(tmp_path)])
     assert {where: said for where, said in answers.items() if said} == {}
     kinds = {(owner, each.family) for owner, each in there}
-    assert kinds >= set().union(*(EXPECTED[name] for name in around(load(architecture))))
+    assert kinds >= set().union(*(EXPECTED[name] for name in list_parts(load(architecture))))
     assert {(owner, each.family) for each, owner in run.owners.items()} <= kinds | {("broker", "udp")}, "asked too late"
     assert [(owner, each) for each, owner in run.owners.items() if each.beyond and each.family == "tcp"] == []
     assert run.secrets and told == []
@@ -210,8 +218,8 @@ def test_nobody_is_let_in(architecture: str, ask: Ask, commands: Mapping[str, in
 @pytest.mark.slow
 @pytest.mark.deep
 def test_members_of_a_collective_meet_on_this_machine_alone(tmp_path: Path) -> None:
-    """torch.distributed asks nobody who he is."""
-    with at_its_end(written("gpu", tmp_path), "--set", "gpu.exchange=distributed") as run:
+    """Run GPU programs with torch.distributed, which asks nobody who he is: no socket can be reached from other machines."""
+    with pause_at_end(write_experiment("gpu", tmp_path), "--set", "gpu.exchange=distributed") as run:
         assert "program" in run.owners.values()
         assert [(owner, each) for each, owner in run.owners.items() if each.beyond] == []
 

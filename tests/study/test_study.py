@@ -24,7 +24,7 @@ from tests.cloud import made
 from tests.cloud.listings import snapshot
 from tests.commands import status
 from tests.local.parts import eventually
-from tests.local.test_killed_run import of
+from tests.local.test_killed_run import find_processes
 from tests.moto_patches import AccountCloud
 from tests.sampling import WHOLE
 
@@ -312,7 +312,7 @@ def test_a_killed_study_continues_to_the_same_table(
     assert resumed.returncode == 0, resumed.stderr
     assert table(out) == table(folder / "whole")
     billed_once(out)
-    eventually(lambda: not of(folder), what="no process is left")
+    eventually(lambda: not find_processes(folder), what="no process is left")
 
 
 # --- stacks that come and go ------------------------------------------------------------------------------------------
@@ -348,7 +348,7 @@ def test_three_architectures_come_and_go_on_aws(cloud: LocalCloud, tmp_path: Pat
             killed.kill()
             killed.wait()
     assert snapshot(session) != before, (tmp_path / "said").read_text()
-    eventually(lambda: not of(tmp_path), what="no process of it is left")
+    eventually(lambda: not find_processes(tmp_path), what="no process of it is left")
     ended = subprocess.run([*given, "--resume"], cwd=ROOT, env=environment, text=True, capture_output=True, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert ": kept" in ended.stdout

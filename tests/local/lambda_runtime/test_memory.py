@@ -68,6 +68,7 @@ def worker(folder: Path, handler: str) -> Function:
 
 @pytest.mark.slow
 def test_sixteen_workers_own_little_before_their_first_step(folder: Path, lambdas: Lambdas, tmp_path: Path) -> None:
+    """Start sixteen environments with torch at once: each owns at most 30 MB that it does not share with the others."""
     payload = json.dumps({"folder": str(tmp_path), "workers": WORKERS}).encode()
     with ThreadPoolExecutor(WORKERS) as pool:
         calls = [pool.submit(lambdas.invoke, worker(folder, "arrive"), payload) for _ in range(WORKERS)]

@@ -153,6 +153,7 @@ def failure(answer: Answer) -> tuple[str, str]:
 
 
 def test_cold_then_warm(lambdas: Lambdas, function: Any) -> None:
+    """Invoke a function twice: the second invocation is in the same process, and the context object has the right ids and limits."""
     first = call(lambdas, function("echo"), {"x": 1})
     second = call(lambdas, function("echo"), {"x": 2})
     assert (first["event"], first["count"]) == ({"x": 1}, 1)
@@ -164,6 +165,7 @@ def test_cold_then_warm(lambdas: Lambdas, function: Any) -> None:
 
 
 def test_a_changed_function_gets_a_new_environment(lambdas: Lambdas, function: Any) -> None:
+    """Invoke a function, change its variables, and invoke it again: the second invocation is in a new process."""
     first = call(lambdas, function("echo", name="changing"))
     second = call(lambdas, function("echo", name="changing", environment={"NEW": "1"}))
     assert (second["pid"] != first["pid"], second["count"]) == (True, 1)
@@ -172,6 +174,7 @@ def test_a_changed_function_gets_a_new_environment(lambdas: Lambdas, function: A
 def test_a_worker_sees_its_own_code_and_nothing_of_the_checkout(
     lambdas: Lambdas, function: Any, tmp_path: Path
 ) -> None:
+    """Deploy two functions with different code: each sees its own, and neither the checkout's modules nor this process's variables."""
     (tmp_path / "handlers.py").write_text(CODE)
     (tmp_path / "helper.py").write_text("NAME = 'second'")
     first, second = call(lambdas, function("echo")), call(lambdas, function("echo", name="other", folder=tmp_path))
@@ -191,11 +194,13 @@ def test_a_worker_sees_its_own_code_and_nothing_of_the_checkout(
 
 @pytest.mark.slow
 def test_a_torch_worker_has_torch_and_no_numpy(lambdas: Lambdas, function: Any) -> None:
+    """Invoke a function with torch: it computes, and numpy is not imported."""
     answer = call(lambdas, function("tensors", torch=True, memory_mb=1769))
     assert answer == {"sum": 2.0, "numpy": False}
 
 
 def test_an_error_is_passed_on(lambdas: Lambdas, function: Any) -> None:
+    """Invoke a function that raises: the answer has type, message and stack trace, and the log has the error."""
     answer = lambdas.invoke(function("fail"), b"{}")
     assert failure(answer) == ("ValueError", "no such luck")
     assert "stackTrace" in json.loads(answer.payload)
@@ -214,11 +219,15 @@ def test_an_error_is_passed_on(lambdas: Lambdas, function: Any) -> None:
 def test_what_ends_a_function_is_told(
     name: str, settings: dict[str, Any], kind: str, words: str, lambdas: Lambdas, function: Any
 ) -> None:
+    """Invoke a function that cannot be imported or uses too much memory: the answer has Lambda's error type `kind`, and `words` in its
+    message.
+    """
     found, message = failure(lambdas.invoke(function(name, **settings), b"{}"))
     assert found == kind and words in message
 
 
 def test_a_crash_is_a_runtime_exit_and_the_next_call_starts_afresh(lambdas: Lambdas, function: Any) -> None:
+    """Invoke a function that ends its process, twice: each answer is a Runtime.ExitError with the exit status."""
     crash = function("crash")
     for _ in range(2):
         kind, message = failure(lambdas.invoke(crash, b"{}"))
@@ -227,6 +236,7 @@ def test_a_crash_is_a_runtime_exit_and_the_next_call_starts_afresh(lambdas: Lamb
 
 
 def test_a_time_out_kills_the_environment(lambdas: Lambdas, function: Any, tmp_path: Path) -> None:
+    """Invoke a function that sleeps beyond its timeout: the answer is Sandbox.Timedout, and its process is gone."""
     sleep = function("sleep", timeout_s=0.5, environment={"STARTED": str(tmp_path)})
     answer = lambdas.invoke(sleep, json.dumps({"started": str(tmp_path)}).encode())
     kind, message = failure(answer)
@@ -237,6 +247,7 @@ def test_a_time_out_kills_the_environment(lambdas: Lambdas, function: Any, tmp_p
 
 
 def test_a_payload_above_the_limit_is_refused(lambdas: Lambdas, function: Any) -> None:
+    """Invoke a function with a payload above Lambda's limit, synchronously and as an event: TooLarge names the limit."""
     with pytest.raises(TooLarge, match=str(REQUEST_LIMIT)):
         lambdas.invoke(function("echo"), b" " * (REQUEST_LIMIT + 1))
     with pytest.raises(TooLarge, match=str(EVENT_LIMIT)):
@@ -244,12 +255,14 @@ def test_a_payload_above_the_limit_is_refused(lambdas: Lambdas, function: Any) -
 
 
 def test_a_response_at_and_above_the_limit(lambdas: Lambdas, function: Any) -> None:
+    """Return a response of the largest size, and a larger one: the first is passed on, the second is Function.ResponseSizeTooLarge."""
     assert len(call(lambdas, function("large"), {"size": REQUEST_LIMIT - 2})) == REQUEST_LIMIT - 2
     kind, _ = failure(lambdas.invoke(function("large"), json.dumps({"size": REQUEST_LIMIT + 200}).encode()))
     assert kind == "Function.ResponseSizeTooLarge"
 
 
 def test_functions_that_wait_for_one_another_all_run(lambdas: Lambdas, function: Any, tmp_path: Path) -> None:
+    """Invoke twelve functions that wait for each other, on two cores: all run at once."""
     meet = function("meet", waits=True)
     with ThreadPoolExecutor(12) as pool:
         event = {"folder": str(tmp_path), "others": 12}
@@ -261,6 +274,7 @@ def test_functions_that_wait_for_one_another_all_run(lambdas: Lambdas, function:
 def test_functions_that_only_compute_queue(
     lambdas: Lambdas, function: Any, tmp_path: Path, torch: bool, places: int
 ) -> None:
+    """Invoke thirty functions that do not wait: at most `places` run at once."""
     most = function("most", torch=torch, name=f"most-{torch}", memory_mb=1769)
     with ThreadPoolExecutor(20) as pool:
         seen = list(pool.map(lambda _: call(lambdas, most, {"folder": str(tmp_path)}), range(30)))
@@ -268,6 +282,7 @@ def test_functions_that_only_compute_queue(
 
 
 def test_the_accounts_concurrency_is_not_exceeded(lambdas: Lambdas, function: Any, tmp_path: Path) -> None:
+    """Keep 20 functions running: another invocation is refused until they have ended."""
     sleep = function("sleep", waits=True, timeout_s=60.0)
     with ThreadPoolExecutor(20) as pool:
         event = json.dumps({"started": str(tmp_path)}).encode()
@@ -282,6 +297,7 @@ def test_the_accounts_concurrency_is_not_exceeded(lambdas: Lambdas, function: An
 
 
 def test_kill_random_hits_a_running_environment(lambdas: Lambdas, function: Any, tmp_path: Path) -> None:
+    """Let `kill_random` strike: without a running function it returns None, otherwise it kills that function and returns its name."""
     assert kill_random(lambdas, random.Random(1)) is None
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(lambdas.invoke, function("sleep"), json.dumps({"started": str(tmp_path)}).encode())
@@ -295,6 +311,7 @@ def test_kill_random_hits_a_running_environment(lambdas: Lambdas, function: Any,
 def test_a_killed_fork_server_takes_its_functions_with_it_and_has_a_successor(
     lambdas: Lambdas, function: Any, tmp_path: Path
 ) -> None:
+    """Kill the fork server: the running function is answered as crashed, and the next invocation works."""
     with ThreadPoolExecutor(1) as pool:
         sleep = function("sleep", timeout_s=300.0)
         running = pool.submit(lambdas.invoke, sleep, json.dumps({"started": str(tmp_path)}).encode())
@@ -307,6 +324,9 @@ def test_a_killed_fork_server_takes_its_functions_with_it_and_has_a_successor(
 def test_a_start_that_the_fork_server_does_not_answer_leaves_nothing(
     tmp_path: Path, function: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Let the fork server not answer a start: the invocation raises TimeoutError, address and folder are removed, and the next invocation
+    works.
+    """
     service, released = Lambdas(tmp_path), list[str]()
     release = RuntimeApi.release
     try:
@@ -330,6 +350,7 @@ def _time_out(*given: Any) -> int:
 def test_nobody_is_given_an_idle_environment_of_a_killed_fork_server(
     tmp_path: Path, function: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Kill the fork server of an idle environment before the environment's end is reported: the next invocation is in a new process."""
     told = threading.Event()
     tell = Lambdas._on_exit
     monkeypatch.setattr(Lambdas, "_on_exit", lambda self, *end: told.wait(60) and tell(self, *end))
@@ -347,18 +368,21 @@ def test_nobody_is_given_an_idle_environment_of_a_killed_fork_server(
 
 @pytest.mark.slow
 def test_an_event_is_retried(lambdas: Lambdas, function: Any, tmp_path: Path) -> None:
+    """Invoke a function that fails once as an event: it is called again."""
     file = tmp_path / "calls"
     lambdas.invoke_event(function("flaky"), json.dumps({"file": str(file), "after": 2}).encode())
     eventually(lambda: file.exists() and file.read_text() == "xx", what="called twice")
 
 
 def test_extra_environment_reaches_new_environments(lambdas: Lambdas, function: Any) -> None:
+    """Set `extra_environment` for a function: it sees that variable beside its own."""
     lambdas.extra_environment["extra"] = {"CROSSOVER_KILL_AT": "7"}
     about = call(lambdas, function("about", name="extra", environment={"OWN": "1"}))
     assert (about["environment"]["CROSSOVER_KILL_AT"], about["environment"]["OWN"]) == ("7", "1")
 
 
 def test_logs_and_report(tmp_path: Path, function: Any) -> None:
+    """Invoke a function twice: its log and the reports of a cold and a warm start have the right ids, durations and memory."""
     seen: list[tuple[str, list[str]]] = []
     service = Lambdas(tmp_path, sink=lambda deployed, stream, lines: seen.append((deployed.name, lines)))
     try:
@@ -378,12 +402,14 @@ def test_logs_and_report(tmp_path: Path, function: Any) -> None:
 
 
 def test_closing_ends_every_process_and_answers_every_caller(tmp_path: Path, function: Any) -> None:
+    """Close the service while three functions run: each caller gets a Runtime.ExitError, and no process or folder is left."""
     service = Lambdas(tmp_path)
     answers: list[Answer] = []
     started = tmp_path / "started"
     started.mkdir()
 
     def invoke() -> None:
+        """Invoke a function that sleeps, and note its answer."""
         answers.append(service.invoke(function("sleep", waits=True), json.dumps({"started": str(started)}).encode()))
 
     threads = [threading.Thread(target=invoke) for _ in range(3)]
@@ -403,6 +429,9 @@ def test_closing_ends_every_process_and_answers_every_caller(tmp_path: Path, fun
 def test_a_start_that_the_close_overtakes_ends(
     tmp_path: Path, function: Any, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
+    """Close the service while an environment is being started, at one `step` of the start: the caller is refused or told of a crash, and no
+    folder or thread is left.
+    """
     owner, name = {
         "its port": (RuntimeApi, "open"),
         "its fork server": (Lambdas, "_get_zygote"),
@@ -443,7 +472,7 @@ def test_a_start_that_the_close_overtakes_ends(
 
 @pytest.mark.slow
 def test_closing_waits_for_who_hears_of_an_end(tmp_path: Path, function: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fork server's listener, held in the middle of it for longer than the close would take without it."""
+    """Hold the fork server's listener in the middle of an environment's end: the close waits for it, and no folder is left."""
     old = Environment._resolve_ready
     service, through = Lambdas(tmp_path), threading.Event()
 

@@ -64,6 +64,9 @@ def cloud(tmp_path: Path) -> Iterator[tuple[LocalCloud, list[tuple[str, int, str
 def test_the_fleet_is_told_of_its_capacity_and_user_data(
     cloud: tuple[LocalCloud, list[tuple[str, int, str, str]]],
 ) -> None:
+    """Deploy an empty group, set its capacity, lower it and destroy it: the fleet is resized each time a capacity is set or the group
+    deleted, with user data and role.
+    """
     running, told = cloud
     assert {capacity for _, capacity, *_ in told} == {0}  # deployed empty
     groups = running.client("autoscaling")

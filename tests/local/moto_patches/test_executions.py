@@ -25,6 +25,7 @@ class Held:
     """A meeting point: `meet()` sets `met`, then waits for `go`, HELD_S seconds at most."""
 
     def __init__(self) -> None:
+        """Start with neither event set."""
         self.met, self.go = threading.Event(), threading.Event()
 
     def meet(self) -> None:
@@ -54,7 +55,7 @@ def started(states: Any) -> Callable[[dict[str, Any]], str]:
 
 
 def one(state: dict[str, Any]) -> dict[str, Any]:
-    """Return the definition of a state machine that has this state only."""
+    """Return the definition of a state machine that has this state only, as its last one."""
     return {"StartAt": "only", "States": {"only": state if state["Type"] == "Fail" else {**state, "End": True}}}
 
 
@@ -69,6 +70,9 @@ def one(state: dict[str, Any]) -> dict[str, Any]:
 def test_status_and_result_are_seen_together(
     states: Any, started: Any, monkeypatch: pytest.MonkeyPatch, name: str, state: Any, expected: dict[str, str]
 ) -> None:
+    """Hold moto while it stores the result: an execution that is no longer described as running has its result, `expected`. `name`: the
+    attribute of the result.
+    """
     held = Held()
 
     def put(execution: Execution, value: Any) -> None:
@@ -87,9 +91,11 @@ def test_status_and_result_are_seen_together(
 
 
 def test_a_stop_before_the_first_state_is_heeded(states: Any, started: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stop an execution before its first state: it ends as ABORTED."""
     held, begin = Held(), ExecutionWorker._get_evaluation_environment
 
     def late(worker: ExecutionWorker) -> Environment:
+        """Begin the execution after the meeting."""
         held.meet()
         return begin(worker)
 
@@ -103,9 +109,11 @@ def test_a_stop_before_the_first_state_is_heeded(states: Any, started: Any, monk
 def test_a_stop_is_told_while_a_function_is_still_at_work(
     states: Any, started: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Stop an execution in a state that does not end: its status is ABORTED at once."""
     begun, go = threading.Event(), threading.Event()
 
     def works(*_: Any, **__: Any) -> None:
+        """Note that the state has begun, and wait until the test is through."""
         begun.set()
         go.wait(60)
 
@@ -119,10 +127,12 @@ def test_a_stop_is_told_while_a_function_is_still_at_work(
 
 
 def test_a_list_beside_a_start_knows_every_status(states: Any, started: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """List executions while one is being started: the list succeeds, and contains both afterwards."""
     machine = states.describe_execution(executionArn=started({"Type": "Pass"}))["stateMachineArn"]
     held, make = Held(), Execution._get_start_execution_worker
 
     def late(execution: Execution) -> ExecutionWorker:
+        """Make the execution's worker after the meeting."""
         held.meet()
         return make(execution)
 
@@ -138,6 +148,7 @@ def test_a_list_beside_a_start_knows_every_status(states: Any, started: Any, mon
 def test_a_branch_that_begins_after_anothers_failure_is_through(
     states: Any, started: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Let one branch of a Parallel state begin when the other has failed: the execution ends as FAILED instead of waiting forever."""
     held, routine = Held(), BranchWorker._thread_routine
 
     def late(worker: BranchWorker) -> None:

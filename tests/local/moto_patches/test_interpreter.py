@@ -74,6 +74,7 @@ def run(cloud: LocalCloud, machine: Callable[[dict[str, Any]], str]) -> Run:
         described: dict[str, Any] = {}
 
         def ended() -> bool:
+            """Describe the execution, and return whether it has ended."""
             described.update(states.describe_execution(executionArn=execution))
             return bool(described["status"] != "RUNNING")
 
@@ -84,7 +85,7 @@ def run(cloud: LocalCloud, machine: Callable[[dict[str, Any]], str]) -> Run:
 
 
 def one(state: dict[str, Any]) -> dict[str, Any]:
-    """Return the definition of a state machine that has this state only."""
+    """Return the definition of a state machine that has this state only, as its last one."""
     return {"StartAt": "only", "States": {"only": {**state, "End": True}}}
 
 
@@ -100,8 +101,8 @@ def task(arn: str, **more: Any) -> dict[str, Any]:
 
 
 def test_waits_are_measured_in_fractions(cloud: LocalCloud, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The clock passes only while something waits, half as fast as the wait asks for. The wait is polled twice a second, because moto's
-    event does not wake a waiter that has polled and does not wait yet.
+    """Wait for 1 s on a clock that passes half as fast as the waits ask for: the interpreter waits 0.5 s at a time, and at last only for
+    the rest. It polls because moto's event does not wake a waiter that has polled and does not wait yet.
     """
     from moto.stepfunctions.parser.asl.component.state.wait.wait_function.seconds import Seconds
 
@@ -115,6 +116,7 @@ def test_waits_are_measured_in_fractions(cloud: LocalCloud, monkeypatch: pytest.
 
 @pytest.mark.parametrize("mode", ["INLINE", "DISTRIBUTED"])
 def test_a_failing_iteration_fails_the_map(run: Run, functions: dict[str, str], mode: str) -> None:
+    """Run a Map whose iterations fail: the execution fails, with the iteration's error or, if it is distributed, with that of the Map."""
     config = {"Mode": mode, **({"ExecutionType": "STANDARD"} if mode == "DISTRIBUTED" else {})}
     state = {
         "Type": "Map",
@@ -129,6 +131,7 @@ def test_a_failing_iteration_fails_the_map(run: Run, functions: dict[str, str], 
 
 @pytest.mark.parametrize("mode", ["INLINE", "DISTRIBUTED"])
 def test_a_failing_map_is_caught(run: Run, functions: dict[str, str], mode: str) -> None:
+    """Run a failing Map with a Catch: the execution succeeds, and the caught cause is the iteration's."""
     config = {"Mode": mode, **({"ExecutionType": "STANDARD"} if mode == "DISTRIBUTED" else {})}
     definition = {
         "StartAt": "map",
@@ -146,7 +149,7 @@ def test_a_failing_map_is_caught(run: Run, functions: dict[str, str], mode: str)
     assert "no such luck" in output(run(definition, {"items": [1, 2]}))["failure"]["Cause"]
 
 
-def waits_last(monkeypatch: pytest.MonkeyPatch, until: Callable[[], object]) -> None:
+def make_waits_last(monkeypatch: pytest.MonkeyPatch, until: Callable[[], object]) -> None:
     """Make each Wait state end when `until` returns, whatever its seconds."""
     from moto.stepfunctions.parser.asl.component.state.wait.wait_function.wait_function import WaitFunction
 
@@ -156,8 +159,9 @@ def waits_last(monkeypatch: pytest.MonkeyPatch, until: Callable[[], object]) -> 
 def test_parallel_branches_run_side_by_side(
     cloud: LocalCloud, run: Run, functions: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Run a Parallel state of two waits and a function: both waits begin before either ends, and the results are dropped."""
     both_wait = threading.Barrier(2, timeout=20)
-    waits_last(monkeypatch, both_wait.wait)
+    make_waits_last(monkeypatch, both_wait.wait)
     branches = [one({"Type": "Wait", "Seconds": 1}), one({"Type": "Wait", "Seconds": 1}), one(task(functions["echo"]))]
     described = run(one({"Type": "Parallel", "Branches": branches, "ResultPath": None}), {"x": 1})
     assert output(described) == {"x": 1}
@@ -168,6 +172,7 @@ def test_parallel_branches_run_side_by_side(
 
 
 def test_a_definition_is_parsed_once(run: Run, machine: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run one state machine twice: its definition is parsed once."""
     import moto.stepfunctions.parser.asl.parse.asl_parser as asl_parser
 
     parser: Any = asl_parser
@@ -176,6 +181,7 @@ def test_a_definition_is_parsed_once(run: Run, machine: Callable[..., str], monk
     preprocessor = parser.Preprocessor
 
     def counting() -> Any:
+        """Make a parser's preprocessor, and note it."""
         parses.append(preprocessor())
         return parses[-1]
 
@@ -187,6 +193,7 @@ def test_a_definition_is_parsed_once(run: Run, machine: Callable[..., str], monk
 
 
 def test_a_path_is_parsed_once(run: Run, functions: dict[str, str]) -> None:
+    """Use one JSON path in two executions: it is parsed once."""
     from moto.stepfunctions.parser.asl.utils import json_path
 
     paths: Any = json_path
@@ -203,6 +210,7 @@ def test_a_path_is_parsed_once(run: Run, functions: dict[str, str]) -> None:
 def test_a_time_out_has_a_name_that_retry_and_catch_see(
     run: Run, functions: dict[str, str], tmp_path: Path, resource: str
 ) -> None:
+    """Run a task whose function exceeds its timeout: a Catch of Sandbox.Timedout applies. `resource`: form of the task."""
     arn = functions["sleep"]
     parameters = {"FunctionName": arn, "Payload.$": "$"}
     state = task(arn) if resource == "plain" else task("arn:aws:states:::lambda:invoke", Parameters=parameters)
@@ -222,6 +230,7 @@ def test_a_time_out_has_a_name_that_retry_and_catch_see(
 def test_throttling_has_a_name(
     run: Run, functions: dict[str, str], cloud: LocalCloud, monkeypatch: pytest.MonkeyPatch, resource: str
 ) -> None:
+    """Run a task while Lambda refuses invocations: its error is Lambda.TooManyRequestsException. `resource`: form of the task."""
     monkeypatch.setattr(cloud.lambdas._concurrency, "acquire", lambda *, blocking: False)
     arn = functions["echo"]
     parameters = {"FunctionName": arn, "Payload.$": "$"}
@@ -232,7 +241,7 @@ def test_throttling_has_a_name(
 # --- child executions -----------------------------------------------------------------------------------------------------
 
 
-def starting(arn: str, *, sync: str = ".sync:2", **more: Any) -> dict[str, Any]:
+def build_child_state(arn: str, *, sync: str = ".sync:2", **more: Any) -> dict[str, Any]:
     """Return a state that starts an execution of the machine at `arn`. `sync`: ending of the integration's name, by default the one that
     waits for the result.
     """
@@ -241,8 +250,9 @@ def starting(arn: str, *, sync: str = ".sync:2", **more: Any) -> dict[str, Any]:
 
 
 def test_a_child_execution(run: Run, machine: Callable[..., str], functions: dict[str, str]) -> None:
+    """Start a child by each form of startExecution: the answer has the service's fields, with the output as JSON, as text, or absent."""
     child = machine(one(task(functions["echo"], ResultSelector={"x.$": "$.x"})))
-    result = output(run(one(starting(child)), {"child": "child-a", "x": 5}))
+    result = output(run(one(build_child_state(child)), {"child": "child-a", "x": 5}))
     assert (result["Output"], result["Input"], result["Name"], result["Status"]) == (
         {"x": 5},
         {"x": 5},
@@ -251,14 +261,15 @@ def test_a_child_execution(run: Run, machine: Callable[..., str], functions: dic
     )
     assert result["ExecutionArn"].endswith(":child-a")
     assert abs(result["StartDate"] - time.time()) < 60
-    assert output(run(one(starting(child, OutputPath="$.Output")), {"child": "child-b", "x": 6})) == {"x": 6}
-    as_text = output(run(one(starting(child, sync=".sync")), {"child": "child-c", "x": 7}))
+    assert output(run(one(build_child_state(child, OutputPath="$.Output")), {"child": "child-b", "x": 6})) == {"x": 6}
+    as_text = output(run(one(build_child_state(child, sync=".sync")), {"child": "child-c", "x": 7}))
     assert json.loads(as_text["Output"]) == {"x": 7}
-    assert "ExecutionArn" in output(run(one(starting(child, sync="")), {"child": "child-d", "x": 7}))
+    assert "ExecutionArn" in output(run(one(build_child_state(child, sync="")), {"child": "child-d", "x": 7}))
 
 
 def test_a_failing_child_fails_its_parent(run: Run, machine: Callable[..., str], functions: dict[str, str]) -> None:
-    described = run(one(starting(machine(one(task(functions["fail"]))))), {"child": "failing", "x": 1})
+    """Start a child that fails: the parent fails with States.TaskFailed, and its cause has the child's error."""
+    described = run(one(build_child_state(machine(one(task(functions["fail"]))))), {"child": "failing", "x": 1})
     assert (described["status"], described["error"]) == ("FAILED", "States.TaskFailed")
     assert json.loads(described["cause"])["Error"] == "ValueError"
 
@@ -266,6 +277,7 @@ def test_a_failing_child_fails_its_parent(run: Run, machine: Callable[..., str],
 def test_a_name_that_exists_is_an_error_that_can_be_caught(
     run: Run, machine: Callable[..., str], functions: dict[str, str]
 ) -> None:
+    """Start a child under the name of an ended execution: the error can be caught, and the ended execution described."""
     child = machine(one({"Type": "Pass"}))
     already = {"ErrorEquals": ["StepFunctions.ExecutionAlreadyExistsException"], "ResultPath": None, "Next": "describe"}
     describe = task(
@@ -277,7 +289,7 @@ def test_a_name_that_exists_is_an_error_that_can_be_caught(
     definition = {
         "StartAt": "start",
         "States": {
-            "start": starting(child, OutputPath="$.Output", Catch=[already], End=True),
+            "start": build_child_state(child, OutputPath="$.Output", Catch=[already], End=True),
             "describe": {**describe, "End": True},
         },
     }
@@ -290,6 +302,7 @@ def test_a_name_that_exists_is_an_error_that_can_be_caught(
 def test_a_running_child_of_the_same_name_and_input_is_joined(
     run: Run, machine: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Start a child twice under one name with the same input while it runs: both iterations of the Map get the result of one execution."""
     from moto.stepfunctions.parser.models import StepFunctionsParserBackend
 
     starts, both_started, start = list[str | None](), threading.Event(), StepFunctionsParserBackend.start_execution
@@ -304,13 +317,13 @@ def test_a_running_child_of_the_same_name_and_input_is_joined(
                 both_started.set()
 
     monkeypatch.setattr(StepFunctionsParserBackend, "start_execution", counted)
-    waits_last(monkeypatch, lambda: both_started.wait(20))
+    make_waits_last(monkeypatch, lambda: both_started.wait(20))
     child = machine(one({"Type": "Wait", "Seconds": 1}))
     parent = {
         "Type": "Map",
         "ItemsPath": "$.items",
         "ItemSelector": {"child": "shared", "x": 1},
-        "ItemProcessor": {"ProcessorConfig": {"Mode": "INLINE"}, **one(starting(child))},
+        "ItemProcessor": {"ProcessorConfig": {"Mode": "INLINE"}, **one(build_child_state(child))},
     }
     results = output(run(one(parent), {"items": [1, 2]}))
     assert results[0]["ExecutionArn"] == results[1]["ExecutionArn"]
@@ -319,14 +332,16 @@ def test_a_running_child_of_the_same_name_and_input_is_joined(
 def test_two_starts_of_one_name_at_once_are_one_execution(
     cloud: LocalCloud, machine: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Start two executions of one name at the same time: both requests get the same execution."""
     from moto.stepfunctions.parser.backend.execution import Execution
 
     states, arn = cloud.session().client("stepfunctions"), machine(one({"Type": "Wait", "Seconds": 1}))
     found: list[str] = []
     both_started = threading.Event()
-    waits_last(monkeypatch, lambda: both_started.wait(60))
+    make_waits_last(monkeypatch, lambda: both_started.wait(60))
 
     def start() -> None:
+        """Start the execution, and note its ARN."""
         found.append(states.start_execution(stateMachineArn=arn, name="at-once", input="{}")["executionArn"])
 
     second, unmeddled = threading.Thread(target=start), Execution.start
@@ -349,12 +364,14 @@ def test_two_starts_of_one_name_at_once_are_one_execution(
 
 @pytest.mark.slow
 def test_a_child_that_takes_too_long(run: Run, machine: Callable[..., str]) -> None:
+    """Start a child that lasts longer than the task's timeout: the parent fails with States.Timeout."""
     child = machine(one({"Type": "Wait", "Seconds": 30}))
-    described = run(one(starting(child, TimeoutSeconds=1)), {"child": "slow", "x": 1})
+    described = run(one(build_child_state(child, TimeoutSeconds=1)), {"child": "slow", "x": 1})
     assert (described["status"], described["error"]) == ("FAILED", "States.Timeout")
 
 
 def test_stopping_an_execution_ends_its_wait(cloud: LocalCloud, machine: Callable[..., str]) -> None:
+    """Stop an execution in a Wait state: it ends as ABORTED without waiting."""
     states = cloud.session().client("stepfunctions")
     arn = states.start_execution(stateMachineArn=machine(one({"Type": "Wait", "Seconds": 60})), name="stopped")[
         "executionArn"
@@ -368,6 +385,7 @@ def test_stopping_an_execution_ends_its_wait(cloud: LocalCloud, machine: Callabl
 
 
 def test_executions_without_a_name_do_not_collide(cloud: LocalCloud, machine: Callable[..., str]) -> None:
+    """Start two executions without a name: they have different ARNs."""
     states = cloud.session().client("stepfunctions")
     arn = machine(one({"Type": "Pass"}))
     first, second = (states.start_execution(stateMachineArn=arn)["executionArn"] for _ in range(2))
@@ -375,6 +393,7 @@ def test_executions_without_a_name_do_not_collide(cloud: LocalCloud, machine: Ca
 
 
 def test_a_client_may_not_reuse_a_name_either(cloud: LocalCloud, run: Run, machine: Callable[..., str]) -> None:
+    """Start an execution twice under one name by the API: the second start raises ExecutionAlreadyExists."""
     from botocore.exceptions import ClientError
 
     arn = machine(one({"Type": "Pass"}))
@@ -384,6 +403,7 @@ def test_a_client_may_not_reuse_a_name_either(cloud: LocalCloud, run: Run, machi
 
 
 def test_more_than_the_payload_limit_fails(run: Run, functions: dict[str, str]) -> None:
+    """Let a state return more than the payload limit: the execution fails."""
     grow = {"Type": "Pass", "Parameters": {"a.$": "States.Format('{}{}', $.a, $.a)"}}
     assert run(one(grow), {"a": "x" * 140_000})["status"] == "FAILED"
 
@@ -395,7 +415,10 @@ def test_two_iterations_that_fail_at_once_count_their_attempts_under_one_key(
     from moto.stepfunctions.parser.asl.component import eval_component
 
     class Attempts(eval_component.EvalComponent):
+        """A component whose attempts are counted; it is never evaluated."""
+
         def _eval_body(self, env: Any) -> None:
+            """Raise NotImplementedError: it is never evaluated."""
             raise NotImplementedError
 
     attempts, keys = Attempts(), []

@@ -19,6 +19,7 @@ from crossover.local.moto_patches.replacing import Replacements
 
 
 def test_a_reader_beside_the_first_etag_waits_for_it() -> None:
+    """Read an object while its ETag is computed for the first time: the reader waits, and both are right."""
     key = FakeKey("k", b"abc", account_id="1", region_name="us-east-1", bucket_name="b")
     found, finished = list[bytes](), threading.Event()
 
@@ -26,9 +27,11 @@ def test_a_reader_beside_the_first_etag_waits_for_it() -> None:
         """The object's buffer, in which a second reader arrives while the ETag is half read."""
 
         def __init__(self, buffer: Any) -> None:
+            """Wrap the object's `buffer`. `overtook`: whether the reader has finished in between."""
             self._buffer, self.overtook = buffer, False
 
         def __getattr__(self, name: str) -> Any:
+            """Return the attribute of the wrapped buffer."""
             return getattr(self._buffer, name)
 
         def read(self, *size: int) -> bytes:
@@ -39,6 +42,7 @@ def test_a_reader_beside_the_first_etag_waits_for_it() -> None:
             return bytes(self._buffer.read(*size))
 
     def read() -> None:
+        """Read the object's value, and note it."""
         found.append(key.value)
         finished.set()
 
@@ -56,6 +60,7 @@ def test_a_reader_beside_the_first_etag_waits_for_it() -> None:
 
 @pytest.mark.parametrize("size", [3, 10_000_000], ids=["in memory", "on disk"])
 def test_an_object_that_was_replaced_can_be_answered_to_the_end(size: int) -> None:
+    """Replace an object that a request is still reading: ETag and value can be read; its buffer is closed once nothing refers to it."""
     with Replacements() as changes:
         objects.install(changes)
         key = FakeKey("k", b"a" * size, account_id="1", region_name="us-east-1", bucket_name="b", max_buffer_size=1_000)
@@ -69,6 +74,7 @@ def test_an_object_that_was_replaced_can_be_answered_to_the_end(size: int) -> No
 
 
 def test_of_two_that_create_an_object_at_once_one_does(cloud: LocalCloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Create one object by two conditional puts at the same time: only the first succeeds, and its body is stored."""
     s3, old = cloud.session().client("s3"), S3Response._get_checksum
     s3.create_bucket(Bucket="races")
     second_is_there = threading.Event()
@@ -100,6 +106,7 @@ def test_of_two_that_create_an_object_at_once_one_does(cloud: LocalCloud, monkey
 
 
 def test_a_list_beside_a_deletion(cloud: LocalCloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Delete an object while a listing is made: the listing succeeds, with or without that object."""
     s3, look = cloud.session().client("s3"), _VersionedKeyStore.__getitem__
     s3.create_bucket(Bucket="lists")
     for key in ("a", "b", "c"):

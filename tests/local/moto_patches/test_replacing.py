@@ -17,18 +17,22 @@ class Service:
     limit = 1
 
     def double(self, number: int) -> int:
+        """Return twice the number."""
         return 2 * number
 
     @classmethod
     def named(cls, name: str) -> str:
+        """Return the class's name and `name`."""
         return f"{cls.__name__} {name}"
 
     @staticmethod
     def plain(number: int) -> int:
+        """Return the number."""
         return number
 
 
 def test_changes_are_taken_back() -> None:
+    """Replace, wrap and add attributes of each kind: they act within the block, and the class is as before afterwards."""
     before = dict(vars(Service))
     with Replacements() as changes:
         changes.replace(Service, "limit", 2)
@@ -42,6 +46,7 @@ def test_changes_are_taken_back() -> None:
 
 
 def test_items_are_taken_back() -> None:
+    """Change and add items of a dictionary: it is as before after the block."""
     config = {"a": 1}
     with Replacements() as changes:
         changes.set_item(config, "a", 2)
@@ -51,6 +56,7 @@ def test_items_are_taken_back() -> None:
 
 
 def test_modules_loaded_meanwhile_get_the_former_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Import a changed value into a module that is loaded within the block: the module has the former value afterwards."""
     (tmp_path / "changed_meanwhile.py").write_text("limit = 1\n")
     (tmp_path / "loaded_meanwhile.py").write_text("from changed_meanwhile import limit\n")
     monkeypatch.syspath_prepend(tmp_path)
@@ -63,6 +69,7 @@ def test_modules_loaded_meanwhile_get_the_former_value(tmp_path: Path, monkeypat
 
 
 def test_what_is_gone_is_named() -> None:
+    """Replace and wrap attributes that do not exist: RunFailed names the owner and the attribute."""
     module = types.ModuleType("moto.some.models")
     with (
         Replacements() as changes,
@@ -74,5 +81,6 @@ def test_what_is_gone_is_named() -> None:
 
 
 def test_what_moto_has_by_now_is_named() -> None:
+    """Add an attribute that exists: RunFailed names the owner and the attribute."""
     with Replacements() as changes, pytest.raises(RunFailed, match="Service has a 'double' of its own by now"):
         changes.add(Service, "double", None)

@@ -23,6 +23,7 @@ class Deploy:
     """A deployer of small stacks; `delete` deletes them all and checks that none is left."""
 
     def __init__(self, cloud: LocalCloud) -> None:
+        """Prepare to deploy stacks on `cloud`; none is deployed yet."""
         self._client = cloud.session().client("cloudformation")
         self._names: list[str] = []
 
@@ -61,11 +62,13 @@ def deploy(cloud: LocalCloud) -> Iterator[Deploy]:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", sorted(WITHOUT_EFFECT))
 def test_types_without_effect_are_accepted(cloud: LocalCloud, deploy: Deploy, kind: str) -> None:
+    """Deploy a resource of each type that has no counterpart here: it gets a name."""
     assert kind in list_supported_types(cloud)
     assert deploy({"Thing": {"Type": kind}}, {"Name": {"Ref": "Thing"}})["Name"].startswith("stack-")
 
 
 def test_a_secret_is_generated_and_resolved(cloud: LocalCloud, deploy: Deploy) -> None:
+    """Deploy a generated secret and a parameter that refers to it: the secret follows its rule, and the parameter has the password."""
     rule: dict[str, Any] = {
         "SecretStringTemplate": '{"username": "crossover"}',
         "GenerateStringKey": "password",
@@ -95,6 +98,7 @@ def test_a_secret_is_generated_and_resolved(cloud: LocalCloud, deploy: Deploy) -
 
 @pytest.mark.parametrize("excluded", ["Lowercase", "Uppercase", "Numbers", "Punctuation"])
 def test_generated_secrets_follow_their_rule(excluded: str) -> None:
+    """Generate secrets without one kind of characters: each has the asked length, all other kinds, and none of the excluded one."""
     letters = {
         "Lowercase": string.ascii_lowercase,
         "Uppercase": string.ascii_uppercase,
@@ -110,6 +114,7 @@ def test_generated_secrets_follow_their_rule(excluded: str) -> None:
 
 
 def test_a_deleted_secret_is_gone(cloud: LocalCloud, deploy: Deploy) -> None:
+    """Deploy a secret and delete its stack: the secret no longer exists."""
     properties = {"SecretString": "x", "Name": "named"}
     deploy({"Login": {"Type": "AWS::SecretsManager::Secret", "Properties": properties}})
     secrets = cloud.session().client("secretsmanager")
@@ -120,6 +125,7 @@ def test_a_deleted_secret_is_gone(cloud: LocalCloud, deploy: Deploy) -> None:
 
 
 def test_public_parameters_name_an_image(deploy: Deploy) -> None:
+    """Deploy a stack whose parameter is a public one for a machine image: it resolves to an image's id."""
     image = {
         "Type": "AWS::SSM::Parameter::Value<AWS::EC2::Image::Id>",
         "Default": "/aws/service/debian/release/13/latest/arm64",
@@ -131,12 +137,16 @@ def test_public_parameters_name_an_image(deploy: Deploy) -> None:
 
 
 def test_parameters_are_resolved(cloud: LocalCloud, deploy: Deploy) -> None:
+    """Deploy an output that refers to an SSM parameter: it has the parameter's value."""
     cloud.session().client("ssm").put_parameter(Name="/a/b", Value="here", Type="String")
     handle = {"Handle": {"Type": "AWS::CloudFormation::WaitConditionHandle"}}
     assert deploy(handle, {"There": "{{resolve:ssm:/a/b}}"})["There"] == "here"
 
 
 def test_functions_keep_tags_log_group_and_architecture(cloud: LocalCloud, deploy: Deploy) -> None:
+    """Deploy a function: it keeps its properties, sees its variables and those of the cloud, and writes into its log group, which a late
+    line does not create again.
+    """
     s3 = cloud.session().client("s3")
     s3.create_bucket(Bucket="code")
     s3.put_object(Bucket="code", Key="code.zip", Body=zipped(handlers=HANDLERS))
@@ -179,6 +189,7 @@ def test_functions_keep_tags_log_group_and_architecture(cloud: LocalCloud, deplo
 
 
 def test_invocations_through_the_api(cloud: LocalCloud) -> None:
+    """Invoke functions by Lambda's API: results, errors, events and a payload that is too large are answered as on AWS."""
     client = cloud.session().client("lambda")
     code = {"ZipFile": zipped(handlers=HANDLERS)}
     for name in ("echo", "fail"):
@@ -197,6 +208,7 @@ def test_invocations_through_the_api(cloud: LocalCloud) -> None:
 
 
 def test_state_machines_take_their_substitutions(cloud: LocalCloud, deploy: Deploy) -> None:
+    """Deploy a state machine with substitutions: they are filled into its definition."""
     definition = {"StartAt": "only", "States": {"only": {"Type": "Pass", "Result": {"is": "${what}"}, "End": True}}}
     properties = {
         "StateMachineName": "substituted",
@@ -215,7 +227,7 @@ def test_state_machines_take_their_substitutions(cloud: LocalCloud, deploy: Depl
 def test_a_bucket_is_emptied_when_its_stack_goes(
     cloud: LocalCloud, deploy: Deploy, late: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is emptied even if a function that is still at work writes once more."""
+    """Delete the stack of a bucket that empties itself: the bucket is gone, even if a function writes once more (`late`)."""
     token = "arn:aws:lambda:us-east-1:123456789012:function:emptier"
     deploy(
         {
@@ -243,6 +255,7 @@ def test_a_bucket_is_emptied_when_its_stack_goes(
 
 
 def test_a_network_is_deleted_whole(cloud: LocalCloud, deploy: Deploy) -> None:
+    """Deploy and delete a network: no VPC, route table or endpoint of it is left."""
     ec2 = cloud.session().client("ec2")
     before = len(ec2.describe_vpcs()["Vpcs"]), len(ec2.describe_route_tables()["RouteTables"])
     vpc = {"Ref": "Vpc"}
@@ -272,11 +285,13 @@ def test_a_network_is_deleted_whole(cloud: LocalCloud, deploy: Deploy) -> None:
 
 
 def test_an_unknown_custom_resource_is_refused_by_name(deploy: Deploy) -> None:
+    """Deploy an unknown custom resource: the error names its type."""
     with pytest.raises(ClientError, match="Custom::Mystery is a custom resource that the local cloud does not know"):
         deploy({"Odd": {"Type": "Custom::Mystery", "Properties": {"ServiceToken": "arn"}}})
 
 
 def test_an_unknown_attribute_is_refused_by_name() -> None:
+    """Read an attribute that a made resource does not have: RunFailed names resource, type and attribute."""
     from crossover.local.moto_patches.resource_types import MadeResource
 
     made = MadeResource("id", {"Arn": "arn"}, cf_resource_type="AWS::Some::Thing", logical_resource_id="Odd")
