@@ -7,9 +7,12 @@ from crossover.simulation.calibration import Calibration
 
 
 def test_what_an_answer_rests_on_turns_it_by_the_factor_that_is_told() -> None:
-    """Of three by construction: a function's dollars follow the vCPU's speed, and a GPU's the GPU's."""
+    """Check the factors at which the cheapest of two options changes, if one follows the speed of vCPUs and the other that of GPUs, and the
+    sentence about them.
+    """
 
     def cheapest(cloud: Calibration) -> str:
+        """Return the cheaper of a function and a GPU: the GPU costs 2.5 times as much under the usual calibration."""
         usd = {"a function": cloud.mac_s / AWS.mac_s, "a GPU": 2.5 * cloud.gpu_pace}
         return min(usd, key=lambda name: usd[name])
 

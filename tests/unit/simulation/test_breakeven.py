@@ -35,7 +35,7 @@ from tests.commands import status
 
 @pytest.fixture(scope="module")
 def found() -> Breakeven:
-    """Return the break-even of a SPIRT and an all-reduce experiment on AWS."""
+    """Return the break-even of a SPIRT and an all-reduce experiment on AWS, in 3 draws."""
     experiment = small("spirt", workers=4, epochs=1, every="epoch")
     return breakeven(
         [experiment, replace(experiment, name="other", architecture="all_reduce")], AWS, prices.load(), repetitions=3
@@ -43,6 +43,7 @@ def found() -> Breakeven:
 
 
 def test_one_of_each_and_a_fleet_of_as_many_gpus_stand_beside() -> None:
+    """Check which rivals add_rivals adds, with which settings, and that it adds none that was given."""
     one, *alone, gpu = add_rivals([small("spirt", workers=6, every="epoch")])
     assert [(each.name, each.workers, each.sections["single"]["on"]) for each in alone] == [
         ("one-function", 1, "function"),
@@ -58,6 +59,9 @@ def test_one_of_each_and_a_fleet_of_as_many_gpus_stand_beside() -> None:
 
 
 def test_one_worker_alone_updates_by_as_many_minibatches_as_any_number_of_workers_together() -> None:
+    """Check that on the axis of workers a single worker has `exchange.every` multiplied by their number, up to the
+    minibatches of an epoch.
+    """
     one, *rest = add_rivals([small("all_reduce", workers=4, every=1)])
     function = next(each for each in rest if each.name == "one-function")
     own = Workload.from_experiment(function)
@@ -77,6 +81,7 @@ def test_one_worker_alone_updates_by_as_many_minibatches_as_any_number_of_worker
 
 
 def test_what_does_not_train_the_same_is_refused() -> None:
+    """Check the errors of add_rivals for different models, two experiments of one name and no experiment."""
     one = small("spirt")
     with pytest.raises(ConfigError, match=r"training\.model: small_cnn in small, resnet18 in other"):
         add_rivals([one, replace(one, name="other", training=Training(model="resnet18"))])
@@ -88,6 +93,7 @@ def test_what_does_not_train_the_same_is_refused() -> None:
 
 @pytest.mark.slow
 def test_every_figure_is_projected_and_every_axis_is_there(found: Breakeven) -> None:
+    """Check labels, axes and runs of the break-even, and that no function can run a billion parameters."""
     assert {point.label for point in (*found.here, *found.points)} == {"projected"}
     assert {point.axis for point in found.points} == set(page.AXES)
     assert [point.name for point in found.here] == ["small", "other", *swept.ALONE, "gpu"]
@@ -98,6 +104,7 @@ def test_every_figure_is_projected_and_every_axis_is_there(found: Breakeven) -> 
 
 
 def test_what_lies_beyond_all_measurements_is_said(found: Breakeven) -> None:
+    """Check the notes on sizes beyond the measured range."""
     said = [note for note in page.list_notes(found) if note.startswith("beyond the measured range: other, ")]
     assert any("parameters 1,000,000,000: objects of 4,0" in note for note in said)
     assert any("workers 64: 64 functions at once: 4.0 times the most that was measured (16)" in note for note in said)
@@ -105,8 +112,8 @@ def test_what_lies_beyond_all_measurements_is_said(found: Breakeven) -> None:
 
 
 def leaders(found: Breakeven, axis: str, name: str, figure: str) -> dict[int, str]:
-    """Return, by value, the name of the architecture that is best by the median of `figure`, among `name` and its rivals, wherever `name`
-    would run.
+    """Return, by value of the axis, the name of the architecture that is best by the median of `figure`, among `name` and its rivals,
+    wherever `name` would run.
     """
     points = [point for point in found.points_of_axis(axis) if point.would_run and (point.rival or point.name == name)]
     there = [point.value for point in points if point.name == name]
@@ -114,6 +121,7 @@ def leaders(found: Breakeven, axis: str, name: str, figure: str) -> dict[int, st
 
 
 def test_a_crossing_lies_between_two_values_that_disagree_who_leads(found: Breakeven) -> None:
+    """Check that each crossing lies between two neighbouring values with the leaders that it names."""
     assert found.crossings
     for crossing in found.crossings:
         name = next(each for each in (crossing.before, crossing.after) if each in ("small", "other"))
@@ -129,7 +137,7 @@ def test_a_crossing_lies_between_two_values_that_disagree_who_leads(found: Break
 
 
 def test_every_change_of_lead_is_found(found: Breakeven) -> None:
-    """There are as many crossings as pairs of neighbouring values with different leaders."""
+    """Check that there are as many crossings as pairs of neighbouring values with different leaders."""
     for axis in page.AXES:
         for name in ("small", "other"):
             for figure in FIGURES:
@@ -142,7 +150,9 @@ def test_every_change_of_lead_is_found(found: Breakeven) -> None:
 
 
 def test_an_architecture_has_the_count_of_workers_that_makes_it_cheapest(found: Breakeven) -> None:
-    """Over workers it has as many as are asked for, and as the files say where they are meant."""
+    """Check the number of workers: as the axis says on the axis of workers, as the file says for its own settings, and a cheaper one on the
+    axis of epochs.
+    """
     counts = {point.value: point.workers for point in found.points_of_axis("workers") if point.name == "other"}
     assert counts == {value: value for value in counts} and {point.workers for point in found.here} == {4, 1}
     (first, *_) = (point for point in found.points_of_axis("epochs") if point.name == "other" and point.value == 5)
@@ -160,6 +170,7 @@ def point(name: str, *usd: float, problem: str = "", rival: bool = False, value:
 
 
 def test_a_value_without_a_sure_lead_is_too_close_to_call(found: Breakeven) -> None:
+    """Check the words for a run that is best in 18 of 20 draws."""
     ours = point("ours", *(1.0 + n / 20 for n in range(20)))
     theirs = point("theirs", *((0.9 if n < 2 else 1.5) * (1.0 + n / 20) for n in range(20)))
     assert "ours is in 18 of 20 paired draws" in page.describe_winner(replace(found, here=(ours, theirs)))
@@ -171,6 +182,7 @@ def test_a_value_without_a_sure_lead_is_too_close_to_call(found: Breakeven) -> N
 
 
 def test_what_would_not_run_cannot_win(found: Breakeven) -> None:
+    """Check that a run that AWS would refuse is not among the leaders, and one that it would refuse in one of three draws is."""
     never, once = point("never", 0.1, problem="too large"), point("once", 1.0, 1.1, 0.1, problem="too slow")
     other = point("other", 5.0, 5.0, 5.0)
     assert [each.name for each in sort_by_median([never, once, other], "dollars")] == ["once", "other"]
@@ -183,7 +195,7 @@ def test_what_would_not_run_cannot_win(found: Breakeven) -> None:
 
 
 def test_a_crossing_has_the_band_of_the_draws_in_which_it_happens() -> None:
-    """Two repetitions cross between 1 and 100, at 10 and at 31.6; in the third one ours stays cheaper."""
+    """Check position, band and count of a crossing that happens in two of three draws."""
     ours = [point("ours", 1.0, 1.0, 1.0, value=value) for value in (1, 100)]
     gpu = [point("gpu", 10.0, 10.0, 10.0, rival=True), point("gpu", 0.1, 10 ** (-1 / 3), 2.0, rival=True, value=100)]
     (crossing,) = [each for each in find_crossings([*ours, *gpu]) if each.figure == "time"]
@@ -193,6 +205,7 @@ def test_a_crossing_has_the_band_of_the_draws_in_which_it_happens() -> None:
 
 
 def test_the_last_line_says_what_won_and_by_how_much(found: Breakeven) -> None:
+    """Check the line that describe_winner returns, and its words if there is only one run."""
     cheapest = sort_by_median(found.here, "dollars")[0]
     line = page.describe_winner(found)
     assert line.startswith(f"[projected] with these settings: {cheapest.name} ")
@@ -201,6 +214,7 @@ def test_the_last_line_says_what_won_and_by_how_much(found: Breakeven) -> None:
 
 
 def test_epochs_beyond_the_simulated_ones_are_like_their_mean(found: Breakeven) -> None:
+    """Check that seconds grow linearly between 10 and 100 epochs in each draw."""
     points = {point.value: point.by_draw("time") for point in found.points_of_axis("epochs") if point.name == "small"}
     for ten, twenty, fifty, hundred in zip(points[10], points[20], points[50], points[100], strict=True):
         assert (hundred - fifty) / 50 == pytest.approx((twenty - ten) / 10, rel=1e-6)
@@ -208,6 +222,7 @@ def test_epochs_beyond_the_simulated_ones_are_like_their_mean(found: Breakeven) 
 
 @pytest.mark.slow
 def test_the_page_needs_nothing_else_and_the_files_say_the_same(found: Breakeven, tmp_path: Path) -> None:
+    """Check that the page loads no other file, has its plots and choices, and that pictures and CSV hold the same figures."""
     text = page.write_page(found, tmp_path).read_text("utf-8")
     assert not re.search(r"<script|<link|src=|href=\"(?!#|data:|breakeven.csv\")|url\((?!#)", text)
     assert "prefers-color-scheme: dark" in text
@@ -231,7 +246,7 @@ def test_the_page_needs_nothing_else_and_the_files_say_the_same(found: Breakeven
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
-    """Return the path of a small SPIRT experiment."""
+    """Return the path of the YAML file of a small SPIRT experiment."""
     path = tmp_path / "some.yaml"
     plain = {
         "name": "some",
@@ -247,6 +262,7 @@ def config(tmp_path: Path) -> Path:
 def test_breakeven_ends_with_the_verdict(
     config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Check what `crossover breakeven --play` prints and which files it writes."""
     for axis, values in (("PARAMETERS", ()), ("BATCHES", ()), ("WORKERS", ()), ("EPOCHS", (1, 2))):
         monkeypatch.setattr(swept, axis, values)
         if axis != "BATCHES":
@@ -263,6 +279,7 @@ def test_breakeven_ends_with_the_verdict(
 def test_project_shows_time_cost_and_traffic_as_projected(
     config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Check what `crossover project` prints and writes, with its bands and labels."""
     out = tmp_path / "projection.json"
     assert (
         status(
@@ -294,6 +311,7 @@ def test_project_shows_time_cost_and_traffic_as_projected(
 
 
 def test_project_refuses_two_papers_at_once(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Check that `crossover project` refuses two papers' calibrations, and a run's folder that does not exist."""
     both = ("--calibration", "comparison-2025", "--calibration", "p2p-2023")
     assert status("project", str(config), *both) == 2
     assert "give one of them" in capsys.readouterr().err

@@ -19,6 +19,9 @@ PAGE, CONFIG = ROOT / "docs" / "calibration.md", ROOT / "config"
 
 
 def test_the_goals_are_met_and_the_documented_tables_are_what_comes_out() -> None:
+    """Check the errors and bands of the projected measurements that no fit has used, and that docs/calibration.md has the
+    present tables.
+    """
     found = cells.judge_cells()
     errors = [each.error for each in found]
     assert median(errors) <= 0.25
@@ -33,6 +36,7 @@ def test_the_goals_are_met_and_the_documented_tables_are_what_comes_out() -> Non
 
 
 def test_what_does_not_fit_into_a_function_is_impossible() -> None:
+    """Check which measured experiments project_cell calls impossible for a function's memory or time."""
     possible = {cell: not cells.project_cell(cell).impossible for cell in cells.KEPT_ASIDE}
     assert all(fits == (cell.design == "grads_sharding" or cell.gradient == "vgg16") for cell, fits in possible.items())
     long = replace(cells.KEPT_ASIDE[0], gradient="5 GB", gradient_mib=5_120.0, aggregators=2, memory_mb=10_240)
@@ -40,6 +44,7 @@ def test_what_does_not_fit_into_a_function_is_impossible() -> None:
 
 
 def test_levels_are_those_of_the_designs() -> None:
+    """Check how many vectors the functions of each level combine in a tree of two and in one of three levels."""
     tree, three = (
         MeasuredCell(gradient="", gradient_mib=1, design=d, aggregators=n, memory_mb=512)
         for d, n in (("lambda_fl", 5), ("lifl", 11))
@@ -49,11 +54,13 @@ def test_levels_are_those_of_the_designs() -> None:
 
 
 def test_the_interval_score_is_width_and_what_was_missed() -> None:
+    """Check the interval score of a value within the band and of one outside it."""
     assert cells.compute_interval_score(2.0, 1.0, 4.0) == pytest.approx(log(4))
     assert cells.compute_interval_score(8.0, 1.0, 4.0) == pytest.approx(log(4) + 20 * log(2))
 
 
 def test_small_functions_are_slow_at_what_their_processor_does() -> None:
+    """Check that less memory slows a function's writes and arithmetic, but hardly its reads."""
     small, large = (AWS.client(AWS.objects, memory_mb=memory_mb, in_vpc=False) for memory_mb in (512, 3_008))
     size = 44.7e6
     assert small.write.seconds(size) > 2 * large.write.seconds(size)
@@ -63,6 +70,7 @@ def test_small_functions_are_slow_at_what_their_processor_does() -> None:
 
 
 def test_a_burst_is_followed_by_the_floor() -> None:
+    """Check that a read within the burst has the connection's speed, and further bytes the floor's."""
     bucket = AWS.network
     assert bucket is not None
     fast = AWS.client(AWS.tensors, memory_mb=3_008, in_vpc=False).read
@@ -73,6 +81,7 @@ def test_a_burst_is_followed_by_the_floor() -> None:
 
 @pytest.mark.parametrize(("memory_mb", "mbps"), [(512, 625), (2_048, 625), (6_144, 1_812.5), (10_240, 3_000)])
 def test_the_rule_of_august_2026_grows_with_memory_outside_a_vpc(memory_mb: int, mbps: float) -> None:
+    """Check the network floor of a function outside a VPC by its memory, and that inside a VPC nothing changes."""
     outside = AWS_2026_08.client(AWS.tensors, memory_mb=memory_mb, in_vpc=False).read
     assert outside.floor_bytes_s == pytest.approx(mbps * 1e6 / 8)
     inside = AWS_2026_08.client(AWS.tensors, memory_mb=memory_mb, in_vpc=True).read
@@ -80,6 +89,7 @@ def test_the_rule_of_august_2026_grows_with_memory_outside_a_vpc(memory_mb: int,
 
 
 def test_a_projection_beyond_what_was_measured_says_how_far() -> None:
+    """Check the sentences about sizes above and below the measured range, of a calibration and of a run."""
     assert AWS.list_extrapolations(memory_mb=6_016, functions=8) == (
         "functions of 6,016 MB: 2.0 times the most that was measured (3,008)",
     )

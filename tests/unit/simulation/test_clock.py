@@ -23,7 +23,9 @@ def wait_by_skips(env: simpy.Environment, seconds: float) -> SimProcess:
 
 
 def times_of_workers(env: simpy.Environment, wait: Waits, *, workers: int) -> list[tuple[int, float]]:
-    """Return who did something, and when: each worker waits twice, meets the others at a gate, and waits once more."""
+    """Return (worker, time) of each wait that ends, in order: each worker waits twice, meets the others at a gate, and waits once more.
+    `wait`: function that lets seconds pass.
+    """
     told, gate = list[tuple[int, float]](), Gate(env, workers)
 
     def work(rank: int) -> SimProcess:
@@ -43,11 +45,13 @@ def times_of_workers(env: simpy.Environment, wait: Waits, *, workers: int) -> li
 
 @pytest.mark.parametrize("workers", [1, 2, 5])
 def test_skipped_waits_keep_every_time_and_the_order(workers: int) -> None:
+    """Check that waits by Clock.skip end at the times and in the order of waits by timeout events."""
     with_events = times_of_workers(simpy.Environment(), wait_by_events, workers=workers)
     assert times_of_workers(Clock(), wait_by_skips, workers=workers) == with_events
 
 
 def test_a_process_alone_waits_without_events() -> None:
+    """Check that skip moves the time if nothing else is due, and refuses if an event is due then."""
     clock = Clock()
 
     def work() -> SimProcess:
@@ -62,9 +66,11 @@ def test_a_process_alone_waits_without_events() -> None:
 
 
 def test_an_error_of_a_process_ends_the_simulation() -> None:
+    """Check that run_until raises the error of a process."""
     clock = Clock()
 
     def work() -> SimProcess:
+        """Wait for a second, then raise ValueError."""
         yield clock.timeout(1.0)
         raise ValueError("no such size")
 

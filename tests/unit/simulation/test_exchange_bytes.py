@@ -29,6 +29,7 @@ W, EPOCH = 4, 24  # workers, minibatches
     ids=lambda exchange: exchange.compression,
 )
 def test_projected_bytes_are_those_of_the_real_steps(exchange: Exchange, tmp_path: Path) -> None:
+    """Check that a simulated run moves the same bytes through the tensor store as a run inline."""
     experiment = replace(small("all_reduce", workers=3, epochs=1), exchange=exchange)
     run, told = run_inline(experiment, tmp_path, lambda progress: None), simulate(experiment, STILL, keep_records=True)
     moved = []
@@ -39,6 +40,7 @@ def test_projected_bytes_are_those_of_the_real_steps(exchange: Exchange, tmp_pat
 
 
 def test_a_program_alone_reads_as_much_as_projected_each_object_once(tmp_path: Path) -> None:
+    """Check that a single program reads data in its first epoch only, with as many requests as simulated."""
     experiment = replace(small("single", epochs=3), sections={"single": {"on": "instance"}})
     experiment = replace(experiment, functions=replace(experiment.functions, checkpoint_every=1_000))
     run, told = run_inline(experiment, tmp_path, lambda progress: None), simulate(experiment, STILL, keep_records=True)
@@ -54,6 +56,7 @@ def test_a_program_alone_reads_as_much_as_projected_each_object_once(tmp_path: P
     ("architecture", "moving"), [("all_reduce", "store"), ("gpu", "send"), ("p2p_instance", "send")]
 )
 def test_compressing_takes_a_stage_and_moving_less_then(architecture: str, moving: str) -> None:
+    """Check that compression adds the stage `compress` and shortens the stage `moving`."""
     stages: list[dict[str, float]] = []
     for exchange in (Exchange(), Exchange(compression="fp16")):
         told = simulate(replace(small(architecture), exchange=exchange), STILL, keep_records=True)
@@ -64,7 +67,9 @@ def test_compressing_takes_a_stage_and_moving_less_then(architecture: str, movin
 
 
 def test_an_epoch_of_mobilenet_by_powersgd_moves_at_most_an_eighth_of_a_gigabyte() -> None:
-    """AllReduce, 4 workers, rank 4: 7 contributions and 4 results a round, in both exchanges together p, q, what is whole, statistics."""
+    """Check the bytes of AllReduce with 4 workers and PowerSGD of rank 4: 7 contributions and 4 results a round, each of the factors, the
+    uncompressed parameters and the statistics.
+    """
     experiment = validation.load(
         "config/all-reduce-cifar10.yaml", ["training.epochs=1", "exchange.compression=powersgd", "exchange.rank=4"]
     )
@@ -78,6 +83,7 @@ def test_an_epoch_of_mobilenet_by_powersgd_moves_at_most_an_eighth_of_a_gigabyte
 
 
 def test_a_model_that_is_only_a_number_has_no_matrices() -> None:
+    """Check that PowerSGD raises NoProjection if only the number of parameters is known."""
     experiment = replace(small("all_reduce"), exchange=Exchange(compression="powersgd"))
     with pytest.raises(NoProjection, match="follows from its matrices"):
         simulate(experiment, STILL, workload=Workload.from_experiment(experiment, parameters=1_000))
@@ -88,6 +94,7 @@ def test_a_model_that_is_only_a_number_has_no_matrices() -> None:
 )
 @pytest.mark.parametrize(("every", "what"), [(1, "gradients"), (24, "model"), (24, "delta")])
 def test_an_epochs_exchange_is_the_closed_form(architecture: str, vectors: int, every: int, what: str) -> None:
+    """Check the bytes of an epoch against a formula. `vectors`: number of vectors that a round moves."""
     settings: list[Any] = ["training.epochs=1", f"exchange.every={every}", f"exchange.what={what}"]
     moved = simulate(validation.load(f"config/{architecture}-cifar10.yaml", settings)).traffic["tensor_store"]
 

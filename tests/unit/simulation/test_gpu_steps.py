@@ -18,7 +18,7 @@ FLOAT = 4
 
 
 def test_a_fully_connected_layer_is_counted_as_by_hand() -> None:
-    """Forward is one product, and backward one for the weights: nobody asks for the gradient of the inputs."""
+    """Check products and bytes of a fully connected layer. The gradient of the inputs is not computed, because nobody asks for it."""
     found = count_step(nn.Linear(5, 3, bias=False), torch.zeros(5))
     assert found.of_sample_matrix == 2 * 5 * 3
     assert found.of_sample_convolution == found.of_sample_depthwise == 0
@@ -37,6 +37,9 @@ def test_a_fully_connected_layer_is_counted_as_by_hand() -> None:
     ],
 )
 def test_a_convolution_is_counted_by_its_groups(groups: int, kind: str, macs: int) -> None:
+    """Check the multiply-accumulates of a convolution. `groups`: its groups; `kind`: count to which they are added; `macs`: those of the
+    forward pass.
+    """
     layers = nn.Sequential(nn.Conv2d(4, 8, 3, padding=1, groups=groups, bias=False))
     found = count_step(layers, torch.zeros(4, 4, 4))
     assert getattr(found, kind) == 2 * macs
@@ -44,6 +47,7 @@ def test_a_convolution_is_counted_by_its_groups(groups: int, kind: str, macs: in
 
 
 def test_attention_is_counted_among_the_products() -> None:
+    """Check the multiply-accumulates of a transformer layer, whose backward pass computes the attention's scores again."""
     tokens, width = 7, 16
     layer = nn.TransformerEncoderLayer(width, 2, dim_feedforward=4 * width, dropout=0.0, batch_first=True)
     found = count_step(layer, torch.zeros(tokens, width), run=lambda own, inputs: own(inputs.requires_grad_()))
@@ -54,7 +58,7 @@ def test_attention_is_counted_among_the_products() -> None:
 
 @pytest.mark.parametrize("model", sorted(MODEL_SIZES))
 def test_a_step_is_about_three_times_its_forward_pass(model: str) -> None:
-    """The first layer passes no gradient on, so that it is a little less."""
+    """Check that a step has 2 to 3 times the multiply-accumulates of the forward pass. The first layer passes no gradient on."""
     for size in MODEL_SIZES[model].values():
         step = size.step
         whole = step.of_sample_convolution + step.of_sample_depthwise + step.of_sample_matrix
@@ -62,6 +66,7 @@ def test_a_step_is_about_three_times_its_forward_pass(model: str) -> None:
 
 
 def test_rates_that_no_fit_has_seen_are_projected() -> None:
+    """Check that published rates which no fit has used are projected within 25 %."""
     unseen = [row for row in gpu_steps.tabulate_printed(load_cards()) if row[-1] == "no"]
     assert {row[1] for row in unseen} == {"resnet50", "vgg16"}
     for _, model, printed, projected, _ in unseen:
@@ -69,6 +74,7 @@ def test_rates_that_no_fit_has_seen_are_projected() -> None:
 
 
 def test_a_precision_that_a_card_lacks_is_refused() -> None:
+    """Check that a step in bf16 raises NoProjection on a T4, and takes time on an L4."""
     step = MODEL_SIZES["resnet18"][3, 32, 32].step
     with pytest.raises(NoProjection, match=r"training\.precision: a T4 has no bf16; expected one of fp32, fp16"):
         card_of("g4dn.xlarge").step_s(step, 64, parameters=1, precision="bf16")
@@ -76,6 +82,7 @@ def test_a_precision_that_a_card_lacks_is_refused() -> None:
 
 
 def test_a_card_that_nobody_knows_is_refused() -> None:
+    """Check that an instance type without a known card raises NoProjection."""
     with pytest.raises(
         NoProjection, match=r"x1e\.xlarge: its GPU's speed is not known; expected an instance of g3, g3s, g4dn"
     ):
@@ -83,12 +90,15 @@ def test_a_card_that_nobody_knows_is_refused() -> None:
 
 
 def test_the_bound_by_arithmetic_is_kept_for_products() -> None:
-    """In fp32 no card makes more products than its data sheet says, unlike convolutions, which Winograd's method shortens."""
+    """Check that no card's fitted speed of matrix products in fp32 exceeds its data sheet. Convolutions may exceed it by
+    Winograd's method.
+    """
     for card in load_cards().values():
         assert card.factors["fp32"].matrix >= 1, card.name
 
 
 def test_half_precision_and_a_worse_draw_change_a_step() -> None:
+    """Check that fp16 shortens a step, a higher `gpu_level` lengthens it, and no samples take no time."""
     training = Training(model="resnet18_cifar")
     work = Workload.from_experiment(Experiment(name="one", architecture="single", workers=1, training=training))
     whole = AWS.gpu_gradient_s(work, 512, instance_type="g4dn.xlarge")

@@ -21,7 +21,7 @@ TABLES = (
 
 
 def test_the_rows_held_out_follow_the_rule() -> None:
-    """Every second row of each table, whatever it says; but for what nobody could project."""
+    """Check that every second row of each table is held out, and each architecture has rows on both sides."""
     plain = yaml.safe_load(HELD_OUT.read_text("utf-8"))
     assert plain["rule"].startswith("even rows")
     expected = []
@@ -35,13 +35,14 @@ def test_the_rows_held_out_follow_the_rule() -> None:
 
 
 def test_a_fit_cannot_ask_for_a_row_held_out_figures() -> None:
+    """Check that fits raise AssertionError if they ask for a row that is held out."""
     for paper, table, row in load_held_out_figures():
         with pytest.raises(AssertionError, match="is held out"):
             papers._find_fit_row(paper, table, row)
 
 
 def test_fits_do_not_change_when_rows_held_out_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every figure held out a hundred times as large: the same calibrations."""
+    """Check that all fits are the same if the figures held out are 100 times as large."""
     fits = (
         papers.fit_lambdaml,
         papers.fit_spirt,
@@ -78,6 +79,7 @@ def _inflated(row: printed.Row) -> printed.Row:
 
 
 def test_every_figure_held_out_is_judged() -> None:
+    """Check that compare_figures covers each figure that is held out."""
     judged = {(each.row.paper, each.row.table, each.row.row) for each in papers.compare_figures() if each.held_out}
     assert judged == set(load_held_out_figures())
     for (paper, table, name), figures in load_held_out_figures().items():
@@ -90,6 +92,7 @@ def test_every_figure_held_out_is_judged() -> None:
 
 
 def test_the_goal_is_met_and_the_documented_table_is_what_comes_out() -> None:
+    """Check the median error over the rows held out, and that docs/calibration.md has the present table."""
     assert papers.median_error() <= yaml.safe_load(HELD_OUT.read_text("utf-8"))["goal_median_error"]
     assert papers.median_error() <= 0.08  # what it had come to, when calibrations by measurements joined the papers'
     page = (ROOT / "docs" / "calibration.md").read_text("utf-8")
@@ -100,7 +103,7 @@ def test_the_goal_is_met_and_the_documented_table_is_what_comes_out() -> None:
 
 
 def test_fitted_figures_are_fitted() -> None:
-    """If there are as many unknowns as rows, the calibration's rows come out as printed."""
+    """Check that rows are projected exactly if a fit has as many unknowns as rows."""
     exact = [
         each for each in papers.compare_figures() if not each.held_out and each.row.table in ("Table II", "Table III")
     ]

@@ -55,7 +55,9 @@ def with_compute(seconds_per_sample: float, *, figure: str) -> object:
 
 @pytest.mark.slow
 def test_computing_comes_from_processor_seconds_of_a_local_run(folder: Path, tmp_path: Path) -> None:
-    """The clock's seconds would count what other processes did meanwhile."""
+    """Check that the seconds per sample of a run inline are taken from its CPU seconds, which other processes do not change, and that other
+    figures stay.
+    """
     found = calibrate_from_runs([written(folder, tmp_path / "run", with_compute(0.25, figure="cpu_s"))])
     assert found.sample_s["small_cnn"] == pytest.approx(0.25)
     assert found.compute_sigma == pytest.approx(0.0, abs=1e-9)
@@ -70,6 +72,8 @@ def test_computing_comes_from_processor_seconds_of_a_local_run(folder: Path, tmp
 
 
 def test_a_run_on_aws_gives_init_and_the_clocks_seconds_at_one_vcpu(folder: Path, tmp_path: Path) -> None:
+    """Check that a run on AWS gives the seconds of INIT, and seconds per sample by the clock."""
+
     def change(record: dict[str, object]) -> dict[str, object]:
         """Return the record with the memory of its step; round 0 starts cold."""
         record = with_compute(0.5, figure="wall_s")(record)  # type: ignore[operator]
@@ -87,6 +91,7 @@ def test_a_run_on_aws_gives_init_and_the_clocks_seconds_at_one_vcpu(folder: Path
 
 
 def test_stragglers_are_fitted_to_equal_computations(folder: Path, tmp_path: Path) -> None:
+    """Check the spread of computing that calibrate_from_runs finds in records slowed by three factors."""
     factors = [0.5, 1.0, 2.0]
 
     def change(record: dict[str, object]) -> dict[str, object]:
@@ -103,6 +108,7 @@ def test_stragglers_are_fitted_to_equal_computations(folder: Path, tmp_path: Pat
 
 @pytest.mark.slow
 def test_what_a_filter_lets_through_comes_from_the_bytes_stored(tmp_path: Path) -> None:
+    """Check that a simulated MLLess run stores the bytes of the run from which it was calibrated."""
     setting = small("mlless", epochs=3)
     run = run_inline(setting, tmp_path, lambda progress: None)
     found = calibrate_from_runs([tmp_path])
@@ -114,6 +120,7 @@ def test_what_a_filter_lets_through_comes_from_the_bytes_stored(tmp_path: Path) 
 
 
 def test_what_measured_no_computing_is_refused(folder: Path, tmp_path: Path) -> None:
+    """Check the DataErrors for a run without computing, a GPU run, a run with growing images and a missing folder."""
     none = written(folder, tmp_path / "none", lambda record: record | {"stages": []})
     with pytest.raises(DataError, match="no record has a stage compute"):
         calibrate_from_runs([none])

@@ -29,7 +29,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def rewritten(folder: Path, name: str, change: Change) -> None:
-    """Change the JSON of one of the aggregation's measurements in place."""
+    """Change the JSON file `name` of the aggregation's measurements in place by calling `change`."""
     path = folder / AGGREGATION / name
     plain = json.loads(path.read_text("utf-8"))
     change(plain)
@@ -93,6 +93,7 @@ REFUSED: dict[str, tuple[str, Change, str]] = {
 
 @pytest.mark.parametrize("fault", REFUSED)
 def test_what_cannot_be_right_is_refused_by_file_and_row(folder: Path, fault: str) -> None:
+    """Check the DataError for a changed file of measurements. `fault`: name in REFUSED."""
     name, change, message = REFUSED[fault]
     rewritten(folder, name, change)
     with pytest.raises(DataError, match=message):
@@ -131,6 +132,7 @@ def test_what_cannot_be_right_is_refused_by_file_and_row(folder: Path, fault: st
     ],
 )
 def test_tables_are_refused_by_line(folder: Path, name: str, old: str, new: str, message: str) -> None:
+    """Check the DataError for a CSV file in which the text `old` is replaced by `new`."""
     path = folder / SKYRISE / name
     text = path.read_text("utf-8")
     assert old in text
@@ -140,6 +142,7 @@ def test_tables_are_refused_by_line(folder: Path, name: str, old: str, new: str,
 
 
 def test_a_series_of_requests_that_is_missing_is_noticed(folder: Path) -> None:
+    """Check the DataError for a latency file that lacks one row."""
     path = folder / SKYRISE / "storage-latency.csv"
     lines = path.read_text("utf-8").splitlines(keepends=True)
     gone = next(line for line in lines if ",s3_standard,read," in line)
@@ -149,6 +152,7 @@ def test_a_series_of_requests_that_is_missing_is_noticed(folder: Path) -> None:
 
 
 def test_a_store_without_rows_and_a_cell_on_no_side_are_refused(folder: Path) -> None:
+    """Check the DataErrors for an experiment that held-out.yaml does not list, and for a store without rows."""
     rewritten(folder, "vgg16_m1.json", lambda plain: plain.update(memory_mb=2.9))
     with pytest.raises(DataError, match=r"held-out.yaml: measured: \('vgg16', 'grads_sharding', 1, 2\) is not listed"):
         service_fits.fit_services(folder)
@@ -161,6 +165,7 @@ def test_a_store_without_rows_and_a_cell_on_no_side_are_refused(folder: Path) ->
 
 
 def test_what_is_written_down_is_what_the_measurements_give(tmp_path: Path) -> None:
+    """Check that config/calibration/fitted.yaml is what the fits write now."""
     out = tmp_path / "fitted.yaml"
     service_fits.fit(FOLDER, out)
     assert out.read_text("utf-8") == figures.FITTED.read_text("utf-8"), (
@@ -169,12 +174,14 @@ def test_what_is_written_down_is_what_the_measurements_give(tmp_path: Path) -> N
 
 
 def test_a_fit_sees_no_cell_held_out(folder: Path) -> None:
-    """Every second held out half as long again: the same figures."""
+    """Check that the fits are the same if the measurements held out take half as long again."""
 
     def longer(value: Any) -> Any:
+        """Return the number or list of numbers, each multiplied by 1.5."""
         return [1.5 * each for each in value] if isinstance(value, list) else 1.5 * value
 
     def change(row: dict[str, Any]) -> None:
+        """Multiply the row's times by 1.5 in place."""
         row.update({name: longer(value) for name, value in row.items() if name.endswith(("_ms", "_s"))})
 
     for name in ("vgg16_m2.json", "vgg16_m8.json"):
@@ -188,7 +195,7 @@ def test_a_fit_sees_no_cell_held_out(folder: Path) -> None:
 
 
 def test_the_cells_held_out_follow_the_rule() -> None:
-    """Every second one, by size, design and aggregators; no session lies on both sides."""
+    """Check that every second measured experiment is held out, sorted by size, design and aggregators."""
     listed = yaml.safe_load(HELD_OUT.read_text("utf-8"))["measured"]
     assert [each["held_out"] for each in listed] == [n % 2 == 1 for n in range(len(listed))]
     cells = {
@@ -202,6 +209,7 @@ def test_the_cells_held_out_follow_the_rule() -> None:
 
 
 def test_figures_of_another_format_are_refused_by_name(tmp_path: Path) -> None:
+    """Check that a calibration file of another format raises ConfigError."""
     (tmp_path / "fitted.yaml").write_text("format: 2\nfigures: []\n")
     with pytest.raises(ConfigError, match=r"fitted.yaml: not a calibration: format 2 is unknown; this version reads 1"):
         figures._read_figures(tmp_path / "fitted.yaml")

@@ -25,6 +25,7 @@ def experiment(name: str, *overrides: str) -> Experiment:
     ("memory_mb", "threads"), [(512, 1), (1_769, 1), (1_770, 2), (3_008, 2), (3_009, 2), (3_538, 2), (10_240, 6)]
 )
 def test_auto_is_every_vcpu_of_a_function_that_is_begun(memory_mb: int, threads: int) -> None:
+    """Check the threads that `auto` means for a function's memory, and that a machine's cores limit it, but not a given number."""
     asked = experiment("all-reduce", "training.threads=auto", f"functions.memory_mb.default={memory_mb}")
     assert fix_threads(asked).training.threads == threads
     assert fix_threads(asked, cores=1).training.threads == 1  # of the machine that it runs on
@@ -32,6 +33,7 @@ def test_auto_is_every_vcpu_of_a_function_that_is_begun(memory_mb: int, threads:
 
 
 def test_of_an_instance_it_is_its_own_and_what_computes_decides() -> None:
+    """Check the vCPUs that a worker pays for: those of its instance, or of its largest computing function."""
     assert count_paid_vcpus(experiment("p2p-instance", "p2p.instance_type=c7g.xlarge")) == 4
     assert count_paid_vcpus(experiment("single", "single.on=instance")) == 4
     serverless = experiment("p2p-serverless", "p2p.instance_type=c7g.xlarge", "functions.memory_mb.default=1769")
@@ -41,6 +43,7 @@ def test_of_an_instance_it_is_its_own_and_what_computes_decides() -> None:
 
 
 def test_vcpus_that_idle_are_told_with_the_dollars_that_they_waste() -> None:
+    """Check the sentence about idle vCPUs, with dollars if they can be projected, and that there is none with `auto`."""
     asked = experiment("all-reduce-cifar10")
     one, two = (
         simulate(replace(asked, training=replace(asked.training, epochs=1, threads=n)), AWS).usd for n in (1, 2)
@@ -57,7 +60,7 @@ def test_vcpus_that_idle_are_told_with_the_dollars_that_they_waste() -> None:
 
 @pytest.mark.parametrize(("name", "every"), [("all-reduce-cifar10", 48), ("gpu", 12), ("p2p-instance", 18)])
 def test_of_rounds_that_go_on_beyond_an_epoch_one_is_projected(name: str, every: int) -> None:
-    """What warns must not refuse: one epoch of such a run is no run."""
+    """Check that describe_idle_vcpus works if a round covers several epochs, although a run of one epoch would not be valid."""
     asked = experiment(name, "exchange.what=model", f"exchange.every={every}", "training.epochs=3")
     assert ("an epoch [projected]" in describe_idle_vcpus(asked)) is (
         name == "all-reduce-cifar10"
@@ -65,12 +68,14 @@ def test_of_rounds_that_go_on_beyond_an_epoch_one_is_projected(name: str, every:
 
 
 def test_more_threads_than_there_are_vcpus_are_told() -> None:
+    """Check the sentence about more threads than vCPUs."""
     asked = experiment("all-reduce-cifar10", "training.threads=3")
     assert describe_idle_vcpus(asked).startswith("training.threads: 3 share the 1.52 vCPUs")
     assert "2, which auto would be" in describe_idle_vcpus(asked)
 
 
 def test_two_threads_are_as_measured_and_more_are_a_range() -> None:
+    """Check the speed of one, two and more threads."""
     assert [AWS.speed_up(n) for n in (0.5, 1.0)] == [0.5, 1.0]
     assert AWS.speed_up(2) == pytest.approx(1.87, abs=0.01)
     least, most = (replace(AWS, parallel_beyond=share) for share in (AWS.parallel_least, AWS.parallel_most))
@@ -80,6 +85,8 @@ def test_two_threads_are_as_measured_and_more_are_a_range() -> None:
 
 
 def test_beyond_two_threads_a_projection_is_less_sure() -> None:
+    """Check that the projected band is wider with more than two threads."""
+
     def spread(threads: int) -> float:
         """Return the width of the projected band of seconds, as a share of the middle."""
         asked = experiment("single-cifar10", f"training.threads={threads}", "training.epochs=1")
@@ -92,6 +99,7 @@ def test_beyond_two_threads_a_projection_is_less_sure() -> None:
 
 
 def test_as_the_papers_train_the_count_is_fixed(tmp_path: Path) -> None:
+    """Check that the recipe `paper` sets one thread and refuses another value."""
     path = tmp_path / "a.yaml"
     path.write_text("name: a\narchitecture: all_reduce\nrecipe: paper\ntraining: {threads: auto}\n")
     with pytest.raises(ConfigError, match=r"training\.threads"):

@@ -54,7 +54,7 @@ def experiment(architecture: str, *, workers: int = 3, epochs: int = 2, seed: in
 @settings(max_examples=25, deadline=None)
 @given(architectures, sizes, st.integers(1, 9), st.integers(1, 9))
 def test_more_workers_never_enter_fewer_states(architecture: str, work: Workload, some: int, more: int) -> None:
-    """Each with the same batches: transitions, invocations and bytes grow with the workers."""
+    """Check that state transitions, invocations and bytes do not shrink with more workers, each of which has the same minibatches."""
     few, many = (simulate(experiment(architecture, workers=n), STILL, workload=work) for n in (some, some + more))
     assert many.transitions >= few.transitions
     assert many.invocations >= few.invocations
@@ -66,13 +66,14 @@ def test_more_workers_never_enter_fewer_states(architecture: str, work: Workload
 def test_without_latency_and_with_infinite_bandwidth_only_computing_is_left(
     architecture: str, work: Workload, workers: int, epochs: int
 ) -> None:
+    """Check that under the calibration PURE_COMPUTE a run takes its seconds of computing only."""
     run = simulate(experiment(architecture, workers=workers, epochs=epochs), PURE_COMPUTE, workload=work)
     assert run.seconds == pytest.approx(epochs * computing_s(run), rel=1e-9, abs=1e-9)
 
 
 def computing_s(run: Simulated) -> float:
-    """Return an epoch's seconds of computation: the gradients (of all minibatches side by side in SPIRT and P2P with Lambda, else one after
-    another), then the evaluation.
+    """Return an epoch's seconds of computation: the gradients (the slowest one in SPIRT and P2P with Lambda, which compute all at the same
+    time, else their sum), then the evaluation.
     """
     setting, calibration, work = run.experiment, run.calibration, run.workload
     if setting.architecture == "gpu":
@@ -98,7 +99,7 @@ def computing_s(run: Simulated) -> float:
 def test_the_cost_is_that_of_the_simulated_records(
     architecture: str, work: Workload, workers: int, calibration: Calibration
 ) -> None:
-    """Priced record by record by the report's own cost, both ways."""
+    """Check that the dollars of a simulation, by both methods, are those that the report's cost gives for its records."""
     setting, listed = experiment(architecture, workers=workers), prices.load()
     run = simulate(setting, calibration, workload=work, keep_records=True, price_list=listed)
     bill = cost.BilledRun(
@@ -119,6 +120,7 @@ def test_the_cost_is_that_of_the_simulated_records(
 
 @pytest.mark.parametrize("architecture", ALL)
 def test_the_same_seed_gives_the_same_run_and_another_another(architecture: str) -> None:
+    """Check that a simulation repeats for a seed and differs for another."""
     one, again, other = (simulate(experiment(architecture, seed=seed), keep_records=True) for seed in (1, 1, 2))
     assert (one.seconds, one.usd, one.records) == (again.seconds, again.usd, again.records)
     assert one.seconds != other.seconds
@@ -126,7 +128,7 @@ def test_the_same_seed_gives_the_same_run_and_another_another(architecture: str)
 
 @pytest.mark.parametrize("architecture", ALL)
 def test_records_that_are_not_kept_change_nothing(architecture: str) -> None:
-    """Equal polls are added at once then."""
+    """Check that a simulation without records, which adds equal polls at once, has the figures of one with records."""
     slow = replace(AWS, compute_sigma=0.6)
     kept, summed = (simulate(experiment(architecture, workers=6), slow, keep_records=keep) for keep in (True, False))
     assert summed.records == ()
@@ -142,6 +144,7 @@ def test_records_that_are_not_kept_change_nothing(architecture: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("architecture", ALL)
 def test_a_slower_cloud_is_never_faster(architecture: str) -> None:
+    """Check that a run does not take less time if state machines, stores, hosts or processors are slower."""
     setting = experiment(architecture)
     quick = simulate(setting, STILL)
     for change in (
@@ -161,7 +164,7 @@ def test_a_slower_cloud_is_never_faster(architecture: str) -> None:
 
 
 def test_the_worst_straggler_sets_the_pace() -> None:
-    """Mean-1 factors: a barrier waits for the slowest, so spread costs time, more among more workers."""
+    """Check that random factors of mean 1 lengthen a run, more with more workers, because a barrier waits for the slowest."""
     even, spread = PURE_COMPUTE, replace(PURE_COMPUTE, compute_sigma=0.4)
     slower = {}
     for workers in (2, 32):
@@ -175,6 +178,7 @@ def test_the_worst_straggler_sets_the_pace() -> None:
 
 
 def test_what_aws_would_not_run_is_said() -> None:
+    """Check the problems of a run with a billion parameters, and that an ordinary one has none."""
     setting = experiment("spirt", exchange=Exchange())
     large = simulate(setting, STILL, workload=Workload.from_experiment(setting).with_parameters(1_000_000_000))
     text = "; ".join(large.problems)
@@ -184,6 +188,7 @@ def test_what_aws_would_not_run_is_said() -> None:
 
 
 def test_a_projection_says_so_and_can_be_written_down() -> None:
+    """Check label, calibration, seconds and architecture in a simulation's plain data."""
     run = simulate(experiment("spirt"))
     plain = run.as_json()
     assert plain["label"] == run.label == "projected"
@@ -195,7 +200,7 @@ def test_a_projection_says_so_and_can_be_written_down() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("architecture", ALL)
 def test_dollars_at_an_epoch_are_those_of_a_run_that_ended_there(architecture: str) -> None:
-    """Both methods, within 5 %: what a long run had cost at an epoch, and the bill of a run of so many epochs."""
+    """Check that the dollars of a run until an epoch, by both methods, are within 5 % of those of a run with so many epochs."""
     listed = prices.load()
 
     def run(epochs: int) -> tuple[cost.BilledRun, dict[int, float]]:

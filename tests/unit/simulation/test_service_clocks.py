@@ -72,6 +72,7 @@ STILL = AWS.without_stragglers()
 def test_what_cannot_be_right_is_refused_by_file_and_row(
     tmp_path: Path, name: str, old: str, new: str, message: str
 ) -> None:
+    """Check the DataError for a file of measurements in which the text `old` is replaced by `new`."""
     shutil.copytree(clock_rows.FOLDER / SERVICES, tmp_path / SERVICES)
     path = tmp_path / SERVICES / name
     text = path.read_text("utf-8")
@@ -82,6 +83,7 @@ def test_what_cannot_be_right_is_refused_by_file_and_row(
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    """Check the DataError for a missing file of measurements."""
     with pytest.raises(DataError, match=f"{TASKS}: no measurements"):
         clock_fits.fit_clocks(tmp_path)
 
@@ -99,6 +101,7 @@ NOT_FITTED: dict[str, Callable[[Mapping[str, str]], bool]] = {
 
 
 def test_every_file_has_its_source_and_every_row_its_residual() -> None:
+    """Check that the README names each file, and that each row has a residual of the fit unless NOT_FITTED names it."""
     told = (clock_rows.FOLDER / "README.md").read_text("utf-8")
     assert [name for name in FILES if name not in told] == []
     _, left = clock_fits.fit_clocks(clock_rows.FOLDER)
@@ -112,6 +115,7 @@ def test_every_file_has_its_source_and_every_row_its_residual() -> None:
 
 
 def test_the_page_has_the_predictions_of_published_measurements() -> None:
+    """Check that docs/simulation.md has the present predictions, and that their bands are at most 3-fold."""
     page = (ROOT / "docs" / "simulation.md").read_text("utf-8")
     assert clocks.format_predictions() in page, "docs/simulation.md: see clocks.format_predictions"
     assert [letter for letter, *_ in clocks.predict_bands()] == list("abccccdee")
@@ -121,6 +125,7 @@ def test_the_page_has_the_predictions_of_published_measurements() -> None:
 
 @pytest.mark.slow
 def test_the_page_has_the_table_of_task_costs() -> None:
+    """Check that docs/calibration.md has the present table of task costs."""
     page = (ROOT / "docs" / "calibration.md").read_text("utf-8")
     assert clocks.format_table(clocks.COST_HEAD, clocks.project_costs()) in page, (
         "docs/calibration.md: see python -m tools.clocks"
@@ -128,6 +133,7 @@ def test_the_page_has_the_table_of_task_costs() -> None:
 
 
 def test_what_others_measured_stays_as_well_projected() -> None:
+    """Check that the median errors of projected measurements and papers' rows have not grown."""
     assert median(each.error for each in cells.judge_cells()) <= 0.1165
     assert (
         papers.median_error() <= 0.0777
@@ -138,7 +144,7 @@ def test_what_others_measured_stays_as_well_projected() -> None:
 
 
 def walked(experiment: Experiment, calibration: object = STILL, *, minibatches: int = 5) -> Simulated:
-    """Return the simulation, with its records, of equal minibatches of eight samples."""
+    """Return the simulation of the experiment, with its records. `minibatches`: number of a worker's minibatches, of eight samples each."""
     work = Workload.from_experiment(experiment).with_equal_minibatches(minibatches=minibatches, batch_size=8)
     return simulate(experiment, calibration, workload=work, keep_records=True)  # type: ignore[arg-type]
 
@@ -159,6 +165,7 @@ def gaps(run: Simulated, *, of: str, after: str) -> list[float]:
 
 @pytest.mark.parametrize("calibration", [STILL, AWS_2022.without_stragglers()], ids=["2024", "2022"])
 def test_the_time_between_two_tasks_is_the_measured_one(calibration: object) -> None:
+    """Check the seconds between two tasks in SPIRT's records, after one function and after a Map."""
     run, clock = walked(small("spirt"), calibration), calibration
     expected = clock.task_s + EVENT_BYTES * clock.payload_s_byte  # type: ignore[attr-defined]
     found = gaps(run, of="notify_peers", after="average_in_database")
@@ -168,6 +175,7 @@ def test_the_time_between_two_tasks_is_the_measured_one(calibration: object) -> 
 
 
 def test_the_time_between_tasks_has_the_measured_percentiles() -> None:
+    """Check p5, p50 and p95 of drawn times between tasks against the measured ones."""
     factors = RandomFactors(1, 0, compute_sigma=0.0, request_sigma=0.0, task_sigma=AWS.task_sigma)
     drawn = sorted(AWS.task_s * factors.draw_task_factor() for _ in range(20_000))
     rows = [row.seconds for row in clock_rows.load_rows(TASKS) if row.told["file"] == "aws_2e5/warm_256.csv"]
@@ -176,6 +184,7 @@ def test_the_time_between_tasks_has_the_measured_percentiles() -> None:
 
 
 def test_branches_begin_one_after_another_and_a_distributed_map_takes_its_time() -> None:
+    """Check the seconds between the starts of a Map's branches, and that a Map of 41 branches takes `distributed_s` more than one of 40."""
     run = walked(small("spirt", workers=2), minibatches=4)
     starts = sorted(
         r["started_at"]
@@ -191,7 +200,9 @@ def test_branches_begin_one_after_another_and_a_distributed_map_takes_its_time()
 
 @pytest.mark.parametrize("name", ["spirt", "p2p_serverless"])
 def test_a_distributed_map_takes_its_time_in_each_round_even_where_it_ends_its_machine(name: str) -> None:
-    """50 minibatches of an epoch in rounds of 45 and 5: the machine's Map is one for both."""
+    """Check that each round takes `distributed_s` more if the largest one exceeds 40 minibatches. The 50 minibatches of an epoch make
+    rounds of 45 and 5, which share one Map.
+    """
     asked = small(name, workers=2, batch_size=2)
     asked = replace(asked, data=replace(asked.data, limit=200))
     for every, rounds in ((45, 4), (40, 0)):
@@ -207,6 +218,7 @@ def _collected(run: Simulated) -> list[float]:
 
 
 def test_a_cold_start_takes_its_sandbox_and_its_init() -> None:
+    """Check the seconds of cold starts with and without torch, of one with a long INIT, and of a run's first invocation."""
     assert AWS.cold_start_parts_s(torch=False, factor=1.0) == pytest.approx((AWS.sandbox_s, AWS.init_s))
     assert AWS.cold_start_parts_s(torch=True, factor=1.0) == pytest.approx((AWS.sandbox_s, AWS.init_torch_s))
     slow = replace(AWS, init_s=14.0).cold_start_parts_s(torch=False, factor=1.0)
@@ -218,6 +230,7 @@ def test_a_cold_start_takes_its_sandbox_and_its_init() -> None:
 
 
 def test_new_environments_come_a_thousand_at_once_and_a_hundred_a_second() -> None:
+    """Check the waits of 10,000 new environments of one function."""
     ramp = Environments(300.0, at_once=AWS.ramp_at_once, per_s=AWS.ramp_per_s)
     waits = [ramp.reserve_new(0.0) for _ in range(10_000)]
     assert waits[999] == 0.0
@@ -227,6 +240,7 @@ def test_new_environments_come_a_thousand_at_once_and_a_hundred_a_second() -> No
 
 
 def test_a_run_that_waits_longer_for_environments_than_it_is_asked_again_says_so() -> None:
+    """Check that long waits for new environments are a problem of the run."""
     slow = replace(STILL, ramp_at_once=1.0, ramp_per_s=0.01)
     assert any(
         "new environments of a function come 1 at once" in each for each in walked(small("spirt"), slow).problems
@@ -235,6 +249,7 @@ def test_a_run_that_waits_longer_for_environments_than_it_is_asked_again_says_so
 
 
 def test_an_environment_keeps_its_host_through_the_run_and_no_longer() -> None:
+    """Check that each environment has one random computing time through a run, different from all others."""
     run = walked(small("spirt", workers=2), replace(STILL, host_sigma=0.3, function_batch_s=4.0))
     by_environment = defaultdict[object, set[float]](set)
     for each in run.records:
@@ -246,11 +261,13 @@ def test_an_environment_keeps_its_host_through_the_run_and_no_longer() -> None:
 
 
 def test_bands_are_wider_by_the_hosts() -> None:
+    """Check that the spreads of hosts, tasks and cold starts each widen the projected band."""
     asked = small("single")
     work = Workload.from_experiment(asked).with_equal_minibatches(minibatches=40, batch_size=256)
     even = replace(STILL, session_sigma=0.0, function_batch_s=1.0, sample_s={work.model: 1e-6})
 
     def width(**sigmas: float) -> float:
+        """Return the width of the projected band of seconds, as a share of the middle. `sigmas`: spreads of the calibration."""
         low, middle, high = project(asked, replace(even, **sigmas), workload=work, processes=1).band("seconds")  # type: ignore[arg-type]
         return (high - low) / middle
 
@@ -259,6 +276,7 @@ def test_bands_are_wider_by_the_hosts() -> None:
 
 
 def test_what_was_measured_elsewhere_alone_is_said() -> None:
+    """Check that a projection warns of figures from other runtimes or years, those of databases only if it has any."""
     told = "; ".join(walked(small("spirt")).outside)
     for words in ("Python 3.8 on x86", "in 2022 alone"):
         assert words in told
@@ -267,6 +285,7 @@ def test_what_was_measured_elsewhere_alone_is_said() -> None:
 
 @pytest.mark.slow
 def test_ten_thousand_workers_take_less_than_a_minute_of_processor_time() -> None:
+    """Check the CPU seconds of a projection with 10,000 workers."""
     from benchmarks.simulation import measure_projection_s
 
     assert measure_projection_s("all_reduce", workers=10_000, epochs=1) <= 60

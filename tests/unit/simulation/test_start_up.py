@@ -8,12 +8,14 @@ from crossover.simulation.start_up import ASSUMED, StartUpPart, draw_seconds, li
 
 
 def test_functions_wait_for_their_stack_alone() -> None:
+    """Check that start-up has one part, the stack, if there are neither hosts, broker nor instances."""
     (stack,) = list_parts(AWS, hosts=False, broker=False, instance=False, gpu=False)
     assert (stack.what, stack.seconds, stack.source) == ("stack", AWS.stack_s, ASSUMED)
     assert (stack.least_s, stack.most_s) == (AWS.stack_s / 2, 2 * AWS.stack_s)
 
 
 def test_a_broker_takes_eight_to_twelve_minutes_and_its_network_comes_first() -> None:
+    """Check the order of the parts with hosts and a broker, and the broker's range."""
     parts = list_parts(AWS, hosts=True, broker=True, instance=False, gpu=False)
     assert [each.what for each in parts] == ["stack", "network", "broker", "database hosts"]
     broker = parts[2]
@@ -22,6 +24,7 @@ def test_a_broker_takes_eight_to_twelve_minutes_and_its_network_comes_first() ->
 
 @pytest.mark.parametrize(("gpu", "whole_s"), [(False, 180), (True, 420)])
 def test_an_instance_boots_and_installs_and_with_a_gpu_reads_its_image(gpu: bool, whole_s: float) -> None:
+    """Check the parts of an instance's start-up. `gpu`: whether it has a GPU; `whole_s`: their sum with the stack."""
     parts = list_parts(AWS, hosts=False, broker=False, instance=True, gpu=gpu)
     assert sum(each.seconds for each in parts) == whole_s
     assert any("image" in each.what for each in parts) is gpu
@@ -32,6 +35,7 @@ def test_an_instance_boots_and_installs_and_with_a_gpu_reads_its_image(gpu: bool
 
 
 def test_the_line_names_the_band_of_the_whole_and_of_each_part() -> None:
+    """Check the line that describes all parts with their ranges."""
     words = start_up.describe(list_parts(AWS, hosts=False, broker=False, instance=True, gpu=False)).replace("\xa0", " ")
     assert words.startswith("start-up 3 min 00 s (")
     assert "boot of the instance 23.0 s (22.0 s to 24.0 s; reported by others)" in words
@@ -39,6 +43,7 @@ def test_the_line_names_the_band_of_the_whole_and_of_each_part() -> None:
 
 
 def test_drawn_start_ups_fill_the_band_around_the_middle() -> None:
+    """Check middle, range and repetition of the drawn start-ups."""
     parts = [StartUpPart("one", 10.0, 5.0, 20.0, ""), StartUpPart("two", 2.0, 1.0, 4.0, "")]
     drawn = sorted(draw_seconds(parts, 31))
     assert drawn[15] == pytest.approx(12.0), "the middle of all is the sum of the middles"

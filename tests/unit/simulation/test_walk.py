@@ -31,6 +31,7 @@ def cells(records: Sequence[Record], *, once: bool = False) -> Counter[tuple[Any
 
 
 def test_a_gate_opens_with_its_last_arrival_even_at_the_first_moment() -> None:
+    """Check that a gate opens at its last arrival, also at time 0."""
     env = simpy.Environment()
     gate = Gate(env, needed=2)
     gate.arrive(env, 1)
@@ -42,6 +43,7 @@ def test_a_gate_opens_with_its_last_arrival_even_at_the_first_moment() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("architecture", ["spirt", "all_reduce", "scatter_reduce", "mlless", "p2p_serverless", "gpu"])
 def test_simulated_invocations_are_those_of_a_run(architecture: str, tmp_path: Path) -> None:
+    """Check that a simulation has as many records per step, worker, epoch, round and minibatch as a run inline."""
     experiment = small(architecture)
     run = run_inline(experiment, tmp_path, lambda progress: None)
     simulated = simulate(experiment, STILL, keep_records=True)
@@ -55,6 +57,7 @@ def test_simulated_invocations_are_those_of_a_run(architecture: str, tmp_path: P
 def test_states_are_those_of_the_machines(
     architecture: str, calibration: Calibration, per_invocation: int | Literal["all"]
 ) -> None:
+    """Check that the simulated state transitions are those of the generated state machines."""
     experiment = small(architecture, workers=3)
     experiment = replace(experiment, exchange=Exchange(minibatches_per_invocation=per_invocation))
     simulated = simulate(experiment, calibration, workload=tiny(experiment), keep_records=True)
@@ -63,13 +66,13 @@ def test_states_are_those_of_the_machines(
 
 
 def tiny(experiment: Experiment, *, minibatches: int = 3) -> Workload:
-    """Return the workload of the experiment with equal minibatches of eight samples."""
+    """Return the workload of the experiment with this number of minibatches, of eight samples each."""
     return Workload.from_experiment(experiment).with_equal_minibatches(minibatches=minibatches, batch_size=8)
 
 
 @pytest.mark.parametrize("architecture", ["all_reduce", "scatter_reduce", "mlless"])
 def test_invocations_end_before_the_time_limit_and_go_on(architecture: str) -> None:
-    """A slow worker's records follow one another without a gap, and none lasts longer than allowed."""
+    """Check that slow long workers need several invocations per epoch, none above the time limit, with all expected records."""
     experiment = small(architecture, workers=3, every=1)
     experiment = replace(experiment, functions=replace(experiment.functions, timeout_s=30))
     slow = replace(AWS, function_batch_s=4.0)
@@ -84,7 +87,9 @@ def test_invocations_end_before_the_time_limit_and_go_on(architecture: str) -> N
 
 
 def test_minibatches_as_a_group_are_those_one_by_one() -> None:
-    """If concurrency could limit the run, each minibatch is a process of its own; while it does not limit it, the run is the same."""
+    """Check that minibatches simulated as a group give the same run as one process for each, which the walk uses if concurrency could limit
+    the run.
+    """
     experiment = small("spirt", workers=3)
     work = tiny(experiment, minibatches=7)
     grouped = simulate(experiment, replace(STILL, concurrency=None), workload=work, keep_records=True)
@@ -95,6 +100,7 @@ def test_minibatches_as_a_group_are_those_one_by_one() -> None:
 
 
 def test_concurrency_that_binds_takes_longer_and_is_said() -> None:
+    """Check that a quota of 5 functions lengthens a run of 27 and is named among its problems."""
     experiment = small("spirt", workers=3)
     work, slow = tiny(experiment, minibatches=9), replace(STILL, function_batch_s=60.0)
     free = simulate(experiment, replace(slow, concurrency=None), workload=work)
@@ -107,27 +113,28 @@ def test_concurrency_that_binds_takes_longer_and_is_said() -> None:
 
 @pytest.mark.parametrize("architecture", ["all_reduce", "mlless"])
 def test_workers_that_cannot_all_run_at_once_are_no_run(architecture: str) -> None:
-    """They wait for one another until their time is up, longer than Step Functions asks again for a throttled one."""
+    """Check that a quota below the number of workers is a problem of the run. They wait for one another until their time is up."""
     experiment = small(architecture, workers=3)
     stuck = simulate(experiment, replace(STILL, concurrency=2), workload=tiny(experiment))
     assert any("2 concurrent executions" in problem for problem in stuck.problems)
 
 
 def test_a_step_that_nobody_described_is_named() -> None:
+    """Check that a step without a model raises ConfigError."""
     architecture = replace(load("spirt"), run=ending_otherwise(load("spirt").run))
     with pytest.raises(ConfigError, match=r"functions.spirt.tidy has no model in crossover/simulation/mirror/spirt.py"):
         simulate(small("spirt"), STILL, workload=tiny(small("spirt")), architecture=architecture)
 
 
 def ending_otherwise(node: Any) -> Any:
-    """Return the sequence with its last step renamed to `tidy`."""
+    """Return the sequence `node` with its last step renamed to `tidy`."""
     from crossover.workflow import Sequence as InOrder
 
     return InOrder(*node.nodes[:-1], replace(node.nodes[-1], name="tidy"))
 
 
 def test_an_invocation_that_aws_would_end_ends_the_simulation() -> None:
-    """A transfer cannot be left half way: tried again, it would be cut off again."""
+    """Check that a transfer that outlasts the time limit ends the simulation unfinished, with a problem. A retry would be cut off again."""
     experiment = small("mlless", workers=3, every=1)
     slow = replace(STILL, tensors=replace(STILL.tensors, host_bytes_s=10.0), instances={})
     stopped = simulate(experiment, slow, workload=tiny(experiment))

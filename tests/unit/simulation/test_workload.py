@@ -20,17 +20,20 @@ from crossover.simulation.workload import DATA, MODEL_SIZES, Workload
 
 
 def test_every_model_of_the_registry_has_its_sizes() -> None:
+    """Check that MODEL_SIZES has the built-in models and no others."""
     assert MODEL_SIZES.keys() == MODEL_FACTORIES.keys()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "image"), [(name, image) for name, sizes in MODEL_SIZES.items() for image in sizes])
 def test_sizes_are_the_models_own(name: str, image: tuple[int, int, int]) -> None:
+    """Check parameters, buffers and multiply-accumulates of MODEL_SIZES against the built model."""
     with torch.device("meta"):  # shapes alone: no memory, no arithmetic
         module = MODEL_FACTORIES[name](10, image)
         macs = 0
 
         def count(layer: Any, _: Any, out: torch.Tensor) -> None:
+            """Add the layer's multiply-accumulates to `macs`; a forward hook."""
             nonlocal macs
             macs += out[0].numel() * layer.weight[0].numel() if isinstance(layer, nn.Conv2d) else layer.weight.numel()
 
@@ -56,6 +59,7 @@ SMALL = ("small_cnn", "digits")
     ],
 )
 def test_advice_knows_of_a_model_what_it_would_count(model: str, dataset: str) -> None:
+    """Check that advice has the same sizes of a built-in model and data set as it counts by loading them."""
     asked = Experiment(name="some", architecture="spirt", training=Training(model=model), data=Data(dataset=dataset))
     known, size, samples = question._count_known(asked) or pytest.fail("neither model nor data come with the project")
     workload, counted, samples_ = question._count_loaded(asked)
@@ -66,11 +70,13 @@ def test_advice_knows_of_a_model_what_it_would_count(model: str, dataset: str) -
 
 @pytest.mark.parametrize("changes", [{"memory_format": "contiguous"}, {"image_size": ImageSize(begin=4)}])
 def test_a_model_with_other_counts_is_counted(changes: dict[str, Any]) -> None:
+    """Check that advice uses no stored sizes of a model if `changes` changes its counts."""
     training = Training(model="small_cnn", **changes)
     assert question._count_known(Experiment(name="some", architecture="spirt", training=training)) is None
 
 
 def test_batches_are_as_long_as_they_are_staged() -> None:
+    """Check the bytes of a minibatch against an encoded one."""
     work = Workload.from_experiment(Experiment(name="some", architecture="spirt", training=Training(batch_size=60)))
     images = torch.zeros(60, *DATA["digits"].image, dtype=torch.uint8)
     staged = encode_batch(Batch(images, torch.zeros(60, dtype=torch.int64), torch.arange(60)))
@@ -78,6 +84,7 @@ def test_batches_are_as_long_as_they_are_staged() -> None:
 
 
 def test_digits_are_split_as_they_are_loaded() -> None:
+    """Check the numbers of samples in a workload against the loaded digits."""
     from crossover.learning.datasets import load
 
     experiment = Experiment(name="some", architecture="spirt", training=Training(batch_size=60))
@@ -89,6 +96,7 @@ def test_digits_are_split_as_they_are_loaded() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("dataset", "folder"), [("cifar10", "cifar-10"), ("mnist", "mnist")])
 def test_published_data_sets_are_as_large(dataset: str, folder: str) -> None:
+    """Check the numbers of samples in a workload against the real data set; skipped if it is absent."""
     place = Path(os.environ.get("CROSSOVER_DATA", Path(__file__).parents[4] / "shared" / "datasets")) / folder
     if not place.is_dir():
         pytest.skip(f"{place} is not there")
@@ -109,6 +117,7 @@ def test_published_data_sets_are_as_large(dataset: str, folder: str) -> None:
 
 
 def test_sizes_that_are_not_known_are_refused_by_field() -> None:
+    """Check that a user's model or data set raises ConfigError."""
     known = Experiment(name="some", architecture="spirt", training=Training(batch_size=60))
     with pytest.raises(ConfigError, match=r"training\.model: 'my\.module:net' is code of your own"):
         Workload.from_experiment(replace(known, training=replace(known.training, model="my.module:net")))
@@ -118,7 +127,9 @@ def test_sizes_that_are_not_known_are_refused_by_field() -> None:
 
 @pytest.mark.parametrize(("model", "share"), [("small_cnn", 0.5625), ("vgg11", 1.0)])
 def test_smaller_images_take_what_the_model_computes_on_them(model: str, share: float) -> None:
-    """A convolution has as many positions as its image has; VGG-11 fills images up to 32 pixels."""
+    """Check the mean share of work with growing images. `share`: share of a training step on the smallest ones; VGG-11 pads images up to 32
+    pixels.
+    """
     training = Training(model=model, epochs=4, image_size=ImageSize(begin=24, full_from=1.0))
     work = Workload.from_experiment(
         Experiment(name="some", architecture="spirt", training=training, data=Data(dataset="cifar10"))
@@ -131,7 +142,7 @@ def test_smaller_images_take_what_the_model_computes_on_them(model: str, share: 
 
 
 def test_another_size_is_the_same_model_larger() -> None:
-    """A curve over sizes passes through the model's own: multiply-accumulates, buffers and stored weights per parameter stay."""
+    """Check that multiply-accumulates, buffers and computing time grow in proportion to the number of parameters."""
     own = Workload.from_experiment(Experiment(name="own", architecture="spirt"))
     assert own.with_parameters(own.parameters) == own
     doubled = own.with_parameters(2 * own.parameters)
