@@ -49,6 +49,7 @@ class TlsRedisServer(RedisServer):
         super().__init__(folder, password=password, module=module, settings=settings)
 
     def __exit__(self, *ended: Any) -> None:
+        """Stop the server and release the port for TLS."""
         super().__exit__(*ended)
         self._held.close()
 
@@ -71,6 +72,7 @@ class TlsRabbitServer(RabbitServer):
         super().__init__(folder, username=username, password=password, settings=settings)
 
     def __exit__(self, *ended: Any) -> None:
+        """Stop the server and release the port for TLS."""
         super().__exit__(*ended)
         self._held.close()
 
@@ -131,6 +133,7 @@ class AtOnce:
     """A connection to a virtual server without a simulated world: each request takes effect immediately, one at a time."""
 
     def __init__(self) -> None:
+        """Make the lock that keeps requests apart."""
         self._lock = threading.Lock()
 
     def __call__(self, request: Request, effect: Effect) -> Any:
@@ -168,9 +171,11 @@ class Proxy:
             self._remaining = bytes_
 
     def __enter__(self) -> Self:
+        """Return the proxy."""
         return self
 
     def __exit__(self, *_: object) -> None:
+        """Stop listening and break all connections."""
         self._listener.close()
         self.cut()
 

@@ -28,6 +28,7 @@ PLAIN_STARTS = (
 def test_object_stores_by_url(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, s3_endpoint: str, s3: object, run: str
 ) -> None:
+    """Check that a bucket's name and s3:// open S3, file:// opens a folder, and other URLs are refused."""
     monkeypatch.setenv("AWS_ENDPOINT_URL", s3_endpoint)
     stores: list[ObjectStore] = [
         connecting.open_object_store(BUCKET, Traffic()),
@@ -43,6 +44,7 @@ def test_object_stores_by_url(
 
 
 def test_arithmetic_is_where_the_vectors_are(make_tensors: MakeTensors) -> None:
+    """Check that only Redis computes in the database, and only if it is asked to."""
     expected = {"redis": RedisCompute, "memory": FetchCompute, "objects": FetchCompute}
     for name, kind in expected.items():
         store: TensorStore = make_tensors(name, Traffic())
@@ -51,6 +53,7 @@ def test_arithmetic_is_where_the_vectors_are(make_tensors: MakeTensors) -> None:
 
 
 def test_clients_beside_one_another_count_apart(make_tensors: MakeTensors, run: str) -> None:
+    """Check that with_traffic gives a second client of the same store which counts its own traffic."""
     for name in ("memory", "redis"):
         traffic = Traffic(), Traffic()
         first = make_tensors(name, traffic[0])
@@ -65,6 +68,7 @@ def test_clients_beside_one_another_count_apart(make_tensors: MakeTensors, run: 
 
 @pytest.mark.parametrize("module", PLAIN_STARTS)
 def test_importing_is_cheap(module: str) -> None:
+    """Check that importing the module imports neither torch nor numpy nor a client library."""
     heavy = "torch numpy boto3 botocore pika redis"
     code = f"import sys, {module}; sys.exit(' '.join(m for m in '{heavy}'.split() if m in sys.modules) or None)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -74,6 +78,7 @@ def test_importing_is_cheap(module: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("module", ["redis_tensors", "s3", "rabbitmq"])
 def test_no_client_needs_torch_or_numpy(module: str) -> None:
+    """Check that the client's module can be imported where torch and numpy are not installed."""
     code = f"import sys; sys.modules['numpy'] = sys.modules['torch'] = None; import crossover.stores.{module}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")

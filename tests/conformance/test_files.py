@@ -22,6 +22,7 @@ def store(tmp_path: Path) -> FileObjectStore:
     "key", ["", ".", "..", "../x", "a/../../x", "/etc/passwd", "a//b", "a/./b", "a/", ".unfinished/x", "a\0b"]
 )
 def test_keys_cannot_leave_the_folder(store: FileObjectStore, tmp_path: Path, key: str) -> None:
+    """Check that every operation refuses keys that are not plain relative paths."""
     for use in (
         lambda: store.put(key, b""),
         lambda: store.get(key),
@@ -35,6 +36,7 @@ def test_keys_cannot_leave_the_folder(store: FileObjectStore, tmp_path: Path, ke
 
 @pytest.mark.parametrize("write", ["put", "put_new", "create"])
 def test_an_object_cannot_be_a_folder_too(store: FileObjectStore, write: str) -> None:
+    """Check that a key is refused if it would lie below an object or above one."""
     store.put("a", b"1")
     with pytest.raises(Refused, match="folder"):
         getattr(store, write)("a/b", b"2")
@@ -49,6 +51,7 @@ def test_an_object_cannot_be_a_folder_too(store: FileObjectStore, write: str) ->
 
 
 def test_nothing_unfinished_stays(store: FileObjectStore, tmp_path: Path) -> None:
+    """Check that no operation leaves an unfinished file or an empty folder."""
     store.put("a/b", b"1")
     store.put_new("a/b", b"2")
     store.create("a/c", b"3")
@@ -58,6 +61,8 @@ def test_nothing_unfinished_stays(store: FileObjectStore, tmp_path: Path) -> Non
 
 
 def test_writing_beside_a_deletion(store: FileObjectStore) -> None:
+    """Check that objects can be written while other threads delete their folder."""
+
     def write_or_delete(i: int) -> None:
         """Delete the prefix 50 times if `i` is odd, write 50 objects below it if it is even."""
         for turn in range(50):
@@ -74,6 +79,8 @@ def test_writing_beside_a_deletion(store: FileObjectStore) -> None:
 def test_a_folder_that_is_deleted_before_the_object_is_in_it(
     store: FileObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Check that an object is written if its folder is deleted just before."""
+
     def after_a_deletion(move: Callable[[Path, Path], None]) -> Callable[[Path, Path], None]:
         """Return `move` with the target's folder deleted before its first call."""
         deleted: list[Path] = []
@@ -99,6 +106,7 @@ def test_a_folder_that_is_deleted_before_the_object_is_in_it(
 def test_a_folder_that_is_deleted_while_it_is_made(
     stands: str, write: str, store: FileObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Check that an object is written if its folder is deleted as soon as it has been made."""
     above = tmp_path / "objects" / "deep"
     if stands == "the folder itself":
         (above / "er").mkdir(parents=True)
@@ -119,5 +127,6 @@ def test_a_folder_that_is_deleted_while_it_is_made(
 
 
 def test_two_stores_on_one_folder_see_each_other(store: FileObjectStore, tmp_path: Path) -> None:
+    """Check that of two stores on one folder the second gets the object that the first created."""
     other = FileObjectStore(tmp_path / "objects", Traffic())
     assert store.create("k", b"mine") == other.create("k", b"theirs") == b"mine"

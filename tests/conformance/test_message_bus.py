@@ -23,15 +23,19 @@ class Named:
         self.declare()
 
     def declare(self) -> None:
+        """Declare the mailbox and the barrier."""
         self.bus.declare(mailboxes=[self.mailbox], barriers=[(self.barrier, 4)])
 
     def remove(self) -> None:
+        """Remove the mailbox and the barrier."""
         self.bus.remove(mailboxes=[self.mailbox], barriers=[(self.barrier, 4)])
 
     def list_arrived(self, round_: int, reader: int = 0) -> set[int]:
+        """Return the members that have arrived in the round, as the reader sees them."""
         return set(self.bus.list_arrived(self.barrier, round=round_, reader=reader))
 
     def arrive(self, round_: int, *members: int) -> None:
+        """Let the members arrive at the barrier in the round, one after another."""
         for member in members:
             self.bus.arrive(self.barrier, round=round_, member=member)
 
@@ -46,6 +50,7 @@ def on(request: pytest.FixtureRequest, make_bus: MakeBus, traffic: Traffic) -> I
 
 
 def test_the_largest_message_fits_and_a_longer_one_is_refused_with_advice(on: Named) -> None:
+    """Check that a message of the largest length is kept, and that a longer one is refused with the advice to use the object store."""
     body = bytes(range(256)) * (MAX_BODY_BYTES // 256)
     on.bus.replace(on.mailbox, body)
     assert on.bus.peek(on.mailbox) == body
@@ -54,6 +59,7 @@ def test_the_largest_message_fits_and_a_longer_one_is_refused_with_advice(on: Na
 
 
 def test_declaring_again_loses_nothing(on: Named) -> None:
+    """Check that a second declaration loses neither a message nor an arrival."""
     on.bus.replace(on.mailbox, b"kept")
     on.arrive(1, 2)
     on.declare()
@@ -62,6 +68,7 @@ def test_declaring_again_loses_nothing(on: Named) -> None:
 
 
 def test_removing_twice_is_harmless(on: Named) -> None:
+    """Check that a second removal raises nothing."""
     on.remove()
     on.remove()
 
@@ -77,6 +84,7 @@ def test_removing_twice_is_harmless(on: Named) -> None:
     ],
 )
 def test_what_nobody_declared_is_refused_and_the_bus_goes_on(on: Named, use: Callable[[Named], object]) -> None:
+    """Check that an undeclared mailbox, barrier or reader is refused, and that the bus can be used afterwards."""
     with pytest.raises(Refused):
         use(on)
     on.bus.replace(on.mailbox, b"next")
@@ -88,6 +96,7 @@ def test_what_nobody_declared_is_refused_and_the_bus_goes_on(on: Named, use: Cal
 
 @pytest.mark.slow
 def test_a_mailbox_keeps_the_latest_for_every_reader(on: Named) -> None:
+    """Check that a mailbox is empty at first, and then shows its latest message as often as it is read."""
     assert on.bus.peek(on.mailbox) is None
     for body in (b"1", b"2", b"3"):
         on.bus.replace(on.mailbox, body)
@@ -96,6 +105,7 @@ def test_a_mailbox_keeps_the_latest_for_every_reader(on: Named) -> None:
 
 @pytest.mark.slow
 def test_twelve_readers_peek_while_the_message_is_replaced(on: Named) -> None:
+    """Check that every reader finds one whole message while another thread replaces it."""
     on.bus.replace(on.mailbox, b"0" * 1000)
     replaced = 0
     reading = threading.Event()
@@ -119,6 +129,7 @@ def test_twelve_readers_peek_while_the_message_is_replaced(on: Named) -> None:
 
 
 def test_a_peeked_message_survives_its_reader(make_bus: MakeBus, on: Named) -> None:
+    """Check that a message is kept however often it is read, and after the bus was closed."""
     on.bus.replace(on.mailbox, b"kept")
     for _ in range(30):  # a quorum queue would drop it after 20 redeliveries
         assert on.bus.peek(on.mailbox) == b"kept"
@@ -130,6 +141,7 @@ def test_a_peeked_message_survives_its_reader(make_bus: MakeBus, on: Named) -> N
 
 
 def test_a_barrier_counts_distinct_members(on: Named) -> None:
+    """Check that a repeated arrival counts once, and that looking changes nothing."""
     on.arrive(1, 0, 2, 2, 0, 2)
     assert on.list_arrived(1) == {0, 2}
     assert on.list_arrived(1) == {0, 2}  # looking changes nothing
@@ -139,6 +151,7 @@ def test_a_barrier_counts_distinct_members(on: Named) -> None:
 
 
 def test_rounds_are_apart_and_older_ones_are_forgotten(on: Named) -> None:
+    """Check that arrivals are listed by round, and that a reader which has seen a later round finds the earlier ones empty."""
     on.arrive(1, 0, 1)
     on.arrive(2, 1)
     assert on.list_arrived(1) == {0, 1}
@@ -152,12 +165,14 @@ def test_rounds_are_apart_and_older_ones_are_forgotten(on: Named) -> None:
 
 
 def test_a_round_that_nobody_reached_is_empty(on: Named) -> None:
+    """Check that a skipped round is empty and that looking at it loses no later arrival."""
     on.arrive(5, 1)
     assert on.list_arrived(3) == set()
     assert on.list_arrived(5) == {1}
 
 
 def test_two_readers_of_one_inbox_lose_nothing(on: Named) -> None:
+    """Check that no arrival is lost if two threads read one inbox at once."""
     on.arrive(1, 0, 1, 2, 3, 1, 2)
     seen = at_once(2, lambda _: [on.list_arrived(1) for _ in range(25)])
     assert all(members <= {0, 1, 2, 3} for part in seen for members in part)
@@ -165,6 +180,8 @@ def test_two_readers_of_one_inbox_lose_nothing(on: Named) -> None:
 
 
 def test_members_arrive_and_look_at_once(on: Named) -> None:
+    """Check that four members which arrive and look at once meet in every round."""
+
     def meet(member: int) -> list[int]:
         """Meet the other three members in five rounds and return the rounds that were met."""
         rounds = []
@@ -179,6 +196,7 @@ def test_members_arrive_and_look_at_once(on: Named) -> None:
 
 
 def test_traffic_counts_bodies(on: Named, traffic: Traffic) -> None:
+    """Check that replacing and reading a message counts its bytes and two requests."""
     before = traffic.as_record()
     on.bus.replace(on.mailbox, b"12345")
     on.bus.peek(on.mailbox)
@@ -188,6 +206,7 @@ def test_traffic_counts_bodies(on: Named, traffic: Traffic) -> None:
 
 
 def test_traffic_counts_what_a_barrier_moves(on: Named, traffic: Traffic) -> None:
+    """Check that arriving and looking counts the bytes of the arrivals' messages."""
     before = traffic.as_record()
     for member in (0, 1):
         on.bus.arrive(on.barrier, round=1, member=member)

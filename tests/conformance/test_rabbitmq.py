@@ -28,6 +28,7 @@ def bus_at(url: str, certificate: str | None = None, password: str = PASSWORD) -
 
 
 def test_broken_connections_lose_nothing(rabbit: TlsRabbitServer, run: str) -> None:
+    """Check that each operation works after its connection was broken, and that nothing is lost."""
     with Proxy(rabbit.port) as proxy:
         bus = bus_at(f"amqp://127.0.0.1:{proxy.port}")
         bus.declare(mailboxes=[f"{run}/m"], barriers=[(f"{run}/b", 2)])
@@ -46,6 +47,7 @@ def test_broken_connections_lose_nothing(rabbit: TlsRabbitServer, run: str) -> N
 
 
 def test_a_message_that_breaks_off_is_sent_again(rabbit: TlsRabbitServer, run: str) -> None:
+    """Check that a message whose connection breaks in its middle is sent again."""
     with Proxy(rabbit.port) as proxy:
         bus = bus_at(f"amqp://127.0.0.1:{proxy.port}")
         bus.declare(mailboxes=[f"{run}/m"])
@@ -58,6 +60,7 @@ def test_a_message_that_breaks_off_is_sent_again(rabbit: TlsRabbitServer, run: s
 
 @pytest.mark.slow
 def test_a_restarted_broker_has_kept_everything(rabbit: TlsRabbitServer, run: str) -> None:
+    """Check that a restarted broker still has messages and arrivals."""
     bus = bus_at(rabbit.url)
     bus.declare(mailboxes=[f"{run}/m"], barriers=[(f"{run}/b", 2)])
     bus.replace(f"{run}/m", b"2")
@@ -71,6 +74,7 @@ def test_a_restarted_broker_has_kept_everything(rabbit: TlsRabbitServer, run: st
 
 
 def test_a_wrong_password_is_refused_and_not_repeated(rabbit: TlsRabbitServer) -> None:
+    """Check that a wrong password is refused with an error that does not contain it."""
     with pytest.raises(Refused, match="password was refused") as caught:
         bus_at(rabbit.url, password="not-the-password").replace("m", b"")
     assert "not-the-password" not in str(caught.value)
@@ -79,6 +83,7 @@ def test_a_wrong_password_is_refused_and_not_repeated(rabbit: TlsRabbitServer) -
 def test_another_certificate_is_refused(
     rabbit: TlsRabbitServer, tls: TlsFiles, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
+    """Check that a broker is refused whose certificate is not the given one."""
     other = self_made(tmp_path_factory.mktemp("other"))
     for certificate in (None, other.certificate.read_text()):
         with pytest.raises(Refused, match="certificate"):
@@ -86,11 +91,13 @@ def test_another_certificate_is_refused(
 
 
 def test_a_certificate_of_another_host_is_refused(rabbit: TlsRabbitServer, tls: TlsFiles) -> None:
+    """Check that a broker is refused whose certificate is for another host."""
     with Proxy(rabbit.tls_port, host="127.0.0.2") as proxy, pytest.raises(Refused, match="certificate"):
         bus_at(f"amqps://127.0.0.2:{proxy.port}", tls.certificate.read_text()).replace("m", b"")
 
 
 def test_no_broker_is_unavailable(deserted_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that an address without a broker raises Unavailable with the address."""
     monkeypatch.setattr(runtime, "BROKER", replace(runtime.BROKER, within_s=0.2))
     with pytest.raises(Unavailable, match=r"amqp://127\.0\.0\.1"):
         bus_at(f"amqp://127.0.0.1:{deserted_port}").replace("m", b"")
@@ -98,6 +105,7 @@ def test_no_broker_is_unavailable(deserted_port: int, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("url", ["http://host", "amqp://", "amqp://host:port", "amqps://user:secret@host:1"])
 def test_bad_urls_are_refused_without_their_secret(url: str) -> None:
+    """Check that a bad URL is refused with an error that does not contain its password."""
     with pytest.raises(ConfigError) as caught:
         bus_at(url)
     assert "secret" not in str(caught.value)
@@ -117,7 +125,7 @@ def away(monkeypatch: pytest.MonkeyPatch, clock: Passing, *, until_s: float, eac
 
 
 def test_a_broker_that_is_away_for_half_a_minute_costs_time_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Amazon MQ's maintenance takes that long. The clock passes only in pauses."""
+    """Check that no operation fails if the broker is away for 30 seconds, as long as Amazon MQ's maintenance takes."""
     clock, bus = Passing(), bus_at("amqp://127.0.0.1:1")
     away(monkeypatch, clock, until_s=30.0)
     with runtime.use(clock):
@@ -128,7 +136,7 @@ def test_a_broker_that_is_away_for_half_a_minute_costs_time_only(monkeypatch: py
 
 @pytest.mark.parametrize("each_s", [0.0, 1.0, 20.0, 70.0])
 def test_a_broker_that_stays_away_is_asked_for_a_minute(monkeypatch: pytest.MonkeyPatch, each_s: float) -> None:
-    """An attempt that has begun by then is finished, so that there are two at least, however long each takes."""
+    """Check that a broker is tried for a minute before it is unavailable, and twice at least, however long an attempt takes."""
     clock, bus = Passing(), bus_at("amqp://127.0.0.1:1")
     away(monkeypatch, clock, until_s=7200.0, each_s=each_s)
     with runtime.use(clock), pytest.raises(Unavailable):
@@ -161,6 +169,7 @@ def short_of_disk(rabbit: TlsRabbitServer) -> Iterator[TlsRabbitServer]:
 
 @pytest.mark.slow
 def test_a_broker_that_takes_nothing_more_is_unavailable_at_once(short_of_disk: TlsRabbitServer, run: str) -> None:
+    """Check that a broker with a full disk is unavailable without a second attempt."""
     connections = 0
 
     def connect(parameters: pika.ConnectionParameters) -> Any:

@@ -53,6 +53,7 @@ def proxied(scheme: str, redis: TlsRedisServer) -> Proxy:
 def test_a_connection_that_died_while_idle_is_replaced(
     client_at: ClientAt, redis: TlsRedisServer, tls: TlsFiles, run: str, scheme: str
 ) -> None:
+    """Check that a broken idle connection is replaced unnoticed, as a frozen function finds one when it wakes."""
     with proxied(scheme, redis) as proxy:
         client = client_at(f"{scheme}://127.0.0.1:{proxy.port}", certificate=tls.certificate.read_text())
         store = store_at(client)
@@ -67,6 +68,7 @@ def test_a_connection_that_died_while_idle_is_replaced(
 def test_a_reused_connection_that_breaks_midway_sends_again(
     client_at: ClientAt, redis: TlsRedisServer, tls: TlsFiles, run: str, scheme: str
 ) -> None:
+    """Check that a command is sent again if a used connection breaks in its middle."""
     data = bytes(range(256)) * 20_000
     with proxied(scheme, redis) as proxy:
         client = client_at(f"{scheme}://127.0.0.1:{proxy.port}", certificate=tls.certificate.read_text())
@@ -78,6 +80,7 @@ def test_a_reused_connection_that_breaks_midway_sends_again(
 
 
 def test_a_new_connection_that_breaks_is_unavailable(client_at: ClientAt, redis: TlsRedisServer, run: str) -> None:
+    """Check that a command raises Unavailable if a new connection breaks in its middle."""
     with Proxy(redis.port) as proxy:
         client = client_at(f"redis://127.0.0.1:{proxy.port}")
         proxy.cut_after(1_000_000)
@@ -86,6 +89,7 @@ def test_a_new_connection_that_breaks_is_unavailable(client_at: ClientAt, redis:
 
 
 def test_an_idle_connection_is_asked_before_it_is_used(client_at: ClientAt, redis: TlsRedisServer) -> None:
+    """Check that a connection that was idle is tested by PING before a command."""
     client = client_at(redis.url, idle_s=0.0)
     client.command("CONFIG", "RESETSTAT")
     for _ in range(3):
@@ -95,6 +99,7 @@ def test_an_idle_connection_is_asked_before_it_is_used(client_at: ClientAt, redi
 
 
 def test_connections_are_reused(client_at: ClientAt, redis: TlsRedisServer, run: str) -> None:
+    """Check that successive commands use one connection."""
     with Proxy(redis.port) as proxy:
         client = client_at(f"redis://127.0.0.1:{proxy.port}")
         store = store_at(client)
@@ -107,6 +112,7 @@ def test_connections_are_reused(client_at: ClientAt, redis: TlsRedisServer, run:
 def test_a_silent_server_ends_the_wait_and_is_waited_for_once(
     client_at: ClientAt, tls: TlsFiles, redis: TlsRedisServer, scheme: str
 ) -> None:
+    """Check that a command raises Unavailable after its timeout, without a second attempt."""
     # BLPOP is a server that takes its time
     with proxied(scheme, redis) as proxy:
         url = f"{scheme}://127.0.0.1:{proxy.port}"
@@ -120,6 +126,7 @@ def test_a_silent_server_ends_the_wait_and_is_waited_for_once(
 def test_payloads_travel_without_being_joined(
     client_at: ClientAt, redis: TlsRedisServer, tls: TlsFiles, run: str, kind: str
 ) -> None:
+    """Check that a large value is received in the memory that the caller provides."""
     url = {"plain": redis.url, "tls": redis.tls_url, "socket": redis.socket_url}[kind]
     client = client_at(url, certificate=tls.certificate.read_text())
     payload = bytearray(range(256)) * 100_000
@@ -135,13 +142,17 @@ def test_payloads_travel_without_being_joined(
 def test_a_socket_that_takes_little_at_a_time(
     client_at: ClientAt, redis: TlsRedisServer, run: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Check that large values are sent and received whole in many small pieces."""
+
     class Stingy(socket.socket):
         """A socket that sends at most 1000 bytes and receives at most 700 at a time."""
 
         def sendmsg(self, buffers: Any, *_: Any) -> int:
+            """Send the first 1000 bytes at most, and return how many were sent."""
             return self.send(b"".join(buffers)[:1_000])
 
         def recv_into(self, buffer: Any, *_: Any) -> int:
+            """Receive 700 bytes at most, and return how many were received."""
             return super().recv_into(buffer[:700])
 
     connect = RedisAddress.connect
@@ -154,6 +165,7 @@ def test_a_socket_that_takes_little_at_a_time(
 
 
 def test_errors_inside_an_array_do_not_break_the_stream(client_at: ClientAt, redis: TlsRedisServer, run: str) -> None:
+    """Check that an error inside a transaction's answer is returned in its place, and that the connection can be used afterwards."""
     client = client_at(redis.url)
     client.command("SET", f"{run}/text", "a")
     client.command("MULTI")
@@ -168,6 +180,7 @@ def test_errors_inside_an_array_do_not_break_the_stream(client_at: ClientAt, red
 def test_errors_name_command_and_key_but_neither_payload_nor_password(
     client_at: ClientAt, redis: TlsRedisServer, run: str
 ) -> None:
+    """Check that errors contain the command and the key, but neither payload nor password."""
     client = client_at(redis.url)
     secret = memoryview(b"secret-payload")
     client.command("LPUSH", f"{run}/list", "x")
@@ -188,6 +201,7 @@ def test_errors_name_command_and_key_but_neither_payload_nor_password(
 
 
 def test_a_server_without_a_password_refuses_one(client_at: ClientAt, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Check that a server without a password can be used without one, and that one is refused."""
     with RedisServer(tmp_path_factory.mktemp("open"), settings=IN_MEMORY) as server:
         client = client_at(server.url, password=None)
         assert client.command("PING") == "PONG"
@@ -198,6 +212,7 @@ def test_a_server_without_a_password_refuses_one(client_at: ClientAt, tmp_path_f
 def test_another_certificate_is_refused(
     client_at: ClientAt, redis: TlsRedisServer, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
+    """Check that a server is refused whose certificate is not the given one."""
     other = self_made(tmp_path_factory.mktemp("other")).certificate.read_text()
     for certificate in (other, None):
         client = client_at(redis.tls_url, certificate=certificate)
@@ -206,6 +221,7 @@ def test_another_certificate_is_refused(
 
 
 def test_a_certificate_of_another_host_is_refused(client_at: ClientAt, redis: TlsRedisServer, tls: TlsFiles) -> None:
+    """Check that a server is refused whose certificate is for another host."""
     with Proxy(redis.tls_port, host="127.0.0.2") as proxy:
         client = client_at(f"rediss://127.0.0.2:{proxy.port}", certificate=tls.certificate.read_text())
         with pytest.raises(Refused, match="certificate"):
@@ -213,6 +229,7 @@ def test_a_certificate_of_another_host_is_refused(client_at: ClientAt, redis: Tl
 
 
 def test_no_server_is_unavailable(client_at: ClientAt, deserted_port: int) -> None:
+    """Check that an address without a server raises Unavailable."""
     for url in (f"redis://127.0.0.1:{deserted_port}", "unix:///nowhere/redis.sock"):
         with pytest.raises(Unavailable, match="no connection"):
             client_at(url).command("PING")
@@ -220,12 +237,14 @@ def test_no_server_is_unavailable(client_at: ClientAt, deserted_port: int) -> No
 
 @pytest.mark.parametrize("url", ["http://host", "redis://", "redis://host:port", "redis://:secret@host"])
 def test_bad_urls_are_refused_without_their_secret(url: str) -> None:
+    """Check that a bad URL is refused with an error that does not contain its password."""
     with pytest.raises(ConfigError) as caught:
         parse_address(url)
     assert "secret" not in str(caught.value)
 
 
 def test_what_was_acknowledged_survives_a_crash(client_at: ClientAt, folder: Path, run: str) -> None:
+    """Check that a killed and restarted server still has all vectors that it acknowledged."""
     with RedisServer(folder / "crash", password=PASSWORD, module=module("core", "tensors.so")) as server:
         client = client_at(server.url)
         store = store_at(client)
@@ -245,6 +264,7 @@ def test_what_was_acknowledged_survives_a_crash(client_at: ClientAt, folder: Pat
 
 
 def test_threads_get_connections_of_their_own(make_tensors: MakeTensors, run: str) -> None:
+    """Check that a thread whose command waits holds up no other thread."""
     store = make_tensors("redis", Traffic())
     client = store.client  # type: ignore[attr-defined]
     waiting = threading.Thread(target=client.command, args=("BLPOP", f"{run}/list", 10))
@@ -257,6 +277,7 @@ def test_threads_get_connections_of_their_own(make_tensors: MakeTensors, run: st
 
 @pytest.mark.parametrize("bytes_", [0, 1, 4 * 2**20, 10_000_001])
 def test_new_memory_has_the_length_and_can_be_written(bytes_: int) -> None:
+    """Check that allocated memory has the length and can be written to."""
     memory = allocate_memory(bytes_)
     assert memory.nbytes == bytes_
     memory[:] = b"\xff" * bytes_

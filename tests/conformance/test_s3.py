@@ -39,6 +39,7 @@ PUT = {"Bucket": "bucket", "Key": "k", "Body": ANY, "IfNoneMatch": "*"}
 
 
 def test_a_conflict_of_creators_is_tried_again() -> None:
+    """Check that put_new is repeated after S3 reports a conflict."""
     store, stub = stubbed()
     stub.add_client_error("put_object", "ConditionalRequestConflict", "", 409, expected_params=PUT)
     stub.add_client_error("put_object", "ConditionalRequestConflict", "", 409, expected_params=PUT)
@@ -49,6 +50,7 @@ def test_a_conflict_of_creators_is_tried_again() -> None:
 
 
 def test_a_conflict_that_was_lost_gets_the_winner() -> None:
+    """Check that create returns the other writer's object after a conflict."""
     store, stub = stubbed()
     stub.add_client_error("put_object", "ConditionalRequestConflict", "", 409, expected_params=PUT)
     stub.add_client_error("put_object", "PreconditionFailed", "", 412, expected_params=PUT)
@@ -58,6 +60,7 @@ def test_a_conflict_that_was_lost_gets_the_winner() -> None:
 
 
 def test_a_client_with_its_own_counters_asks_the_same_bucket() -> None:
+    """Check that with_traffic gives a client of the same bucket which counts its own traffic."""
     store, stub = stubbed()
     counted = Traffic()
     stub.add_response("put_object", {}, PUT)
@@ -67,6 +70,7 @@ def test_a_client_with_its_own_counters_asks_the_same_bucket() -> None:
 
 
 def test_endless_conflicts_are_unavailable() -> None:
+    """Check that conflicts without end raise Unavailable."""
     store, stub = stubbed()
     for _ in range(_MANY):
         stub.add_client_error("put_object", "ConditionalRequestConflict", "", 409, expected_params=PUT)
@@ -85,6 +89,7 @@ def test_endless_conflicts_are_unavailable() -> None:
     ],
 )
 def test_codes_become_errors_that_name_the_object(code: str, status: int, error: type[Exception]) -> None:
+    """Check that each of S3's error codes raises the right error with the object's key."""
     store, stub = stubbed()
     for _ in range(_MANY):
         stub.add_client_error("get_object", code, "said S3", status)
@@ -94,8 +99,13 @@ def test_codes_become_errors_that_name_the_object(code: str, status: int, error:
 
 
 def test_a_body_that_breaks_off_is_read_again() -> None:
+    """Check that an object is read again if reading it breaks off."""
+
     class Broken(io.BytesIO):
+        """A body whose reading times out."""
+
         def read(self, *_: Any) -> bytes:
+            """Raise botocore's timeout error."""
             raise ReadTimeoutError(endpoint_url="s3")
 
     store, stub = stubbed()
@@ -107,12 +117,13 @@ def test_a_body_that_breaks_off_is_read_again() -> None:
 
 @pytest.mark.parametrize("each_s", [0.0, 5.0, 65.0])
 def test_a_bucket_that_does_not_answer_is_asked_for_some_seconds_and_twice(clock: Passing, each_s: float) -> None:
-    """That holds however long it is silent each time."""
+    """Check that a silent bucket is asked for 12 to 16 seconds and twice at least, however long each attempt takes."""
 
     class Silent:
         """An S3 client that times out after `each_s` seconds of the clock."""
 
         def head_object(self, **_: Any) -> None:
+            """Let `each_s` pass on the clock and raise botocore's timeout error."""
             clock.now_s += each_s
             raise ReadTimeoutError(endpoint_url="s3")
 
@@ -123,6 +134,7 @@ def test_a_bucket_that_does_not_answer_is_asked_for_some_seconds_and_twice(clock
 
 
 def test_a_deletion_that_fails_is_told() -> None:
+    """Check that delete raises an error with the key that S3 did not delete."""
     store, stub = stubbed()
     stub.add_response("delete_objects", {"Errors": [{"Key": "k", "Code": "AccessDenied", "Message": "no"}]})
     with stub, pytest.raises(Refused, match="bucket/k: not deleted: no"):
@@ -130,6 +142,7 @@ def test_a_deletion_that_fails_is_told() -> None:
 
 
 def test_a_key_that_s3_is_too_busy_to_delete_is_deleted_then() -> None:
+    """Check that delete is repeated if S3 was too busy for a key."""
     store, stub = stubbed()
     stub.add_response("delete_objects", {"Errors": [{"Key": "k", "Code": "SlowDown", "Message": "later"}]})
     stub.add_response("delete_objects", {})
@@ -139,6 +152,7 @@ def test_a_key_that_s3_is_too_busy_to_delete_is_deleted_then() -> None:
 
 
 def test_no_endpoint_is_unavailable(deserted_port: int) -> None:
+    """Check that an address without a server raises Unavailable."""
     client = boto3.client(
         "s3", endpoint_url=f"http://127.0.0.1:{deserted_port}", config=Config(retries={"total_max_attempts": 1})
     )
@@ -151,6 +165,7 @@ def test_no_endpoint_is_unavailable(deserted_port: int) -> None:
     parts=st.lists(st.binary(max_size=20), max_size=5), reads=st.lists(st.integers(-1, 25), max_size=8), data=st.data()
 )
 def test_a_chain_reads_like_one_file(parts: list[bytes], reads: list[int], data: st.DataObject) -> None:
+    """Check that JoinedBuffers reads, seeks and tells like one file of the joined parts."""
     chain, file = JoinedBuffers([memoryview(part) for part in parts]), io.BytesIO(b"".join(parts))
     for size in reads:
         assert chain.read(size) == file.read(size)

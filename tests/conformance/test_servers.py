@@ -19,6 +19,7 @@ def alive(pid: int) -> bool:
 def test_a_missing_program_is_named_with_the_line_that_installs_it(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Check that a missing server program is an error with the command that installs it."""
     monkeypatch.setenv("PATH", "/nowhere")
     for variable in servers.CHOSEN_BY.values():
         monkeypatch.delenv(variable, raising=False)
@@ -32,6 +33,7 @@ def test_a_missing_program_is_named_with_the_line_that_installs_it(
 def test_another_program_that_is_not_there_is_named_with_its_variable(
     program: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Check that a program chosen by an environment variable that does not exist is an error with the variable's name."""
     variable = servers.CHOSEN_BY[program]
     monkeypatch.setenv(variable, "/nowhere/server")
     with pytest.raises(MissingTool, match=f"{variable}=/nowhere/server: no program"):
@@ -39,6 +41,7 @@ def test_another_program_that_is_not_there_is_named_with_its_variable(
 
 
 def test_a_machine_with_valkey_alone_runs_it(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that valkey-server is run if there is no redis-server."""
     valkey = tmp_path / "valkey-server"  # under its name, whatever server it is
     valkey.write_text(f'#!/bin/sh\nexec "{servers.require_program(servers.REDIS)}" "$@"\n')
     valkey.chmod(0o755)
@@ -49,11 +52,13 @@ def test_a_machine_with_valkey_alone_runs_it(folder: Path, tmp_path: Path, monke
 
 
 def test_a_module_that_does_not_load_shows_the_servers_words(folder: Path) -> None:
+    """Check that a module that does not load is an error with what the server said."""
     with pytest.raises(RunFailed, match=r"no-such-module\.so"):
         RedisServer(folder / "bad-module", module=Path("no-such-module.so"))
 
 
 def test_a_port_that_is_taken_is_chosen_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that a server gets another port if the chosen one is taken."""
     with RedisServer(folder / "first", settings=IN_MEMORY) as first:
         chosen, free_port = iter([first.port, first.port]), servers.find_free_port
         monkeypatch.setattr(servers, "find_free_port", lambda: next(chosen, None) or free_port())
@@ -65,6 +70,7 @@ def test_a_port_that_is_taken_is_chosen_again(folder: Path, monkeypatch: pytest.
 @pytest.mark.slow
 @pytest.mark.parametrize("lost", [0, pytest.param(1, marks=pytest.mark.deep), 2], ids=["listener", "mapper", "node"])
 def test_any_port_of_a_broker_is_chosen_again(folder: Path, monkeypatch: pytest.MonkeyPatch, lost: int) -> None:
+    """Check that a broker gets other ports if any of the chosen ones is taken."""
     calls, free_ports = [], servers.find_free_ports
 
     def chosen(count: int) -> list[int]:
@@ -84,6 +90,7 @@ def test_any_port_of_a_broker_is_chosen_again(folder: Path, monkeypatch: pytest.
 
 
 def test_a_stopped_server_is_gone_and_stopping_twice_is_harmless(folder: Path) -> None:
+    """Check that a stopped server's process does not exist, and that stop can be called twice."""
     with RedisServer(folder / "stopped", settings=IN_MEMORY) as server:
         server.stop()
         assert not alive(server.pid)
@@ -91,6 +98,7 @@ def test_a_stopped_server_is_gone_and_stopping_twice_is_harmless(folder: Path) -
 
 
 def test_a_folder_with_a_long_name_can_hold_a_server(folder: Path) -> None:
+    """Check that a server's socket works although its folder's path is too long for one, and is removed at the end."""
     with RedisServer(folder / ("long" * 30), settings=IN_MEMORY) as server:
         path = Path(server.socket_url.removeprefix("unix://"))
         assert path.is_socket()
@@ -98,6 +106,7 @@ def test_a_folder_with_a_long_name_can_hold_a_server(folder: Path) -> None:
 
 
 def test_the_password_is_for_its_owner_only(folder: Path) -> None:
+    """Check that the password is in a file of the owner only, and not in the command line, the environment or the log."""
     with RedisServer(folder / "owned", password="hunter2hunter2", settings=IN_MEMORY) as server:
         assert (folder / "owned" / "redis.conf").stat().st_mode & 0o077 == 0
         told = [Path(f"/proc/{server.pid}/{name}").read_bytes() for name in ("cmdline", "environ")]

@@ -43,10 +43,12 @@ class Database:
     traffic: Traffic
 
     def put(self, name: str, values: Tensor, kind: VectorKind = VectorKind.GRADIENT, samples: int = 0) -> str:
+        """Store a tensor at the key `name`, and return the key."""
         self.store.put(name, of(values, kind, samples))
         return name
 
     def get(self, name: str, kind: VectorKind | None = None) -> Tensor:
+        """Return the vector at the key `name` as a tensor."""
         return tensor(self.store.get(name, kind=kind).data)
 
 
@@ -80,7 +82,7 @@ SHAPES = st.tuples(st.integers(1, 6), st.integers(1, 300), st.integers(0, 2**31)
 def test_mean_has_the_bits_of_our_own(
     database: Database, shape: tuple[int, int, int], weights: list[int], equal: bool
 ) -> None:
-    """tests/unit/algorithms/test_averaging.py checks our own mean against its definition."""
+    """Check that the database's mean equals our own bit for bit, which tests/unit/algorithms/test_averaging.py checks."""
     count, elements, seed = shape
     weights = [weights[0]] * count if equal else weights[:count]
     vectors = [random(elements, seed=seed + i, scale=10.0**i) for i in range(count)]
@@ -93,6 +95,7 @@ def test_mean_has_the_bits_of_our_own(
 
 
 def test_a_vector_without_samples_counts_once(database: Database, run: str) -> None:
+    """Check that a vector of zero samples has the weight of one in the mean."""
     for name, samples in (("a", 0), ("b", 3)):
         database.put(f"{run}/{name}", torch.full((5,), float(samples)), VectorKind.MODEL, samples)
     database.compute.mean([f"{run}/a", f"{run}/b"], out=f"{run}/out")
@@ -100,6 +103,7 @@ def test_a_vector_without_samples_counts_once(database: Database, run: str) -> N
 
 
 def test_a_mean_of_nan_is_nan(database: Database, run: str) -> None:
+    """Check that NaN in an input gives NaN in the same place of the mean only."""
     database.put(f"{run}/a", torch.tensor([1.0, math.nan]))
     database.put(f"{run}/b", torch.tensor([3.0, 1.0]))
     database.compute.mean([f"{run}/a", f"{run}/b"], out=f"{run}/out")
@@ -126,7 +130,7 @@ def robust_rules(draw: st.DrawFn) -> tuple[int, Aggregation]:
 def test_robust_rules_have_the_bits_of_our_own(
     database: Database, case: tuple[int, Aggregation], elements: int, seed: int
 ) -> None:
-    """tests/unit/algorithms/test_robust.py checks our own rules against their definitions."""
+    """Check that the database's robust rules equal our own bit for bit, which tests/unit/algorithms/test_robust.py checks."""
     count, rule = case
     vectors = [random(elements, seed=seed + i) for i in range(count)]
     if rule.rule == "krum":  # distances that are equal but for the last bit of a sum choose differently
@@ -154,6 +158,7 @@ RULES: dict[str, Callable[[TensorCompute, list[str], str], None]] = {
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("rule", BY_RULE)
 def test_an_input_that_is_not_finite_is_named(database: Database, run: str, rule: str, bad: float) -> None:
+    """Check that a rule refuses NaN or infinity, names the input and stores nothing."""
     values = [torch.ones(70_000) for _ in range(3)]
     values[1][66_000] = bad
     keys = [database.put(f"{run}/{i}", each) for i, each in enumerate(values)]
@@ -174,13 +179,14 @@ DROPPING = (
 def test_a_dropped_input_is_as_if_it_had_not_come(
     database: Database, run: str, rule: Aggregation, found_elsewhere: list[int]
 ) -> None:
-    """The rest is combined by the rule for so many fewer, of whom so many fewer may be faulty."""
+    """Check that a rule combines what is left after inputs were dropped as so many fewer, of whom so many fewer may be faulty."""
     values = [random(3_000, seed=i) for i in range(7)]
     keys = [database.put(f"{run}/{i}", each, samples=i + 1) for i, each in enumerate(values)]
     database.put(keys[2], torch.full((3_000,), math.nan))
     asked: list[list[int]] = []
 
     def agree(bad: list[int]) -> list[int]:
+        """Note the inputs found bad here, and return them with those found elsewhere."""
         asked.append(bad)
         return bad + found_elsewhere
 
@@ -204,6 +210,7 @@ def test_a_dropped_input_is_as_if_it_had_not_come(
 
 @pytest.mark.parametrize("rule", DROPPING, ids=lambda rule: rule.rule)
 def test_more_dropped_than_the_rule_bears_are_named(database: Database, run: str, rule: Aggregation) -> None:
+    """Check that a rule refuses more inputs with infinity than it bears, names them and stores nothing."""
     bears = rules.count_tolerated(rule, 7)
     keys = [database.put(f"{run}/{i}", torch.full((4,), math.inf if i <= bears else 1.0)) for i in range(7)]
     with pytest.raises(Refused, match=f"{run}/0, {run}/1.*: {bears + 1} of 7 .*{rule.rule} bears {bears}"):
@@ -213,6 +220,7 @@ def test_more_dropped_than_the_rule_bears_are_named(database: Database, run: str
 
 @pytest.mark.parametrize("rule", RULES)
 def test_rules_refuse_what_does_not_fit_and_store_nothing(database: Database, run: str, rule: str) -> None:
+    """Check that a rule refuses inputs of another kind or length and missing ones, and stores nothing."""
     apply = RULES[rule]
     database.put(f"{run}/gradient", torch.ones(4))
     database.put(f"{run}/model", torch.ones(4), VectorKind.MODEL)
@@ -229,6 +237,7 @@ def test_rules_refuse_what_does_not_fit_and_store_nothing(database: Database, ru
 
 
 def test_rules_refuse_impossible_parameters(database: Database, run: str) -> None:
+    """Check that a rule refuses parameters which are impossible for the number of inputs."""
     keys = [database.put(f"{run}/{i}", torch.ones(4)) for i in range(4)]
     for impossible in (
         Aggregation(rule="trimmed_mean", trim=2),
@@ -242,6 +251,7 @@ def test_rules_refuse_impossible_parameters(database: Database, run: str) -> Non
 
 @pytest.mark.parametrize("rule", RULES)
 def test_a_finished_step_changes_nothing_even_when_its_inputs_are_gone(database: Database, run: str, rule: str) -> None:
+    """Check that a repeated rule keeps its result, whether its inputs have changed or are gone."""
     keys = [database.put(f"{run}/{i}", torch.full((4,), float(i))) for i in range(3)]
     RULES[rule](database.compute, keys, f"{run}/out")
     before = database.store.get(f"{run}/out")
@@ -273,8 +283,9 @@ def test_a_finished_step_changes_nothing_even_when_its_inputs_are_gone(database:
     ),
 )
 def test_an_update_is_our_own(database: Database, parameters: int, seed: int, options: dict[str, Any]) -> None:
-    """tests/unit/algorithms/test_optimizer.py checks our own update against torch's: SGD to the bit, Adam within a millionth of the
-    change.
+    """Check that the database's update equals our own: SGD to the bit, Adam within a millionth of the change.
+
+    tests/unit/algorithms/test_optimizer.py checks our own against torch's.
     """
     update = Update(**{**options, "nesterov": options["nesterov"] and options["momentum"] > 0})
     optimizer = OPTIMIZERS[update.optimizer]
@@ -318,6 +329,7 @@ def step_of(database: Database, run: str, **options: Any) -> Callable[[], None]:
 
 
 def test_the_whole_state_appears_once(database: Database, run: str) -> None:
+    """Check that an update stores model and velocity once, and leaves its inputs as they were."""
     step_of(database, run)()
     expected = [1 - 0.5 * 3.5] * 6 + [2.0] * 2
     assert database.get(f"{run}/model1").tolist() == expected
@@ -328,6 +340,7 @@ def test_the_whole_state_appears_once(database: Database, run: str) -> None:
 
 
 def test_a_finished_update_is_free(database: Database, run: str) -> None:
+    """Check that a repeated update succeeds although its inputs are gone."""
     step_of(database, run)()
     again = step_of(database, run)
     database.store.delete(f"{run}/model", f"{run}/gradient", f"{run}/velocity")
@@ -335,12 +348,14 @@ def test_a_finished_update_is_free(database: Database, run: str) -> None:
 
 
 def test_many_attempts_make_one_state(database: Database, run: str) -> None:
+    """Check that six attempts at once at an update store its result."""
     steps = [step_of(database, run) for _ in range(6)]
     at_once(6, lambda i: steps[i]())
     assert database.get(f"{run}/velocity1", VectorKind.VELOCITY).tolist() == [3.5] * 6
 
 
 def test_updates_refuse_what_does_not_fit_and_store_nothing(database: Database, run: str) -> None:
+    """Check that an update refuses vectors of another kind or length and missing ones, and stores nothing."""
     gradient, model = f"{run}/gradient", f"{run}/model"
     wrong: list[tuple[type[Exception], dict[str, Any]]] = [
         (Corrupt, {"gradient": model}),
@@ -364,6 +379,7 @@ def test_updates_refuse_what_does_not_fit_and_store_nothing(database: Database, 
 
 
 def test_vectors_with_nan_or_infinity_are_not_finite(database: Database, run: str) -> None:
+    """Check that is_finite is False for NaN and infinity only, not for large values."""
     database.put(f"{run}/v", torch.tensor([3.0, 4.0]))
     database.put(f"{run}/large", torch.full((10_000,), 1e30))  # its squares pass float32
     database.put(f"{run}/nan", torch.tensor([1.0, math.nan]))
@@ -379,6 +395,7 @@ def test_vectors_with_nan_or_infinity_are_not_finite(database: Database, run: st
 
 
 def test_in_database_no_vector_leaves_it(make_tensors: MakeTensors, run: str) -> None:
+    """Check that Redis computes means and rules without sending or receiving a vector, and that the results expire."""
     traffic = Traffic()
     store = make_tensors("redis", traffic)
     keys = [f"{run}/{i}" for i in range(4)]

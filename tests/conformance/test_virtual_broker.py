@@ -36,6 +36,7 @@ class Speaker:
     """
 
     def __init__(self, connect: Callable[[], Any], names: Callable[[str], str]) -> None:
+        """Connect by `connect`. `names`: gives each queue's name at the broker."""
         self._connect, self._name = connect, names
         self._begin()
 
@@ -114,11 +115,13 @@ NUMBER = iter(range(0))
 def test_a_virtual_broker_answers_as_rabbitmq(
     rabbit: RabbitServer, virtual: VirtualServers, commands: list[tuple[int, tuple[str, str]]]
 ) -> None:
+    """Check that the virtual broker gives the same answers as RabbitMQ to drawn commands, and holds as many messages."""
     login = pika.PlainCredentials(servers.USERNAME, servers.PASSWORD)
     parameters = pika.ConnectionParameters("127.0.0.1", rabbit.port, credentials=login)
     mark = uuid.uuid4().hex
 
     def name(where: str) -> str:
+        """Return the name that this test gives a queue."""
         return f"{mark}-{where}"
 
     def look(real: Speaker) -> dict[str, int]:
