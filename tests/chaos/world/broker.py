@@ -130,7 +130,9 @@ class VirtualBroker:
     # --- messages -----------------------------------------------------------------------------------------------------
 
     def publish(self, exchange: str, routing_key: str, body: bytes) -> bool:
-        """Publish a message to an exchange, or without one to the queue `routing_key`. Return whether any queue got it."""
+        """Publish a message to an exchange, or without one to the queue `routing_key`. Return whether any queue got it. Raises Closed if
+        the exchange does not exist.
+        """
         names = self._exchange(exchange) if exchange else [routing_key]
         self.moved(True, exchange or routing_key, body)
         reached = [name for name in names if name in self.queues]

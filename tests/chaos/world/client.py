@@ -139,8 +139,8 @@ class Client:
             self._machine(prepared, again=bool(resumed))
 
     def _under_way(self) -> bool:
-        """Return whether the run continues without a client, so that the next client can follow it. In a quarter of the cases the run is
-        stopped instead, and False returned, so that the next client resumes it.
+        """Return whether the run continues without a client, so that the next client can follow it. In three quarters of the cases a run
+        that continues is stopped instead, and False returned, so that the next client resumes it.
         """
         world = self.world
         world.asks("ListExecutions")

@@ -28,11 +28,12 @@ LIMITED = 1 / 3  # of all schedules
 
 
 def draw(terrain: Terrain, seed: int) -> tuple[Fault, ...]:
-    """Return the schedule of a seed: limits first, in a third of the schedules, one of RARE_LIMITS in as many
-    and each of LEARNING_LIMITS in a quarter; then the faults of
-    `_draw_schedule`, with a code for each refusal; then faults that make these limits harmful. Limits, codes and these last faults have
-    random generators of their own, so that the other faults do not depend on them.
-    A few schedules of a single worker are those of `_draw_late_state` alone.
+    """Return the schedule of faults that `seed` draws for the places in `terrain`.
+
+    Limits come first: those of `_draw_limits` in a third of the schedules, one of RARE_LIMITS in about as many, and each of LEARNING_LIMITS
+    in a quarter. Then come the faults of `_draw_schedule`, each refusal with a code, then faults that make these limits harmful. Limits,
+    codes and these last faults have random generators of their own, so that the other faults do not depend on them. In a few schedules of a
+    single worker, the faults of `_draw_late_state` are the only ones besides limits.
     """
     terrain = replace(terrain, kinds=[kind for kind in terrain.kinds if kind not in ("gone", "limit")])
     chance = random.Random(f"limits {seed}")
@@ -361,7 +362,7 @@ _OF_ONE_ROLE: tuple[FaultKind, ...] = ("kill", "freeze", "slow", "lose", "messag
 
 
 def _some(of: Sequence[T], most: int, chance: random.Random) -> list[T]:
-    """Return a random selection of one to `most` elements."""
+    """Return a random selection of one to `most` elements of `of`, or of all if it has fewer."""
     return chance.sample(of, min(chance.randint(1, most), len(of)))
 
 

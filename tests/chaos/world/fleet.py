@@ -23,8 +23,8 @@ class VirtualInstance:
 
 @dataclass
 class VirtualFleet:
-    """An Auto Scaling group. `program`: function that returns what a process of an instance runs; `boot_s`: function that returns the
-    seconds from an instance's start to its program's.
+    """An Auto Scaling group. `program(process)`: returns the function that a process of an instance runs; `boot_s(number)`: returns the
+    seconds from the start of the instance with that number to its program's; `crashes`: errors with which programs ended.
     """
 
     kernel: Kernel

@@ -119,7 +119,9 @@ class VirtualFunctions:
             self.under_way -= 1
 
     def _warm(self, name: str) -> VirtualEnvironment | None:
-        """Return an idle environment of the function that is still kept warm; None if there is none."""
+        """Return the idle environment of the function that was used last, thawed; None if there is none. Environments that are no longer
+        kept warm are killed.
+        """
         idle = self._idle.get(name, [])
         while idle:
             found = idle.pop()
@@ -139,8 +141,8 @@ class VirtualFunctions:
         return found
 
     def _run(self, environment: VirtualEnvironment, event: Event) -> Event:
-        """Run the handler in the environment and return its result. Raises Failed if it raises, is killed, or exceeds its timeout.
-        Afterwards the environment is frozen and idle.
+        """Run the handler in the environment and return its result. Raises Failed if it raises, is killed, or exceeds its timeout. Unless
+        its process has ended, the environment is frozen and idle afterwards.
         """
         kernel, function, process = self.kernel, environment.function, environment.process
         self.invocations += 1

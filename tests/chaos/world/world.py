@@ -214,7 +214,7 @@ class VirtualWorld:
         raise Unavailable(f"{operation}: {why}")
 
     def computes(self, samples: int, *, gradient: bool) -> None:
-        """Let the time pass that computing takes. `gradient`: whether a gradient is computed, else an evaluation."""
+        """Let the time pass that computing takes. `samples` is not used; `gradient`: whether a gradient is computed, else an evaluation."""
         share = 1.0 if gradient else self.calibration.evaluate_share
         self.kernel.sleep(self.spread(self.minibatch_s * share))
 
@@ -374,7 +374,9 @@ class VirtualWorld:
         )
 
     def left(self) -> dict[str, list[str]]:
-        """Return what each service still contains."""
+        """Return what each service still contains, by service: keys in S3, "NUMBER: KEY" in the databases, names of queues and exchanges in
+        RabbitMQ.
+        """
         servers = self.servers
         return {
             "s3": sorted(servers.bucket.objects),
