@@ -41,6 +41,7 @@ def running(pid: int) -> bool:
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 @pytest.mark.parametrize("time", range(10) if WHOLE else range(1))
 def test_workers_end_with_who_asked(number: signal.Signals, time: int, tmp_path: Path) -> None:
+    """Check that a pool's processes end if the process that started the pool gets the signal `number`. `time`: number of the repetition."""
     script, folder = tmp_path / "asks.py", tmp_path / "workers"
     script.write_text(ASKS)
     folder.mkdir()
@@ -53,17 +54,18 @@ def test_workers_end_with_who_asked(number: signal.Signals, time: int, tmp_path:
 
 
 def told(seen: list[int]) -> None:
-    """Add this process's id to the list."""
+    """Append this process's id to `seen`."""
     seen.append(os.getpid())
 
 
 def test_each_begins_as_it_is_told() -> None:
+    """Check that a pool with a function to call first in each process runs its jobs."""
     with start_pool(1, told, [1, 2]) as working:
         assert working.submit(abs, -3).result() == 3
 
 
 def test_every_pool_of_the_product_is_one_of_these() -> None:
-    """A pool made elsewhere might outlive its command."""
+    """Check that only crossover/pools.py creates process pools, because others might outlive their command."""
     root = Path(__file__).parents[2]
     of: Callable[[Path], str] = lambda path: path.read_text(encoding="utf-8")  # noqa: E731
     using = [

@@ -41,6 +41,7 @@ def test_reading_does_not_copy() -> None:
 
 @given(st.data())
 def test_any_changed_byte_behind_the_header_is_noticed(data: st.DataObject) -> None:
+    """Check that decoding raises Corrupt if any byte after the header is changed."""
     body = bytearray(encode_batch(batch()))
     body[data.draw(st.integers(64, len(body) - 1))] ^= data.draw(st.integers(1, 255))
     with pytest.raises(Corrupt, match="checksum"):
@@ -61,6 +62,7 @@ def test_any_changed_byte_of_the_header_is_noticed_or_without_effect(data: st.Da
 
 @pytest.mark.parametrize("cut", [0, 3, 63, 64, 100, -1])
 def test_a_cut_object_is_noticed(cut: int) -> None:
+    """Check that decoding raises Corrupt for the first `cut` bytes of a minibatch."""
     with pytest.raises(Corrupt):
         decode_batch(encode_batch(batch())[:cut])
 
@@ -101,6 +103,9 @@ SHAPES = st.lists(st.integers(1, 4), max_size=6).map(tuple)
 def test_any_shape_and_dtype_goes_and_comes_back(
     samples: int, inputs: tuple[int, ...], labels: tuple[int, ...], kind: torch.dtype, label_kind: torch.dtype
 ) -> None:
+    """Check that a decoded minibatch equals the encoded one for inputs and labels of any shape and dtype. `inputs`, `labels`: shapes of one
+    sample; `kind`, `label_kind`: dtypes.
+    """
     given_ = general(samples, inputs, labels, kind, label_kind)
     read = decode_batch(encode_batch(given_))
     for name in ("inputs", "labels", "sample_ids"):

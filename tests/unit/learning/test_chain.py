@@ -76,6 +76,7 @@ def test_a_step_is_that_of_the_layers_one_by_one(low: bool, last: bool, format: 
 
 
 def test_evaluation_is_the_same_to_the_bit() -> None:
+    """Check that in evaluation mode a Chain gives the bits of nn.Sequential, with and without recording gradients."""
     own, plain = both()
     step(own, images())
     step(plain, images())
@@ -134,6 +135,7 @@ def test_nothing_is_left_behind_after_a_step() -> None:
 
 
 def test_a_single_value_per_channel_is_refused_as_batch_norm_does() -> None:
+    """Check that a Chain raises torch's ValueError for one value per channel."""
     own, plain = both()
     single = torch.zeros(1, 3, 1, 1)
     for module in (own, plain):
@@ -148,6 +150,7 @@ def test_a_unit_without_relu_belongs_at_the_end() -> None:
 
 
 def test_a_frozen_layer_gets_no_gradient() -> None:
+    """Check that in a Chain a frozen convolution has no gradient, and the one before it has one."""
     own, _ = both()
     own[2].convolution.weight.requires_grad_(False)
     step(own, images())

@@ -53,6 +53,7 @@ def test_digits() -> None:
 
 
 def test_splits_are_disjoint_seeded_and_cut_to_the_limit() -> None:
+    """Check that loading twice gives equal splits, and that `data.limit` takes its samples from the training part only."""
     whole = datasets.load(experiment(dataset="digits"))
     again = datasets.load(experiment(dataset="digits"))
     assert torch.equal(whole.train_inputs, again.train_inputs) and whole.fingerprint == again.fingerprint
@@ -65,6 +66,9 @@ def test_splits_are_disjoint_seeded_and_cut_to_the_limit() -> None:
 
 @pytest.mark.parametrize("name", sizes.GENERATED)
 def test_generated_images_have_the_number_and_shape_of_the_data_set_and_can_be_learned(name: str) -> None:
+    """Check number, shape and fingerprint of the generated images of `name`, and that the nearest class mean classifies over
+    90 % of them.
+    """
     size, wanted = sizes.DATA[name], experiment(dataset=name, limit=2_000, validation="test")
     found, again = datasets.load(wanted), datasets.load(wanted)
     assert found.train_inputs.shape == (2_000, *size.image) and found.validation_inputs.shape == (
@@ -78,6 +82,7 @@ def test_generated_images_have_the_number_and_shape_of_the_data_set_and_can_be_l
 
 
 def test_splits_that_cannot_be_are_refused() -> None:
+    """Check the errors for a missing test split, an empty part and an unknown data set."""
     with pytest.raises(ConfigError, match=r"data\.validation: digits has no test split; give a share"):
         datasets.load(experiment(dataset="digits", validation="test"))
     with pytest.raises(ConfigError, match="leaves one part empty"):
@@ -126,12 +131,14 @@ def tiny_mnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("level", ["itself", "above"])
 def test_mnist_is_found_in_the_folder_or_below(tiny_mnist: Path, level: str) -> None:
+    """Check that MNIST is read from the given folder or from its subfolder `mnist`. `level`: which of the two is given."""
     images, labels, test_images, _ = datasets.read_mnist(str(tiny_mnist if level == "itself" else tiny_mnist.parent))
     assert images.shape == (2, 1, 2, 2) and labels.tolist() == [0, 1]
     assert test_images.flatten().tolist() == list(range(8))
 
 
 def test_a_damaged_mnist_file_is_refused(tiny_mnist: Path) -> None:
+    """Check that a file of MNIST with another MD5 raises DataError."""
     path = tiny_mnist / "train-labels-idx1-ubyte.gz"
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(DataError, match=r"train-labels.*MD5 .* where the published file has"):
@@ -153,6 +160,7 @@ def test_a_file_that_is_no_idx_is_refused(tiny_mnist: Path, monkeypatch: pytest.
 
 
 def test_a_missing_file_says_what_to_do(tiny_mnist: Path) -> None:
+    """Check that the error for a missing file of MNIST says where to put it."""
     (tiny_mnist / "t10k-labels-idx1-ubyte.gz").unlink()
     with pytest.raises(DataError, match=r"t10k-labels.*Put the official file into .*--data DIR"):
         datasets.read_mnist(str(tiny_mnist))
@@ -221,6 +229,7 @@ class Evil:
 
 @pytest.mark.parametrize("protocol", [0, 2, 4])
 def test_a_hostile_pickle_runs_nothing(tmp_path: Path, protocol: int) -> None:
+    """Check that a pickle with a call of os.system raises DataError and does not run the call."""
     target = tmp_path / "ran"
     hostile = pickle.dumps({b"data": Evil(target), b"labels": [1]}, protocol=protocol)
     with pytest.raises(DataError, match="which such a file does not need"):
@@ -253,6 +262,7 @@ def test_a_damaged_member_is_refused_or_harmless(data: st.DataObject) -> None:
 
 
 def test_labels_outside_the_classes_are_refused() -> None:
+    """Check that a label of 10 raises DataError."""
     with pytest.raises(DataError, match="labels outside 0 to 9"):
         datasets.decode_cifar10(member(PIXELS, [3, 10]), name="data_batch_1")
 
@@ -280,6 +290,9 @@ def pack(members: dict[str, bytes], into: Path) -> Path:
 
 @pytest.mark.parametrize("form", ["archive", "archive below", "folder"])
 def test_cifar_is_found_packed_and_unpacked(tmp_path: Path, tiny_cifar: dict[str, bytes], form: str) -> None:
+    """Check that CIFAR-10 is read from an archive in the folder, an archive in a subfolder, and an unpacked folder. `form`:
+    which of them.
+    """
     if form == "folder":
         (tmp_path / datasets.FOLDER).mkdir()
         for name, body in tiny_cifar.items():
@@ -294,6 +307,7 @@ def test_cifar_is_found_packed_and_unpacked(tmp_path: Path, tiny_cifar: dict[str
 def test_a_member_with_another_checksum_is_never_interpreted(
     tmp_path: Path, tiny_cifar: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Check that a file of CIFAR-10 with another MD5 raises DataError before it is unpickled."""
     read: list[str] = []
     monkeypatch.setattr(datasets._Reader, "load", lambda _: read.append("interpreted"))
     changed = bytearray(tiny_cifar["data_batch_1"])
@@ -305,6 +319,7 @@ def test_a_member_with_another_checksum_is_never_interpreted(
 
 
 def test_a_missing_member_and_a_cut_archive_are_refused(tmp_path: Path, tiny_cifar: dict[str, bytes]) -> None:
+    """Check that an archive without one file, and a truncated archive, raise DataError."""
     archive = pack({name: body for name, body in tiny_cifar.items() if name != "test_batch"}, tmp_path)
     with pytest.raises(DataError, match="test_batch: not among"):
         datasets.read_cifar10(str(tmp_path))
@@ -316,6 +331,7 @@ def test_a_missing_member_and_a_cut_archive_are_refused(tmp_path: Path, tiny_cif
 
 
 def test_no_archive_at_all_says_what_to_do(tmp_path: Path, tiny_cifar: dict[str, bytes]) -> None:
+    """Check that the error for a missing CIFAR-10 says where to put it."""
     with pytest.raises(DataError, match=r"cifar-10-python\.tar\.gz: neither in .*--data DIR"):
         datasets.read_cifar10(str(tmp_path))
 
@@ -365,5 +381,6 @@ def test_a_download_of_something_else_leaves_nothing(served: tuple[Path, str], t
 
 
 def test_no_connection_says_what_to_do(tmp_path: Path) -> None:
+    """Check that the error for a URL without a server says where to put the file."""
     with pytest.raises(DataError, match=r"nor to be fetched \(http://127\.0\.0\.1:9/file: .*Put the official file"):
         datasets.download("file", urls=["http://127.0.0.1:9/file"], md5="0" * 32, into=tmp_path)

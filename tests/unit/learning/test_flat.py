@@ -93,6 +93,7 @@ def test_buffers_come_from_where_the_run_was_started() -> None:
 
 
 def test_frozen_parameters_that_are_built_to_other_bits_are_refused_by_name() -> None:
+    """Check that take_constants raises ConfigError, naming the parameters, if frozen parameters differ."""
     with pytest.raises(ConfigError, match=r"task:factory: its frozen parameters, 0\.weight, .* other bits here"):
         take_constants(frozen(2), constants_of(frozen(1)), "task:factory")
 

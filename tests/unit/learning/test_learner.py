@@ -113,6 +113,7 @@ def test_dropout_is_a_function_of_round_worker_and_minibatch(model: str) -> None
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_the_same_arguments_give_the_same_bits_in_another_process(precision: str) -> None:
+    """Check that another process computes a gradient with the same digest."""
     own = learner("mobilenet", precision=precision, augment="crop_flip")
     own.compute_gradient(batch(), **WHERE)
     program = f"""
@@ -131,6 +132,7 @@ def test_the_same_arguments_give_the_same_bits_in_another_process(precision: str
 
 
 def test_early_epochs_train_on_smaller_images_and_evaluations_never_do() -> None:
+    """Check that `training.image_size` makes the images of early epochs smaller, but not those of evaluations."""
     grows, plain = learner(epochs=4, image_size=ImageSize(begin=16)), learner()
     small = Batch(resize_images(batch().inputs.float(), 16), batch().labels, batch().sample_ids)
     for epoch, seen in ((1, small), (4, batch())):
@@ -143,6 +145,7 @@ def test_early_epochs_train_on_smaller_images_and_evaluations_never_do() -> None
 
 
 def test_augmentation_changes_with_the_epoch() -> None:
+    """Check that the gradient of an augmented minibatch differs between epochs and is equal for the same epoch."""
     own = learner(augment="crop_flip")
     seen = []
     for epoch in (1, 2, 1):
@@ -153,6 +156,7 @@ def test_augmentation_changes_with_the_epoch() -> None:
 
 
 def test_bf16_is_close_to_fp32() -> None:
+    """Check that loss and gradient in bf16 differ from those in fp32, but not by much."""
     losses, gradients = [], []
     for precision in ("fp32", "bf16"):
         own = learner("small_cnn", precision=precision)
@@ -173,6 +177,7 @@ def test_the_model_is_received_in_place() -> None:
 
 
 def test_the_first_model_depends_on_the_seed_alone() -> None:
+    """Check that initial models are equal in two threads and whatever torch's global generator did before, which they leave unchanged."""
     before = torch.random.get_rng_state()
     one = bytes(learner("mobilenet_v3_small").model)
     assert torch.equal(torch.random.get_rng_state(), before)
@@ -190,6 +195,7 @@ def test_the_first_model_depends_on_the_seed_alone() -> None:
 
 
 def test_computing_leaves_no_global_random_state() -> None:
+    """Check that gradient and evaluation leave torch's global generator unchanged."""
     own = learner("mobilenet_v3_small", augment="crop_flip")
     before = torch.random.get_rng_state()
     own.compute_gradient(batch(), **WHERE)
@@ -248,6 +254,7 @@ def test_evaluation_is_torchs_own_over_all_batches() -> None:
 
 
 def test_evaluation_changes_neither_model_nor_gradient() -> None:
+    """Check that an evaluation changes neither `model` nor `gradient`, nor the next gradient."""
     own = learner()
     own.compute_gradient(batch(), **WHERE)
     before = bytes(own.model), bytes(own.gradient)
@@ -258,6 +265,7 @@ def test_evaluation_changes_neither_model_nor_gradient() -> None:
 
 
 def test_evaluation_needs_samples() -> None:
+    """Check that an evaluation without minibatches raises ValueError."""
     with pytest.raises(ValueError, match="at least one sample"):
         learner().evaluate([])
 
@@ -342,6 +350,7 @@ def test_a_module_of_ones_own_with_shared_and_frozen_weights(monkeypatch: pytest
 
 
 def test_fp16_is_refused_with_its_reason() -> None:
+    """Check that building a learner for fp16 raises ConfigError."""
     with pytest.raises(ConfigError, match=r"training\.precision: fp16 needs a GPU .* fp32 or bf16"):
         learner(precision="fp16")
 
@@ -393,6 +402,7 @@ def test_a_gradient_that_overflows_is_noticed(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.slow
 def test_the_learner_works_where_numpy_cannot_be_imported() -> None:
+    """Check that gradient, aggregation, update and evaluation work in a process in which numpy cannot be imported."""
     program = f"""
         import sys, warnings
         sys.path.insert(0, {str(__file__.rpartition("/tests/")[0])!r})
@@ -433,6 +443,7 @@ def test_the_learner_works_where_numpy_cannot_be_imported() -> None:
 
 
 def test_a_halved_loss_scale_doubles_again_only_after_a_whole_interval_of_finite_gradients() -> None:
+    """Check that halving the loss scale starts the count of finite gradients anew."""
     scale = LossScale()
     scale.count_finite()
     scale.halve()

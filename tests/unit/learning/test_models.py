@@ -62,12 +62,14 @@ def test_mobilenets_layers_begin_to_turn_at_rates_of_one_order() -> None:
 
 
 def test_vgg11_takes_small_images() -> None:
+    """Check that VGG-11 gives logits for images of 28x28 pixels."""
     with torch.device("meta"):
         model = zoo.find_factory("vgg11")(10, (1, 28, 28))
         assert model(torch.empty(2, 1, 28, 28)).shape == (2, 10)
 
 
 def test_an_unknown_name_gets_the_likely_one_and_all_others() -> None:
+    """Check that the error for an unknown model suggests a similar name, if there is one, and lists all models."""
     with pytest.raises(ConfigError, match=r"'resnet-18' is unknown \(did you mean resnet18\?\); one of mobilenet, "):
         zoo.find_factory("resnet-18")
     with pytest.raises(ConfigError, match="'zzz' is unknown; one of"):

@@ -23,12 +23,14 @@ def prepared(raw: torch.Tensor, preprocess: str) -> torch.Tensor:
 
 
 def test_standardize_gives_mean_0_and_deviation_1_per_channel() -> None:
+    """Check mean and deviation of each channel of standardized images."""
     values = prepared(images(5000, size=4), "standardize").double()  # more than one block
     assert values.mean((0, 2, 3)).abs().max() < 1e-6
     assert (values.std((0, 2, 3), correction=0) - 1).abs().max() < 1e-6
 
 
 def test_minmax_fills_0_to_1_per_channel() -> None:
+    """Check that minmax maps each channel to values from 0 to 1."""
     raw = images().float() - 100.0
     raw[:, 1] *= 0.1
     values = prepared(raw, "minmax")
@@ -37,6 +39,7 @@ def test_minmax_fills_0_to_1_per_channel() -> None:
 
 
 def test_normalize_divides_by_the_largest_magnitude() -> None:
+    """Check that normalize divides all values by the largest magnitude."""
     raw = images().float() - 200.0
     assert torch.allclose(prepared(raw, "normalize"), raw / raw.abs().max())
 
@@ -52,11 +55,13 @@ def test_a_channel_without_spread_stays_finite(preprocess: str) -> None:
 
 
 def test_an_unknown_preprocess_is_named() -> None:
+    """Check that an unknown preprocessing raises ValueError."""
     with pytest.raises(ValueError, match="'whiten'; one of standardize"):
         compute_constants(images(), "whiten")
 
 
 def test_preparation_keeps_the_raw_images_and_takes_the_memory_format() -> None:
+    """Check that a Preparation returns mapped images in channels-last format and leaves the raw ones unchanged."""
     raw = images().float()
     before = raw.clone()
     out = Preparation({"scale": [2.0] * 3, "shift": [1.0] * 3}, memory_format="channels_last")(raw)
@@ -84,6 +89,7 @@ def test_crop_flip_spelled_out(samples: int, size: int, channels: int, epoch: in
 
 
 def test_augmentation_depends_on_the_sample_and_the_epoch_alone() -> None:
+    """Check that crop_and_flip gives an image the same result in any minibatch, and another one for another epoch or seed."""
     raw, ids = images(40, size=32), torch.arange(40)
     whole = crop_and_flip(raw, ids, seed=1, epoch=3)
     assert torch.equal(crop_and_flip(raw[10:20], ids[10:20], seed=1, epoch=3), whole[10:20])

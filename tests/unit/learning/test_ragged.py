@@ -31,6 +31,7 @@ def experiment_of(model: str = "pooled", data: str = "ragged", **training: objec
 
 
 def test_each_minibatch_is_as_wide_as_its_longest_sequence() -> None:
+    """Check that minibatches of padded sequences are cut to their longest sequence, and labels with them."""
     experiment = experiment_of()
     dataset = load(experiment)
     minibatches = Minibatches(experiment, dataset, made := plan_staging(experiment, len(dataset.train_labels)))
@@ -97,6 +98,7 @@ def test_a_model_without_a_mask_meets_padding_before_anything_starts() -> None:
 
 
 def test_labels_beyond_the_vocabulary_are_refused() -> None:
+    """Check that loading sequences with a label as large as the number of classes raises UserError."""
     with pytest.raises(UserError, match=r"labels 0 to 7 for 7 classes; 0 to 6 are expected"):
         load(experiment_of(data="beyond"))
 

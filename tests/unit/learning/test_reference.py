@@ -147,6 +147,8 @@ def test_early_stopping_and_target_end_it() -> None:
     ],
 )
 def test_robust_rules_learn_under_attack_and_the_mean_does_not(attack: Any, aggregation: Aggregation) -> None:
+    """Check that this aggregation reaches 80 % accuracy with one faulty worker of five, and the mean stays below 50 %."""
+
     def accuracy(aggregation: Aggregation) -> float:
         """Return the accuracy after training under attack, 0 if the loss diverged."""
         own = experiment(

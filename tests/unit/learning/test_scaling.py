@@ -135,6 +135,7 @@ def test_losses_and_metrics_are_in_the_labels_unit(tmp_path: Path) -> None:
 
 
 def test_each_column_of_labels_has_its_own_scale_and_one_without_spread_is_shifted() -> None:
+    """Check scales by column, the scaled labels, their conversion back and the scale's way through the manifest."""
     labels = torch.tensor([[1.0, 1e6, 0.1], [3.0, 3e6, 0.1]], dtype=torch.float64)
     found = scaling.compute_label_scale(labels, Experiment(name="x", architecture="single", training=MSE), classes=None)
     assert found is not None and found.mean == pytest.approx((2.0, 2e6, 0.1)) and found.deviation == (1.0, 1e6, 1.0)
@@ -166,6 +167,7 @@ def test_a_model_that_cannot_reach_scaled_labels_is_refused(tmp_path: Path, last
 
 
 def test_a_model_whose_outputs_are_in_the_labels_unit_is_refused(tmp_path: Path) -> None:
+    """Check that the trial raises ConfigError for a model that scales its outputs to the labels' unit itself."""
     asked = experiment(tmp_path, factor=1e5, offset=3e5)
     own = replace(asked, training=replace(asked.training, model="task:in_own_unit"))
     with pytest.raises(ConfigError, match=r"from labels in their own unit; expected data\.scale_labels: never"):

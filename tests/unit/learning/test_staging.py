@@ -80,11 +80,15 @@ def test_a_plan_covers_every_sample_once_or_says_what_would(
 
 
 def test_the_papers_setting_gives_24_minibatches() -> None:
+    """Check the plan of CIFAR-10 for 4 workers and minibatches of 512 samples."""
     made = plan_staging(experiment(batch_size=512, drop_last=True), 50_000)
     assert made.counts == [[512] * 24] * 4
 
 
 def test_a_plan_that_cannot_be_names_field_value_and_what_would_do() -> None:
+    """Check the errors for a batch size that gives unequal numbers of minibatches, for no samples, and for a batch size
+    above a partition.
+    """
     with pytest.raises(ConfigError, match=r"training\.batch_size: 5 .* training\.batch_size 4 or 6"):
         plan_staging(experiment(workers=2, batch_size=5), 11)
     with pytest.raises(ConfigError, match="more samples would do"):
@@ -153,6 +157,9 @@ def test_steps_end_in_the_last_epoch() -> None:
 
 
 def test_staged_objects_hold_the_plan(digits: Dataset) -> None:
+    """Check that the staged minibatches hold each training sample once, in random order, and that manifest and validation chunk are as
+    planned.
+    """
     own, store = experiment(), Folder()
     manifest = stage(own, digits, [store])
     assert json.loads(store[keys.data_manifest(digits.fingerprint)]) == manifest
@@ -188,6 +195,7 @@ def test_what_is_staged_is_not_staged_again(digits: Dataset) -> None:
 
 
 def test_a_bucket_per_worker_holds_its_own_minibatches_and_all_of_validation(digits: Dataset) -> None:
+    """Check that with one store per worker each holds the worker's minibatches, the validation chunk and the manifest."""
     stores, together = [Folder() for _ in range(4)], Folder()
     stage(experiment(), digits, stores)
     stage(experiment(), digits, [together])
@@ -202,6 +210,7 @@ def test_a_bucket_per_worker_holds_its_own_minibatches_and_all_of_validation(dig
 
 
 def test_flipped_labels_are_the_faulty_workers_alone() -> None:
+    """Check that the attack label_flip changes the labels of the faulty worker only."""
     honest, faulty = experiment(), experiment(faults=Faults(attack="label_flip", workers=(2,)))
     first, second = load(honest), load(faulty)
     assert first.fingerprint != second.fingerprint

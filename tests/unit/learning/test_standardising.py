@@ -72,6 +72,7 @@ def normal(rows: int, columns: int = 1, *, seed: int = 0) -> Tensor:
 def test_a_constant_column_becomes_0_whatever_the_number_of_rows(
     constant: float, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Check that a constant column is standardized to exactly 0, and a column of random numbers to deviation 1."""
     if not torch.tensor(constant, dtype=dtype).isfinite():
         pytest.skip(f"{dtype} has no {constant}")
     for rows in (3, 40, 149, 2280, 5000, 5960):
@@ -138,6 +139,7 @@ def test_what_differs_by_its_last_bits_alone_has_no_spread(monkeypatch: pytest.M
 def test_a_column_of_any_size_gets_deviation_1(
     size: float, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Check that very small and very large numbers are standardized without underflow or overflow."""
     _, seen, _ = loaded((normal(200) * size).to(dtype), monkeypatch)
     assert seen.double().std(correction=0) == pytest.approx(1, abs=1e-5)
     assert seen.double().mean() == pytest.approx(0, abs=1e-6)

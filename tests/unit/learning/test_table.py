@@ -358,6 +358,7 @@ def test_a_file_is_read_once_until_it_changes(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_number_that_also_names_another_column_is_refused(tmp_path: Path) -> None:
+    """Check that a column number raises DataError if another column has that number as its name."""
     path = tmp_path / "x.csv"
     path.write_text(text([["0", "1", "2"], *cells()]))
     with pytest.raises(DataError, match=r"2 counts a column, '1', and names another; expected the name .* in quotes"):

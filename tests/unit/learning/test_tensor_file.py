@@ -30,6 +30,7 @@ def test_what_is_written_is_read_here_and_elsewhere() -> None:
 
 @pytest.mark.parametrize("length", [0, 4, 9, 60, -1])
 def test_a_truncated_tensor_file_is_refused(length: int) -> None:
+    """Check that the first `length` bytes of a tensor file raise Corrupt."""
     with pytest.raises(Corrupt, match="tensor file"):
         batches.decode_tensors(batches.encode_tensors(TENSORS, {})[:length])
 

@@ -287,7 +287,9 @@ def test_losses_and_metrics_against_their_definitions() -> None:
     classes = Objective(Training(label_smoothing=0.1))
     outputs, labels = torch.randn(6, 3, 5), torch.randint(3, (6, 5))
     labels[0, 1:] = -100  # no answer is asked for
-    assert torch.equal(classes.loss(outputs, labels), torch.nn.CrossEntropyLoss(label_smoothing=0.1)(outputs, labels))
+    assert torch.equal(
+        classes.compute_loss(outputs, labels), torch.nn.CrossEntropyLoss(label_smoothing=0.1)(outputs, labels)
+    )
     loss, answers, metric, counted = classes.score(outputs, labels)
     answered = labels != -100
     assert answers == counted == int(answered.sum()) == 26

@@ -28,6 +28,9 @@ BLOCKS = {
 
 @pytest.mark.parametrize("name", BLOCKS)
 def test_sigterm_in_a_finalizer_ends_the_block(name: str) -> None:
+    """Check that SIGTERM ends the process with status 143 even if it arrives in a finalizer. `name`: context manager that handles the
+    signal.
+    """
     script = IN_FINALIZER.format(block=BLOCKS[name], name=name)
     tried = textwrap.indent(script, "    ")
     script = f"import sys, typer\ntry:\n{tried}\nexcept typer.Exit as end: sys.exit(end.exit_code)"
