@@ -38,6 +38,7 @@ class BootedHost:
         files: Mapping[str, bytes] = {},
         objects: Mapping[str, bytes] = {},
     ) -> None:
+        """Write the host's files, and boot it in namespaces and a control group of its own."""
         base = environment(NAME) / "base"
         self._folder = folder
         self._write(USER_DATA, user_data.encode())

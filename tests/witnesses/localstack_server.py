@@ -29,6 +29,7 @@ class LocalStack:
     url: str
 
     def client(self, service: str) -> Any:
+        """Return a boto3 client of a service of this LocalStack."""
         return _client(service, self.url)
 
 

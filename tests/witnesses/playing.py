@@ -74,6 +74,7 @@ class Stage:
     arrived: set[tuple[str, str, int]] = field(default_factory=set)  # steps that wait at their gate
 
     def __post_init__(self) -> None:
+        """Create the state machines on LocalStack."""
         self.states = self.server.client("stepfunctions")
         self.steps = set[str]()
         for machine in self.machines:
@@ -240,7 +241,7 @@ def answering(stages: Mapping[str, Stage]) -> Iterator[str]:
                 self.wfile.write(body)
 
         def log_message(self, *_: Any) -> None:
-            pass
+            """Log nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True

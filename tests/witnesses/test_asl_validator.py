@@ -14,10 +14,12 @@ def judged(definitions: dict[str, State]) -> dict[str, list[dict[str, str]]]:
 
 
 def test_no_state_machine_of_any_configuration_is_refused() -> None:
+    """Check that asl-validator finds no error in the state machines of any experiment."""
     assert judged(resolved()) == {}
 
 
 def test_no_machine_that_guards_them_is_refused() -> None:
+    """Check that asl-validator finds no error in the state machines that belong to no architecture."""
     assert judged(guards()) == {}
 
 
@@ -25,6 +27,7 @@ FINE: State = {"StartAt": "a", "States": {"a": {"Type": "Pass", "End": True}}}
 
 
 def test_asl_validator_finds_planted_errors() -> None:
+    """Check that asl-validator finds each of three planted errors, and none in a sound machine."""
     bad: dict[str, State] = {
         "MISSING_TRANSITION_TARGET": {**FINE, "StartAt": "b"},
         "DUPLICATE_STATE_NAMES": {

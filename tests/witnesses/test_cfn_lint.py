@@ -40,10 +40,12 @@ def broken(templates: list[Path]) -> dict[str, set[str]]:
 
 
 def test_no_template_breaks_a_rule_of_cfn_lint(found: dict[str, set[str]]) -> None:
+    """Check that cfn-lint finds nothing in the templates of any configuration."""
     assert found == {}
 
 
 def test_cfn_lint_finds_a_planted_error(tmp_path: Path) -> None:
+    """Check that cfn-lint finds a property that does not exist."""
     environment(NAME)
     bad: dict[str, Any] = {"Resources": {"Bucket": {"Type": "AWS::S3::Bucket", "Properties": {"Colour": "red"}}}}
     (tmp_path / "bad.json").write_text(json.dumps(bad))

@@ -92,14 +92,17 @@ def failures(folder: Path, templates: int) -> dict[tuple[str, str], set[str]]:
 
 
 def test_no_check_fails_but_those_with_a_reason(found: dict[tuple[str, str], set[str]]) -> None:
+    """Check that no check of checkov fails but those for which a reason is given."""
     assert {check: places for check, places in found.items() if check not in STANDS} == {}
 
 
 def test_every_reason_is_needed(found: dict[tuple[str, str], set[str]]) -> None:
+    """Check that each check with a reason fails somewhere."""
     assert STANDS.keys() - found.keys() == set()
 
 
 def test_checkov_finds_a_planted_error(tmp_path: Path) -> None:
+    """Check that checkov finds a bucket that everybody may read."""
     environment(NAME)
     bucket: dict[str, Any] = {"Type": "AWS::S3::Bucket", "Properties": {"AccessControl": "PublicRead"}}
     (tmp_path / "bad.json").write_text(json.dumps({"Resources": {"Bucket": bucket}}))

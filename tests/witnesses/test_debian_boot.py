@@ -73,6 +73,7 @@ def concluded(host: BootedHost) -> dict[str, str]:
 
 
 def test_a_database_host_boots_and_serves_behind_tls_and_password_after_a_restart_too(boot: Boot) -> None:
+    """Check that a database host boots, serves behind TLS and a password, and keeps its data over a restart of the server."""
     host = boot(database(), objects={"assets/module.so": MODULE.read_bytes()})
     signal = concluded(host)
     assert (signal["Status"], signal["UniqueId"]) == ("SUCCESS", "x-redis-2"), signal["Reason"]
@@ -99,6 +100,7 @@ def test_a_database_host_boots_and_serves_behind_tls_and_password_after_a_restar
 
 
 def test_a_host_whose_module_is_missing_says_so_and_powers_off(boot: Boot) -> None:
+    """Check that a host which cannot download the module tries three times, signals the reason and powers itself off."""
     host = boot(database())
     signal = concluded(host)
     assert signal["Status"] == "FAILURE" and "get: HTTP Error 404" in signal["Reason"], signal
@@ -109,9 +111,7 @@ def test_a_host_whose_module_is_missing_says_so_and_powers_off(boot: Boot) -> No
 
 
 def test_a_boot_that_hangs_ends_at_its_deadline(boot: Boot) -> None:
-    """The script hangs before apt, in a program that never ends. The deadline must kill the script itself, and not wait for
-    that program.
-    """
+    """Check that the deadline ends a boot in which a program hangs: the script is killed, without waiting for the program."""
     hanging = database(BOOT_S="5").replace("apt update\n", "sleep infinity\n", 1)
     assert hanging != database(BOOT_S="5")
     host = boot(hanging)
@@ -183,7 +183,7 @@ def peer(boot: Boot, *, status: int, digest: str = "") -> BootedHost:
 
 @pytest.mark.parametrize(("status", "starts"), [(0, 1), (1, 4)])
 def test_a_peer_installs_by_hashes_runs_as_a_service_and_leaves_the_fleet(boot: Boot, status: int, starts: int) -> None:
-    """A program that fails is started four times."""
+    """Check that a peer's program runs as a service, up to four times if it fails, and that the host leaves the fleet afterwards."""
     host = peer(boot, status=status)
     host.wait_for(lambda: LEAVING in host.aws.calls, at_most_s=BOOT_S)
     said = host.run("journalctl", "--no-pager", "-o", "cat", "-u", "crossover")
@@ -194,6 +194,7 @@ def test_a_peer_installs_by_hashes_runs_as_a_service_and_leaves_the_fleet(boot: 
 
 
 def test_a_peer_takes_no_package_of_another_hash_and_leaves(boot: Boot) -> None:
+    """Check that a peer refuses a package with another hash than the lock file's, and leaves the fleet."""
     host = peer(boot, status=0, digest="0" * 64)
     host.wait_for(lambda: LEAVING in host.aws.calls, at_most_s=BOOT_S)
     log = "\n".join(line for lines in host.aws.logs.values() for line in lines)

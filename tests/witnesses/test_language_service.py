@@ -15,6 +15,7 @@ def judged(definitions: dict[str, State]) -> dict[str, list[str]]:
 
 
 def test_no_state_machine_of_any_configuration_is_refused() -> None:
+    """Check that the language service finds no error in the state machines of any experiment or in those of no architecture."""
     assert judged({**resolved(), **guards()}) == {}
 
 
@@ -22,6 +23,7 @@ FINE: State = {"StartAt": "a", "States": {"a": {"Type": "Pass", "End": True}}}
 
 
 def test_the_language_service_finds_planted_errors() -> None:
+    """Check that the language service finds each of three planted errors, and none in a sound machine."""
     bad: dict[str, State] = {
         "start": {**FINE, "StartAt": "b"},
         "transition": {"StartAt": "a", "States": {"a": {"Type": "Pass", "Next": "b"}}},
@@ -31,7 +33,7 @@ def test_the_language_service_finds_planted_errors() -> None:
 
 
 def test_the_language_service_misses_a_name_that_occurs_twice() -> None:
-    """This is why the language service is not the only judge."""
+    """Check that the language service misses a name that occurs twice, which is why it is not the only judge."""
     assert (
         judged({"twice": {"StartAt": "a", "States": {"a": {"Type": "Parallel", "Branches": [FINE], "End": True}}}})
         == {}

@@ -59,6 +59,7 @@ def performance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[
 def test_a_state_machine_walks_as_the_tree_does(
     name: str, trial: Trial, performance: Callable[[str], Performance]
 ) -> None:
+    """Check that a trial's state machines take the same steps as the tree, and end as it does."""
     played = performance(name).played(trial)
     run = played.run
     assert run.status == ("SUCCEEDED" if played.completes else "FAILED"), run.cause
@@ -106,6 +107,7 @@ def names_its_cause(trial: Trial, error: str, cause: str) -> None:
 def test_each_error_that_may_pass_is_repeated_and_not_for_ever(
     name: str, performance: Callable[[str], Performance]
 ) -> None:
+    """Check that an error that may pass is repeated up to the limit, and any other not at all."""
     used = set[str]()
     for trial in trials(name):
         attempts = performance(name).played(trial).run.script.attempts
@@ -124,6 +126,7 @@ def test_each_error_that_may_pass_is_repeated_and_not_for_ever(
 def test_a_start_that_is_throttled_is_repeated_and_not_for_ever(
     name: str, performance: Callable[[str], Performance]
 ) -> None:
+    """Check that a throttled start of a child is repeated, and fails the run if it goes on."""
     runs = performance(name).throttled
     assert len(runs) == len(THROTTLED) * len(tasks(machines_of(name)))
     for each, future in runs.items():
@@ -137,6 +140,7 @@ def test_a_start_that_is_throttled_is_repeated_and_not_for_ever(
 
 @pytest.mark.parametrize("name", EACH)
 def test_all_trials_together_enter_every_state(name: str, performance: Callable[[str], Performance]) -> None:
+    """Check that every state of the architecture's machines is entered in some run."""
     made = performance(name)
     there = {(machine, state) for machine, definition in made.machines.items() for state in all_states(definition)}
     assert there - made.entered == set()
@@ -167,6 +171,7 @@ def created(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Created]:
 
 @pytest.mark.slow
 def test_every_stack_is_created(created: Created) -> None:
+    """Check that LocalStack creates the stacks of every architecture completely."""
     assert len(created.stacks) == 2 + len(architectures()) + 1  # AllReduce also through the bucket alone
     statuses = {name: (each["StackStatus"], each.get("StackStatusReason")) for name, each in created.stacks.items()}
     assert {name: each for name, each in statuses.items() if each[0] != "CREATE_COMPLETE"} == {}
@@ -174,6 +179,7 @@ def test_every_stack_is_created(created: Created) -> None:
 
 @pytest.mark.slow
 def test_localstack_creates_every_resource_but_those_of_types_that_it_does_not_know(created: Created) -> None:
+    """Check that every resource is created, and that LocalStack makes up those of the known types only."""
     made_up = set()
     for name, template in created.templates.items():
         found = there(created.server, name)
@@ -186,6 +192,7 @@ def test_localstack_creates_every_resource_but_those_of_types_that_it_does_not_k
 
 @pytest.mark.slow
 def test_every_state_machine_came_out_without_placeholders(created: Created) -> None:
+    """Check that no created state machine's definition contains a placeholder."""
     machines = [
         physical
         for name in created.templates
@@ -213,6 +220,7 @@ def account(tmp_path: Path) -> Iterator[Account]:
 
 
 def test_the_expiry_ends_runs_and_deletes_experiments_then_the_broker_then_the_network(account: Account) -> None:
+    """Check that the expiry machine ends a run at its deadline, and deletes expired stacks in order: experiments, broker, network."""
     running = create_stacks(
         account,
         {A: ("experiment", SOON), B: ("experiment", LATER), MQ: ("broker", SOON), NET: ("network", SOON)},

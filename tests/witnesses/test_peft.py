@@ -24,6 +24,7 @@ NAME = "peft"
 def test_outputs_gradients_and_merged_weights_are_peft_s(
     rank: int, alpha: float, targets: tuple[str, ...], tmp_path: Path
 ) -> None:
+    """Check that outputs, gradients and merged weights of our adapters are PEFT's."""
     interpreter = python(NAME)
     user_code.set_folders(HERE / NAME)
     wanted = Adapters(rank=rank, alpha=alpha, targets=tuple(f"*.{each}" for each in targets))
@@ -61,6 +62,7 @@ def test_outputs_gradients_and_merged_weights_are_peft_s(
 
 
 def test_mails_have_the_tokens_that_tokenizers_gives_them(tmp_path: Path) -> None:
+    """Check that the example's own code gives each of 6,046 mails the tokens that Hugging Face's tokenizers gives."""
     user_code.set_folders(example.EXAMPLES)
     folder, ours = example.downloaded(), example.settings()
     with tarfile.open(folder / "mails.tgz") as archive:

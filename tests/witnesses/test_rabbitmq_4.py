@@ -9,5 +9,6 @@ from tests.witnesses.suites import BUS, RUNS, hold
 
 @pytest.mark.parametrize("suites", [BUS, pytest.param(RUNS, marks=pytest.mark.slow)])
 def test_the_suites_hold(suites: tuple[str, ...]) -> None:
+    """Check that the tests which use RabbitMQ pass with RabbitMQ 4."""
     server = environment("rabbitmq_4") / "rabbitmq-server"
     hold(suites, with_server=server, chosen_by=CHOSEN_BY[RABBITMQ])

@@ -9,5 +9,6 @@ from tests.witnesses.suites import STORE, TENSORS, hold
 
 @pytest.mark.parametrize("suites", [TENSORS, STORE])
 def test_the_suites_hold(suites: tuple[str, ...]) -> None:
+    """Check that the tests which use Redis pass with Redis 8."""
     server = environment("redis_8") / "redis-server"
     hold(suites, with_server=server, chosen_by=CHOSEN_BY[REDIS])

@@ -7,6 +7,7 @@ from tests.witnesses.environments import HERE, python
 
 
 def test_tensors_are_answered() -> None:
+    """Check that redisai-py can store and read tensors in the module's server."""
     judge = python("redisai_py")
     with starting(build("core", "tensors.so")) as start:
         command = [judge, HERE / "redisai_py" / "walk.py", str(start().port)]

@@ -13,5 +13,6 @@ SUITES = (*TENSORS, "--ignore", "tests/redis_module/test_platforms.py")
 @pytest.mark.slow
 @pytest.mark.parametrize(("sanitizer", "variant"), [("address", "asan"), ("thread", "tsan")])
 def test_the_suites_hold(sanitizer: str, variant: str) -> None:
+    """Check that the module's tests pass with a module and a server that are built with a sanitizer."""
     server = environment("sanitizers") / f"redis-server-{sanitizer}"
     hold(SUITES, with_server=server, chosen_by=CHOSEN_BY[REDIS], CROSSOVER_TENSORS=variant)

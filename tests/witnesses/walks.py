@@ -28,6 +28,7 @@ class Failure(CrossoverError):
     """Raised in place of a scripted step's answer: the step fails. `error`: name of the error."""
 
     def __init__(self, error: str) -> None:
+        """Make the failure with `error` as its name."""
         super().__init__(f"{error}: scripted")
         self.error = error
 
@@ -121,6 +122,7 @@ class _Recorder:
     """A context for scripted steps that records the walk."""
 
     def __init__(self, script: Script) -> None:
+        """Make a recorder with an empty walk for the script's answers."""
         self.script, self.walk = script, defaultdict[Place, list[Entry]](list)
         self._here = threading.local()  # a branch is executed by one thread
 
@@ -173,6 +175,7 @@ class _Scripted(Step):
     """A step whose work is a scripted call."""
 
     def __init__(self, name: str, call: Callable[[Event], Event]) -> None:
+        """Make a step of this name whose work is `call`."""
         super().__init__(name=name, module=__name__, body=lambda ctx, event: None)
         object.__setattr__(self, "call", call)
 
