@@ -122,7 +122,7 @@ def test_model_data_loss_and_metric_may_all_be_user_code(folders: Folders) -> No
 def test_what_is_wrong_with_the_samples_of_a_loader_is_told_as_the_users(
     folders: Folders, samples: str, said: str
 ) -> None:
-    """Samples of a user's loader that cannot be trained on are refused with the loader's line and `said`. `samples`: its result, as code."""
+    """Samples of a user's loader that cannot be trained on are refused with the loader's line and `said`. `samples`: its result as code."""
     found = refused(folders, OURS, samples=samples)
     assert found.startswith(told("data.dataset", "loader", LOADER)) and said in found
 

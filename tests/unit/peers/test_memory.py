@@ -28,7 +28,7 @@ def check(free_mb: float, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_too_little_for_vgg11_is_said_with_its_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Too little free memory raises ConfigError with the model's parameters, the memory needed, the free memory and the setting to change."""
+    """Too little free memory raises ConfigError with the model's parameters, needed memory, free memory and the setting to change."""
     with pytest.raises(ConfigError) as told:
         check(3_900.0, monkeypatch)
     said = str(told.value)

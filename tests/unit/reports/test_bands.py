@@ -11,9 +11,7 @@ SESSIONS = [1.0 + n / 20 for n in range(20)]  # a factor of two from the fastest
 
 
 def test_percentiles_lie_in_the_middles_of_their_parts() -> None:
-    """`band_of` returns percentiles 5, 50 and 95 of the finite values, interpolated between the middles of equal parts, and NaN without
-    such a value.
-    """
+    """`band_of` returns percentiles 5, 50 and 95 of the finite values by Hazen's rule, and NaN if there are none."""
     assert band_of(range(1, 31)) == Band(pytest.approx(2.0), pytest.approx(15.5), pytest.approx(29.0))  # type: ignore[arg-type]
     assert band_of([3.0]) == (3.0, 3.0, 3.0)
     assert isnan(band_of([]).p50) and isnan(band_of([inf]).p5)
@@ -31,7 +29,7 @@ def test_ahead_is_who_is_so_in_95_of_100_paired_draws() -> None:
 
 
 def test_cheaper_is_said_of_paired_draws_and_not_of_bands_that_overlap() -> None:
-    """The cheapest is judged by pairs of draws, although both bands overlap, and its sentence states both bands, ratio and count of pairs."""
+    """The cheapest is judged by pairs of draws, although both bands overlap; its sentence states both bands, ratio and count of pairs."""
     draws = {"theirs": [1.1 * each for each in SESSIONS], "ours": SESSIONS}
     led = lead(draws)
     assert led is not None and led[:4] == ("ours", "theirs", 20, 20) and led.is_sure

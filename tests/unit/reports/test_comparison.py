@@ -387,7 +387,7 @@ def test_settings_of_their_architectures_own_are_marked(save: Save) -> None:
 
 @pytest.mark.slow
 def test_a_metric_of_which_lower_is_better_is_read_the_other_way_round(save: Save) -> None:
-    """Runs judged by an error that mirrors their accuracy have the same times, costs and winner, and the text uses the metric's own name."""
+    """Runs judged by an error that mirrors their accuracy have the same times, costs and winner, and texts use the metric's own name."""
 
     def by_error(run: RunFolder, *, higher_is_better: bool = False) -> RunFolder:
         """Return the run with an error as its metric: 20 times what its accuracy lacks to 1."""

@@ -170,7 +170,7 @@ def test_the_comparisons_page(tmp_path: Path) -> None:
 
 
 def test_data_cannot_end_their_script_and_the_policy_names_ours_alone() -> None:
-    """Data with HTML in it is embedded in a page without ending its script element; the policy allows the page's own script by its digest."""
+    """Data with HTML in it is embedded in a page without ending its script element; the policy allows the page's own script only."""
     evil, script = {"name": "</script><script>alert(1)</script><!--"}, 'say("<b>&")'
     text = report_pages.render(
         Page(title="t", subtitle="s", labels=[], data=json.dumps(evil), scripts=[Markup(script)])

@@ -28,6 +28,7 @@ class Ending:
     """An execution that raises each error once when it is polled, and has ended then. `stopped`: how often it was stopped."""
 
     def __init__(self, *errors: BaseException) -> None:
+        """Keep the errors that polls raise, one each, in this order."""
         self._errors = list(errors)
         self.stopped = 0
 
@@ -38,6 +39,7 @@ class Ending:
         return True
 
     def stop(self) -> None:
+        """Count that the execution was stopped."""
         self.stopped += 1
 
 
@@ -51,6 +53,7 @@ def prepared() -> PreparedRun:
 
 
 def test_an_execution_that_began_and_ended_while_its_answer_was_lost_is_followed(prepared: PreparedRun) -> None:
+    """`start_execution` returns the execution's ARN if Step Functions says that this execution exists already."""
     states = boto3.client("stepfunctions", region_name="us-east-1")
     machine = "arn:aws:states:us-east-1:123456789012:stateMachine:x-run"
     with Stubber(states) as stub:
@@ -75,6 +78,8 @@ def ended(prepared: PreparedRun, out: Path, error: BaseException, complete: Any)
 
 
 def test_what_cannot_be_learned_hides_no_failure(prepared: PreparedRun, tmp_path: Path) -> None:
+    """A run that failed keeps its own failure if the reports on its invocations cannot be read."""
+
     def denied(prepared: PreparedRun) -> None:
         raise PermissionError("logs")
 
@@ -86,6 +91,10 @@ def test_what_cannot_be_learned_hides_no_failure(prepared: PreparedRun, tmp_path
 def test_what_was_killed_is_told_and_billed(
     prepared: PreparedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
+    """Lambda's reports on invocations without a record are counted in the result, with their GB-seconds, and named in its text. `where`:
+    local or aws.
+    """
+
     def reported(request_id: str, function: str) -> Report:
         """Return Lambda's report on a request of one of the experiment's functions."""
         stack = f"{prepared.experiment.project}-{prepared.experiment.name}"
@@ -113,6 +122,7 @@ def test_what_was_killed_is_told_and_billed(
 
 
 def test_ctrl_c_does_not_wait_for_reports(prepared: PreparedRun, tmp_path: Path) -> None:
+    """A run that is interrupted ends as "interrupted" without fetching Lambda's reports."""
     run = ended(prepared, tmp_path, KeyboardInterrupt(), billed)
     assert run.result["failure"] == "interrupted" and "billed_ms" not in run.records[0]
 
@@ -146,6 +156,7 @@ PASSING = [
 
 
 def test_what_passes_ends_neither_the_run_nor_the_looking(prepared: PreparedRun, tmp_path: Path) -> None:
+    """Passing errors of AWS while a run is followed are tolerated: pauses grow to at most 60 s, and each kind is reported once."""
     renewed, told, pauses = list[int](), list[str](), list[float]()
     look = AwsRetryPolicy(lambda: renewed.append(1), tell=told.append, pause=pauses.append)
     execution = Ending(*PASSING)
@@ -168,6 +179,7 @@ def test_what_passes_ends_neither_the_run_nor_the_looking(prepared: PreparedRun,
 def test_whatever_else_ends_the_looking_stops_the_run(
     prepared: PreparedRun, tmp_path: Path, error: BaseException
 ) -> None:
+    """Any other error while a run is followed is raised, and stops the execution once."""
     execution = Ending(error)
     look = AwsRetryPolicy(lambda: None, pause=lambda seconds: None)
     with pytest.raises(type(error)):
@@ -176,6 +188,7 @@ def test_whatever_else_ends_the_looking_stops_the_run(
 
 
 def test_a_run_that_failed_is_not_stopped(prepared: PreparedRun, tmp_path: Path) -> None:
+    """An execution that failed raises RunFailed and is not stopped."""
     execution = Ending(RunFailed("no memory left"))
     with pytest.raises(RunFailed):
         finish(prepared, execution, tmp_path, lambda progress: None, where="aws")
@@ -183,7 +196,7 @@ def test_a_run_that_failed_is_not_stopped(prepared: PreparedRun, tmp_path: Path)
 
 
 def test_a_run_that_is_finished_has_ended_well(prepared: PreparedRun, tmp_path: Path) -> None:
-    """Its last execution failed, because it was resumed for nothing but clearing away, or was stopped too late."""
+    """A run with a finished marker has the outcome "finished", even if its last execution failed."""
     prepared.objects.put_new(prepared.keys.finished_marker, b"")
     found = finish(prepared, Ending(RunFailed("gave way")), tmp_path, lambda progress: None, where="aws")
     assert found.result["outcome"] == "finished"
@@ -192,9 +205,13 @@ def test_a_run_that_is_finished_has_ended_well(prepared: PreparedRun, tmp_path: 
 def test_a_stop_that_is_refused_hides_nothing(
     prepared: PreparedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """If stopping fails after Ctrl-C, KeyboardInterrupt is raised all the same, the result is "interrupted", and stderr says how long the
+    run may go on.
+    """
     execution = Ending(KeyboardInterrupt())
 
     def stop() -> None:
+        """Raise the error of an expired token."""
         raise refused("ExpiredTokenException")
 
     monkeypatch.setattr(execution, "stop", stop)
@@ -205,7 +222,7 @@ def test_a_stop_that_is_refused_hides_nothing(
 
 
 def test_clients_take_renewed_credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A new sign-in reaches clients that were made before."""
+    """Clients made before a new sign-in use its credentials once they are renewed; an unreadable file leaves the old ones in use."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     file = tmp_path / "credentials"
@@ -213,6 +230,7 @@ def test_clients_take_renewed_credentials(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
 
     def sign_in(key: str) -> None:
+        """Write a credentials file with this access key."""
         file.write_text(f"[default]\naws_access_key_id = {key}\naws_secret_access_key = s\naws_session_token = t\n")
 
     sign_in("AKIAOLD")
@@ -220,6 +238,7 @@ def test_clients_take_renewed_credentials(tmp_path: Path, monkeypatch: pytest.Mo
     states, signed = session.client("stepfunctions"), list[str]()
 
     def sent(request: Any, **_: Any) -> None:
+        """Note the access key that signed a request, and raise Unavailable in the place of sending it."""
         signed.append(request.headers["Authorization"].decode().split("Credential=")[1].split("/")[0])
         raise Unavailable("not sent")
 
@@ -237,12 +256,13 @@ def test_clients_take_renewed_credentials(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_mark_that_goes_while_it_is_looked_at_is_no_failure(prepared: PreparedRun) -> None:
-    """Its invocation has ended between the listing and the look at it: the record is for the next look."""
+    """A mark of an invocation that is deleted between its listing and its reading is skipped, and the others are returned."""
     objects, mark = prepared.objects, spirt().records[0]
     objects.put(prepared.keys.mark("ended"), [memoryview(b"{}")])
     objects.put(prepared.keys.mark("going-on"), [memoryview(json.dumps(mark).encode())])
 
     def hook(moment: str, operation: str) -> None:
+        """Delete the mark before the first read."""
         if (moment, operation) == ("before", "get"):
             objects.delete(prepared.keys.mark("ended"))
 
@@ -252,7 +272,7 @@ def test_a_mark_that_goes_while_it_is_looked_at_is_no_failure(prepared: Prepared
 
 
 def test_whoever_follows_a_run_looks_four_times_a_second(prepared: PreparedRun) -> None:
-    """docs/correctness.md says so of the servers, which are looked at together with the execution; the clock goes by the pauses alone."""
+    """`follow` polls an execution four times per second, which docs/correctness.md promises."""
     clock, looks = Passing(), list[float]()
 
     class Lasting(Ending):

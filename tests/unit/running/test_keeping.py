@@ -50,7 +50,7 @@ def common(folder: Path) -> set[int]:
 
 
 def test_two_rounds_that_all_have_are_kept_wherever_workers_stand(objects: MemoryObjectStore, tmp_path: Path) -> None:
-    """If one checkpoint is damaged, the other round is whole; older rounds are deleted."""
+    """The data kept for resuming has two rounds that all workers have, as soon as there were two, and at most four rounds of each worker."""
     for last in range(4, 40, 3):
         stand_at(objects, (last, last + 1), (last - 1, last))
         resume.save_resume_data(objects, tmp_path, databases={}, tries=1)
@@ -62,7 +62,7 @@ def test_two_rounds_that_all_have_are_kept_wherever_workers_stand(objects: Memor
 def test_what_is_kept_stays_until_what_is_newer_is_whole(
     at: int, objects: MemoryObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The copying is cut off before its file number `at` is in its place."""
+    """Copying that is cut off before checkpoint number `at` leaves all checkpoints that were kept before."""
     for last in (2, 5, 8):
         stand_at(objects, (last - 1, last), (last - 1, last))
         resume.save_resume_data(objects, tmp_path, databases={}, tries=1)
@@ -87,7 +87,9 @@ def test_what_is_kept_stays_until_what_is_newer_is_whole(
 def test_a_database_s_older_state_stays_until_the_newer_one_is_whole(
     at: int, objects: MemoryObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A state with its model passes for a whole one, so the model comes last."""
+    """Copying a database's state that is cut off before file number `at` leaves the older state whole, and the newer one without its
+    model.
+    """
     older, newer = ([KEYS.saved_state(round, name) for name in ("model", "velocity")] for round in (3, 9))
     store, replace, moved = FileObjectStore(tmp_path / "unfinished", Traffic()), os.replace, list[Any]()
     for key in older:

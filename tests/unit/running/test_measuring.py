@@ -109,6 +109,9 @@ def calls(session: Lambda, budget_usd: float = 1.0) -> StepInvoker:
 
 
 def test_an_invocation_that_could_pass_the_budget_is_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An invocation whose largest cost exceeds the rest of the budget raises BudgetTooSmall before it is made; reports free what was not
+    used.
+    """
     monkeypatch.setattr(usage, "wait_for_reports", lambda *_, **__: reported("r1", "r2", "another"))
     client, event = Lambda(), first_event("run", workers=1)
     found = calls(client, 2.5 * MOST_USD)
@@ -123,6 +126,7 @@ def test_an_invocation_that_could_pass_the_budget_is_not_made(monkeypatch: pytes
 
 
 def test_an_invocation_without_a_report_counts_with_its_largest_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An invocation whose report does not come counts with its largest cost; one that failed raises RunFailed."""
     monkeypatch.setattr(usage, "wait_for_reports", lambda *_, **__: reported())
     found = calls(Lambda(), 1.0)
     found.invoke("train", first_event("run", workers=1))
@@ -134,6 +138,7 @@ def test_an_invocation_without_a_report_counts_with_its_largest_cost(monkeypatch
 
 @pytest.mark.parametrize("end", [KeyboardInterrupt, RunFailed])
 def test_functions_are_left_as_they_were(end: type[BaseException]) -> None:
+    """A resized function has its former memory and timeout after the block, also if that raises and AWS refuses three requests."""
     client, seen = Lambda(), list[dict[str, Any]]()
 
     def interrupted() -> None:
@@ -149,6 +154,7 @@ def test_functions_are_left_as_they_were(end: type[BaseException]) -> None:
 
 
 def test_a_function_that_could_not_be_left_as_it_was_is_named_with_what_mends_it() -> None:
+    """A function whose former settings cannot be restored raises NotRestored with the command that does so."""
     client = Lambda()
     with pytest.raises(NotRestored, match=r"crossover-small-train --memory-size 1769 --timeout 900"):
         with calls(client).resize("train", memory_mb=3_008, timeout_s=60):
@@ -156,6 +162,7 @@ def test_a_function_that_could_not_be_left_as_it_was_is_named_with_what_mends_it
 
 
 def test_a_round_begins_only_if_the_whole_of_it_is_there() -> None:
+    """A round whose invocations could exceed the budget raises BudgetTooSmall before any of them is made."""
     client = Lambda()
     found = calls(client, 3.5 * MOST_USD)
     found.check_affordable({"initialise": 1, "train": 2})
@@ -165,7 +172,7 @@ def test_a_round_begins_only_if_the_whole_of_it_is_there() -> None:
 
 
 def test_a_size_that_fails_leaves_the_others_to_be_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The smallest has too little memory, the largest is more than a new account's functions may have."""
+    """A memory size that AWS refuses, or that runs out of memory, is returned as unmeasured with its reason; the others are measured."""
     lambda_, stack = Lambda(largest=3_008), MagicMock(bucket="runs", data_buckets=())
     monkeypatch.setattr(measuring.DeployedParameters, "load", lambda *_: stack)
     monkeypatch.setattr(measuring, "find_run_under_way", lambda *_: None)
@@ -174,6 +181,7 @@ def test_a_size_that_fails_leaves_the_others_to_be_measured(monkeypatch: pytest.
     monkeypatch.setattr(usage, "wait_for_reports", lambda *_, **__: reported(f"r{lambda_.invoked}"))
 
     def one_round(found: StepInvoker, *_: object) -> None:
+        """Invoke one function, which runs out of memory at 512 MB."""
         lambda_.error = "Runtime.OutOfMemory" if lambda_.now["MemorySize"] == 512 else ""
         found.invoke("train", first_event("run", workers=1))
 
@@ -193,7 +201,10 @@ def test_a_size_that_fails_leaves_the_others_to_be_measured(monkeypatch: pytest.
 def test_what_was_measured_is_told_whatever_ended_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Sizes measured before an error of AWS are printed, with the cheapest one and what was spent; the error is raised."""
+
     def measured(*_: object, **__: object) -> Iterator[MeasuredSize | UnmeasuredSize]:
+        """Yield one measured size, then raise an error of AWS."""
         yield MeasuredSize(1_769, 4, 2.0, 0.00004, 300)
         raise ClientError({"Error": {"Code": "ServiceException", "Message": "gone"}}, "Invoke")
 
@@ -210,6 +221,7 @@ def test_what_was_measured_is_told_whatever_ended_it(
 
 
 def test_functions_that_a_program_starts_are_not_said_to_be_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measuring functions that a program starts raises ConfigError, which names the command that works without AWS."""
     monkeypatch.setattr(measuring.DeployedParameters, "load", lambda *_: None)
     experiment = read(CONFIG / "p2p-serverless.yaml")
     with pytest.raises(ConfigError, match="p2p_serverless are started by a program; only --tune memory without --on"):
@@ -226,6 +238,7 @@ def test_functions_that_a_program_starts_are_not_said_to_be_none(monkeypatch: py
 
 
 def test_the_tree_is_the_architectures_with_invocations_for_steps() -> None:
+    """`map_steps` with remote steps keeps the architecture's tree, in which every step with code is an invocation."""
     tree, found = load("spirt").run, calls(Lambda(), 1.0)
     assert tree is not None
     remote = map_steps(tree, found.make_remote)
@@ -235,11 +248,13 @@ def test_the_tree_is_the_architectures_with_invocations_for_steps() -> None:
 
 
 def test_one_round_is_an_epoch_of_as_many_samples() -> None:
+    """An experiment reduced to one round has one epoch and as many samples as one round of all workers takes."""
     made = reduce_to_one_round(read(CONFIG / "all-reduce-cifar10.yaml"))
     assert (made.training.epochs, made.data.limit) == (1, 4 * 512)
 
 
 def test_one_round_is_as_many_epochs_as_it_goes_through_on_whole_images() -> None:
+    """A reduced experiment whose round spans two epochs keeps these two, and trains on images of full size."""
     local = ["exchange.what=model", "exchange.every=48", "training.epochs=4", "training.image_size.begin=16"]
     made = reduce_to_one_round(read(CONFIG / "all-reduce-cifar10.yaml", local))
     assert made.training.epochs == 2
@@ -248,6 +263,7 @@ def test_one_round_is_as_many_epochs_as_it_goes_through_on_whole_images() -> Non
 
 
 def test_without_a_budget_nothing_is_asked_of_aws(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measuring without a budget raises UserError before any call of AWS."""
     monkeypatch.setattr(measuring, "measure_sizes", lambda *_, **__: pytest.fail("asked"))
     with pytest.raises(UserError, match="give the most dollars it may cost"):
         advise.print_measured_sizes(read(CONFIG / "all-reduce-s3.yaml"), None, asks="")

@@ -25,6 +25,9 @@ NOW_S = 1_767_225_642.5
 def test_who_resumes_has_an_attempt_above_all_others(
     begun: tuple[int, ...], later_s: float, least: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A resumed run's attempt is above all that began, and `least` higher `later_s` seconds later; a new run's is 0. `begun`: earlier
+    attempts.
+    """
     objects, keys = MemoryObjectStore(Traffic()), Keys("r")
     for attempt in begun:
         objects.put_new(keys.attempt_marker(attempt), b"")

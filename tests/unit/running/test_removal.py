@@ -39,12 +39,14 @@ def session(*states: str) -> Any:
 
 
 def test_a_wait_for_a_stack_ends_with_its_operation(clock: Passing) -> None:
+    """`wait_for_stack` polls until the stack's operation has ended, and returns the status."""
     busy = session("UPDATE_IN_PROGRESS", "UPDATE_ROLLBACK_IN_PROGRESS", "UPDATE_ROLLBACK_COMPLETE")
     assert removal.wait_for_stack(busy, "x", poll_s=5.0) == "UPDATE_ROLLBACK_COMPLETE"
     assert clock.slept_s == [5.0, 5.0]
 
 
 def test_a_wait_for_a_stack_ends_if_it_is_gone_or_after_its_timeout(clock: Passing) -> None:
+    """`wait_for_stack` returns "" if the stack is gone, and the last status after the timeout."""
     assert removal.wait_for_stack(session("DELETE_IN_PROGRESS", ""), "x", poll_s=5.0) == ""
     endless = session(*["DELETE_IN_PROGRESS"] * 4)
     assert removal.wait_for_stack(endless, "x", poll_s=5.0, timeout_s=12.0) == "DELETE_IN_PROGRESS"

@@ -70,6 +70,11 @@ def left(objects: MemoryObjectStore) -> Rounds:
 def test_programs_go_on_at_the_newest_round_that_is_whole(
     name: str, lost: bool, rounds: Rounds, damaged: list[tuple[int, int]], expected: Rounds, told: list[tuple[int, int]]
 ) -> None:
+    """`rewind` deletes checkpoints so that programs resume at their newest undamaged rounds, and names the damaged ones in sentences.
+
+    `rounds`, `expected`: checkpoints by rank, before and after; `damaged`, `told`: (rank, round) of damaged and of named ones; `lost`:
+    whether messages are lost.
+    """
     objects = saved(rounds, damaged)
     said = rewind(objects, KEYS, experiment(name), lost=lost)
     assert left(objects) == expected
@@ -78,6 +83,7 @@ def test_programs_go_on_at_the_newest_round_that_is_whole(
 
 
 def test_where_no_round_is_whole_for_all_nothing_is_deleted() -> None:
+    """If no round is undamaged for all ranks, `rewind` raises UserError and deletes nothing."""
     rounds = {0: [5, 6], 1: [4, 5]}
     objects = saved(rounds, [(0, 5)])
     with pytest.raises(UserError, match=r"checkpoint/000000000000/0/00000005.*nothing was deleted.*start a new run"):

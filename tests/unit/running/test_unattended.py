@@ -27,12 +27,16 @@ def objects(experiment: Experiment) -> Any:
 
 
 def test_the_same_settings_are_taken_up_whatever_they_may_cost() -> None:
+    """`attach_to_run` takes up a run whose settings differ only in the budget, with the settings as they were resolved at its start."""
     found = attach_to_run(RUN, replace(SPIRT, lifetime=Lifetime(budget_usd=1.0)), objects=objects(SPIRT), resume="")
     assert (found.run, found.facts["run"], found.architecture.name) == (RUN, RUN, "spirt")
     assert found.experiment.exchange.every == "epoch"  # as it was resolved when it was started
 
 
 def test_other_settings_are_refused_by_name() -> None:
+    """A run under way with other settings raises UserError that names them with both values; `--resume` with its id takes it up with its
+    own.
+    """
     other = replace(SPIRT, training=Training(epochs=3))
     with pytest.raises(UserError, match=rf"run {RUN} is under way with other settings: training\.epochs: 3, there 20"):
         attach_to_run(RUN, other, objects=objects(SPIRT), resume="")
@@ -41,6 +45,7 @@ def test_other_settings_are_refused_by_name() -> None:
 
 
 def test_another_run_is_not_resumed_beside_it() -> None:
+    """Resuming another run than the one under way raises UserError."""
     with pytest.raises(UserError, match=rf"--resume older: run {RUN} is under way"):
         attach_to_run(RUN, SPIRT, objects=objects(SPIRT), resume="older")
 
@@ -51,15 +56,17 @@ class Session:
     """
 
     def __init__(self, facts: dict[str, str], *, executions: tuple[str, ...] = (), desired: int = 0) -> None:
+        """Keep what the calls answer."""
         self.facts, self.names, self.desired = facts, executions, desired
 
     class exceptions:
         """The client's exceptions, found as in boto3."""
 
         class NoSuchKey(Exception):
-            pass
+            """Error for an object that does not exist."""
 
     def client(self, service: str) -> Any:
+        """Return this object as the client of any service."""
         return self
 
     def get_paginator(self, name: str) -> Any:
@@ -73,6 +80,7 @@ class Session:
         return {"executions": [{"name": name, "executionArn": f"arn:{name}"} for name in self.names]}
 
     def describe_auto_scaling_groups(self, **arguments: Any) -> Any:
+        """Return one group with the fleet's capacity."""
         return {"AutoScalingGroups": [{"DesiredCapacity": self.desired}]}
 
     def get_object(self, **arguments: Any) -> Any:
@@ -96,4 +104,5 @@ FACTS = {"bucket": "b", "shape": "{}"}
     ],
 )
 def test_what_is_under_way_is_asked_of_the_machine_or_the_fleet(session: Session, expected: Any) -> None:
+    """`find_run_under_way` returns the run of the state machine's execution, or of the fleet's instances, else None."""
     assert running.find_run_under_way(SPIRT, session) == expected

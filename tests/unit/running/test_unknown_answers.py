@@ -45,13 +45,16 @@ class Session:
     def __init__(
         self, failure: Failure, *, region: str = "us-east-1", accepting: tuple[str, ...] | None = None
     ) -> None:
+        """Keep the failure, the region, and the regions where STS knows the credentials: without `accepting` the session's own."""
         self.region_name = region
         self._failure, self._accepting = failure, (region,) if accepting is None else accepting
 
     def get_partition_for_region(self, region: str) -> str:
+        """Return "aws"."""
         return "aws"
 
     def get_available_partitions(self) -> list[str]:
+        """Return the one partition "aws"."""
         return ["aws"]
 
     def client(self, service: str, region_name: str | None = None, **named: Any) -> Any:
@@ -66,17 +69,20 @@ class _Client:
     """A boto3 client of which every operation and every page raises the failure."""
 
     def __init__(self, failure: Failure, region: str) -> None:
+        """Keep the failure and the region."""
         self._failure, self.meta = failure, SimpleNamespace(region_name=region)
 
     def __getattr__(self, operation: str) -> Any:
         """Return an operation that raises the failure whatever its arguments."""
 
         def fail(*arguments: Any, **named: Any) -> Any:
+            """Raise the failure of this operation."""
             raise self._failure(operation)
 
         return fail
 
     def get_paginator(self, operation: str) -> Any:
+        """Return a paginator whose pages raise the failure."""
         return SimpleNamespace(paginate=getattr(self, operation))
 
 
@@ -109,6 +115,9 @@ def check_all_are_told(failure: Failure) -> None:
 
 @pytest.mark.slow
 def test_no_error_code_of_botocores_models_ends_the_questions() -> None:
+    """Every check of the account reports something, whatever error code of botocore's models AWS answers; by default a tenth of the codes
+    is tried.
+    """
     codes = {*declared(), *UNDECLARED}
     assert len(codes) > 2_000
     every = 1 if sampling.WHOLE else 10  # a tenth, drawn by the state of the code
@@ -118,6 +127,7 @@ def test_no_error_code_of_botocores_models_ends_the_questions() -> None:
 
 @pytest.mark.parametrize("code", sorted(UNDECLARED))
 def test_what_no_service_declares_could_not_be_checked(code: str) -> None:
+    """An error code that no service declares makes a check's report "could not be checked" with that code."""
     check_all_are_told(refusal(code))
     found = {each.name: each for each in preflight.examine(Session(refusal(code)), GPU, AccountFile())}
     assert found["allowed images"].word == found["bootstrap"].word == "unasked"
@@ -126,12 +136,14 @@ def test_what_no_service_declares_could_not_be_checked(code: str) -> None:
 
 @pytest.mark.parametrize("failure", [ResponseParserError("no XML"), KeyError("AccountLimit"), IndexError("0")])
 def test_an_answer_that_cannot_be_read_could_not_be_checked(failure: Exception) -> None:
+    """An answer that raises another exception than AWS's errors makes a check's report "could not be checked" with the exception's type."""
     found = list(preflight.examine(Session(lambda operation: failure), SPIRT, AccountFile()))
     assert {each.word for each in found if each.name in ("bootstrap", "Lambda concurrency")} == {"unasked"}
     assert {type(failure).__name__ in each.detail for each in found if each.word == "unasked"} == {True}
 
 
 def test_who_calls_may_be_unknown_and_the_rest_is_asked() -> None:
+    """If the caller's identity cannot be read, that is reported, and all other checks are made."""
     found = list(preflight.examine(Session(refusal("Throttling"), accepting=()), SPIRT, AccountFile()))
     assert found[0].detail == "could not be checked (Throttling): get_caller_identity was not answered"
     assert {*names(SPIRT)} <= {each.name for each in found}
@@ -149,6 +161,9 @@ def test_who_calls_may_be_unknown_and_the_rest_is_asked() -> None:
 def test_a_region_that_is_not_enabled_is_told_from_bad_credentials(
     code: str, accepting: tuple[str, ...], words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Refused credentials raise UserError about the region if another region accepts them, else about the credentials. `words`: the
+    message.
+    """
     session = Session(refusal(code), region="af-south-1", accepting=accepting)
     monkeypatch.setattr(boto3, "Session", lambda: session)
     with pytest.raises(UserError, match=words), account.explain_aws_errors():
@@ -162,7 +177,7 @@ def _known_for(count: int, look: Any) -> Any:
 
 
 def test_deploy_goes_on_where_names_budget_and_account_cannot_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the three stacks are known: they would be ours, and none of them exists."""
+    """Deploying goes on if names, budget and zones cannot be checked, and reports each of them."""
     session, told = Session(refusal("OptInRequired")), list[str]()
     monkeypatch.setattr(boto3, "Session", lambda: session)
     for name in ("check_ours", "check_owner", "check_deployable"):
@@ -176,6 +191,7 @@ def test_deploy_goes_on_where_names_budget_and_account_cannot_be_asked(monkeypat
 
 
 def test_what_deploy_must_know_is_no_fault_of_ours() -> None:
+    """A failed call that deploying depends on raises an error that blames AWS."""
     session = Session(refusal("ServiceUnavailable"))
     with pytest.raises(CrossoverError, match=r"AWS failed or refused the call \(ServiceUnavailable\)"):
         with account.explain_aws_errors():
@@ -220,6 +236,7 @@ def plain_moto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, s
 def test_commands_work_against_plain_moto_as_far_as_it_answers(
     command: str, status: int, says: str, plain_moto: dict[str, str]
 ) -> None:
+    """A command against a plain moto server exits with `status` and prints `says`, without an error of Crossover's own."""
     ended = subprocess.run(
         [sys.executable, "-m", "crossover.cli", *command.split()],
         cwd=ROOT,
