@@ -50,7 +50,7 @@ def common(folder: Path) -> set[int]:
 
 
 def test_two_rounds_that_all_have_are_kept_wherever_workers_stand(objects: MemoryObjectStore, tmp_path: Path) -> None:
-    """The data kept for resuming has two rounds that all workers have, as soon as there were two, and at most four rounds of each worker."""
+    """The data kept for resuming has two rounds that all workers have, as soon as there were two, and at most four rounds per worker."""
     for last in range(4, 40, 3):
         stand_at(objects, (last, last + 1), (last - 1, last))
         resume.save_resume_data(objects, tmp_path, databases={}, tries=1)
