@@ -18,37 +18,32 @@ class AnsweredElsewhere(RuntimeExecutor):
     """Execution environment of LocalStack that is a call over HTTP: the function's name is the path, its event the body."""
 
     def start(self, env_vars):
-        """Do nothing: there is no process to start."""
+        pass
 
     def stop(self):
-        """Do nothing: there is no process to stop."""
+        pass
 
     def get_address(self):
-        """Return this machine's address."""
         return "127.0.0.1"
 
     def get_endpoint_from_executor(self):
-        """Return this machine's address."""
         return "127.0.0.1"
 
     def get_runtime_endpoint(self):
-        """Return no endpoint."""
         return ""
 
     def get_logs(self):
-        """Return no logs."""
         return ""
 
     @classmethod
     def prepare_version(cls, function_version):
-        """Do nothing: there is no image to prepare."""
+        pass
 
     @classmethod
     def cleanup_version(cls, function_version):
-        """Do nothing: there is no image to delete."""
+        pass
 
     def invoke(self, payload):
-        """Send the event to the server at WITNESS_URL, and return its answer as the function's result."""
         url = urllib.parse.urlsplit(os.environ["WITNESS_URL"])
         connection = http.client.HTTPConnection(url.hostname, url.port)
         try:
@@ -68,5 +63,4 @@ class AnsweredElsewherePlugin(RuntimeExecutorPlugin):
     name = "witness"
 
     def load(self, *args, **kwargs):
-        """Return the execution environment's class."""
         return AnsweredElsewhere
