@@ -179,7 +179,9 @@ class Endpoint:
         }
 
     def session(self, access_key: str = OPERATOR) -> Any:
-        """Return a boto3 session whose clients and resources talk to this cloud; the user's environment and ~/.aws are ignored."""
+        """Return a boto3 session whose clients and resources talk to this cloud, as the holder of `access_key`; the user's environment and
+        ~/.aws are ignored.
+        """
         return Session(
             defaults={"endpoint_url": self.url},
             aws_access_key_id=access_key,

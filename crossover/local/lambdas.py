@@ -107,7 +107,8 @@ def build_error_payload(kind: str, message: str) -> bytes:
 
 
 def build_timeout_error(request_id: str, timeout_s: float) -> bytes:
-    """Return the error payload (JSON bytes) for a function that ran longer than `timeout_s`, in Lambda's words: a Sandbox.Timedout.
+    """Return the error payload (JSON bytes) of invocation `request_id`, which ran longer than `timeout_s`, in Lambda's words: a
+    Sandbox.Timedout.
 
     It is not proven that Step Functions on AWS sees this error name.
     """
@@ -607,8 +608,8 @@ class Environment:
 
 
 def build_report(function: Function, request_id: str, outcome: InvocationOutcome) -> dict[str, Any]:
-    """Return Lambda's platform.report record of an invocation, ready for JSON: {"time", "type", "record"}, with duration, billed duration
-    and peak memory under record.metrics.
+    """Return Lambda's platform.report record of invocation `request_id`, which ended with `outcome`, ready for JSON: {"time", "type",
+    "record"}, with duration, billed duration and peak memory under record.metrics.
 
     Run and initialisation are billed together, rounded up to a millisecond: Lambda bills initialisation since August 2025.
     """
@@ -877,8 +878,8 @@ class Lambdas:
         environment.record_end(status)
 
     def _write_log(self, environment: Environment, request_id: str, outcome: InvocationOutcome) -> None:
-        """Append the report of an invocation to platform.jsonl in the function's log folder, and pass what it printed and the report to the
-        sink as lines.
+        """Append the report of invocation `request_id` to platform.jsonl in its function's log folder, and pass what it printed and the
+        report to the sink as lines.
         """
         record = build_report(environment.function, request_id, outcome)
         printed = list_log_lines(record, outcome.log)

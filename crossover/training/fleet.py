@@ -217,8 +217,9 @@ class Membership:
     def __init__(
         self, objects: ObjectStore, *, run: str, members: int, rank: int, attempt: int, settings: ServingSettings
     ) -> None:
-        """Describe the rank; nothing is claimed or sent yet. `members`: number of ranks of the run; `attempt`: number of the lease that
-        this program holds.
+        """Describe the rank; nothing is claimed or sent yet. `objects`: store of leases and heartbeats; `members`: number of ranks of the
+        run; `attempt`: number of the lease that this program holds; `settings`: how often it sends heartbeats, and after how long a silence
+        a worker counts as absent.
         """
         self.run, self.members, self.rank, self.attempt, self.settings = run, members, rank, attempt, settings
         self._objects, self._keys = objects, Keys(run)

@@ -212,7 +212,9 @@ class GroupExchange(Protocol):
     """A way in which workers turn their contributions into one result that all hold. Protocol; AllReduce and ScatterReduce implement it."""
 
     def is_combined(self, group: Group) -> bool:
-        """Return whether the part of the result that this worker combines is already stored, so that it only has to collect the whole."""
+        """Return whether this worker's share of the result of `group`'s round is already stored, so that it only has to
+        collect the whole.
+        """
 
     def split(self, elements: int, count: int, unit: int) -> "list[slice]":
         """Return the slices in which a contribution of `elements` elements is sent among `count` workers. Each slice but the last is a
@@ -225,7 +227,7 @@ class GroupExchange(Protocol):
         """
 
     def collect(self, group: Group, out: "Tensor") -> None:
-        """Write the result of a round into `out`, (D,), without contributing: this worker's share is already stored."""
+        """Write the result of `group`'s round into `out`, (D,), without contributing: this worker's share is already stored."""
 
     def list_used_keys(self, keys: Keys, round: int, *, rank: int, count: int) -> list[str]:
         """Return the keys that worker `rank`, one of `count`, stored for the exchange of `round` and that no worker needs once this worker

@@ -129,8 +129,8 @@ class Invocation:
         return checkpoint
 
     def run(self, worker: Worker) -> Event:
-        """Run rounds until training is over or the deadline is near, save a checkpoint, and return the changes of the event for the next
-        invocation.
+        """Run rounds of `worker` until training is over or the deadline is near, save a checkpoint, and return the changes of the event for
+        the next invocation.
 
         If the run was resumed or concluded meanwhile, deletes what this invocation stored and raises StaleAttempt.
         """
@@ -145,8 +145,8 @@ class Invocation:
             raise
 
     def _run_rounds(self, worker: Worker) -> Event:
-        """Run rounds until training is over or the deadline is near, save a checkpoint, and return the changes of the event for the next
-        invocation.
+        """Run rounds of `worker` until training is over or the deadline is near, save a checkpoint, and return the changes of the event for
+        the next invocation.
 
         An error that a retry cannot repair is reported, so that no worker waits for this one, and raised.
         """
@@ -182,7 +182,9 @@ class Invocation:
             self.ctx.tensors[self.rank].delete(*spent)
 
     def save(self, worker: Worker) -> None:
-        """Save a checkpoint at the current position. Raises StaleAttempt if this attempt was superseded or has concluded the run."""
+        """Save the state of `worker` as a checkpoint at the current position. Raises StaleAttempt if this attempt was superseded or has
+        concluded the run.
+        """
         with self.ctx.stage("checkpoint"):
             vectors, facts = worker.state()
             if self.waits.since:

@@ -188,8 +188,8 @@ class SynchronousWorker:
         return self._exchange_part(group, own, self._received)
 
     def _exchange_encoded(self, group: "Group", codec: "Encoder") -> "Tensor":
-        """Exchange the contribution compressed by `codec`, in the one or two exchanges that it needs, and return the decoded aggregate,
-        (D,).
+        """Exchange the contribution, compressed by `codec`, with the workers of `group`, in the one or two exchanges that this needs, and
+        return the decoded aggregate, (D,).
 
         The contribution is encoded also if the round's result is already stored, because the codec has to keep the error of its compression
         for the next round.
@@ -211,7 +211,9 @@ class SynchronousWorker:
         return following
 
     def _encode_first(self, codec: "Encoder", own: "Tensor", group: "Group") -> "Contribution":
-        """Return `own`, this worker's vector, encoded by `codec` for the round's first exchange. Raises Refused if it cannot be encoded."""
+        """Return `own`, this worker's vector, encoded by `codec` for the first exchange of `group`'s round. Raises Refused if it cannot be
+        encoded.
+        """
         try:
             return codec.begin(own, round=group.round, parts=self._exchange.split(own.numel(), group.count, codec.unit))
         except Refused as error:
@@ -224,7 +226,7 @@ class SynchronousWorker:
         return self._factors[values.numel()]
 
     def _exchange_part(self, group: "Group", own: "Tensor | None", out: "Tensor") -> "Tensor":
-        """Run one exchange, write its result into `out`, and return `out`.
+        """Run one exchange with the workers of `group`, write its result into `out`, and return `out`.
 
         `own`: this worker's contribution; None if the result is already stored, so that it is only fetched.
         """
@@ -259,8 +261,8 @@ class SynchronousWorker:
         self.invocation.waits.retry(lambda: self.ctx.tensors[self.invocation.rank].delete(*spent))
 
     def _list_spent_keys(self, group: "Group") -> list[str]:
-        """Return the keys of this round, stored by this worker, that no worker needs any more because this worker holds the round's
-        result.
+        """Return the keys that this worker stored for `group`'s round and that no worker needs any more because this worker holds the
+        round's result.
         """
         rank, count = group.rank, group.count
         return [

@@ -148,7 +148,7 @@ class Waits:
 
     def _calm_s(self, timeout_factor: float) -> float:
         """Return for how many seconds nothing but a new key can end the wait: the time until it times out, until the reserve before the
-        deadline, or 30 s, whichever is shortest.
+        deadline, or 30 s, whichever is shortest. `timeout_factor`: how many times the usual timeout the wait may last.
         """
         left_s = timeout_factor * wait_timeout_s(self.ctx.facts) - (self.ctx.clock() - (self.since or 0.0))
         return min(left_s, self.ctx.remaining_s() - self.reserve_s, OUTAGE_S / 2)

@@ -86,7 +86,7 @@ SERVICES = {"objects": "object_store", "tensors": "tensor_store", "bus": "bus"}
 
 
 def new_learner(experiment: Experiment, manifest: Mapping[str, Any]) -> "Learner":
-    """Build the learner, which holds and trains the run's model. `manifest`: description of the prepared data."""
+    """Build the learner, which holds and trains the model that `experiment` describes. `manifest`: description of the prepared data."""
     from crossover.learning.learner import Learner  # the only import of torch here
 
     return Learner(
@@ -143,8 +143,8 @@ class Resources:
         return learner
 
     def load_base_weights(self, experiment: Experiment, objects: ObjectStore) -> None:
-        """Load the pretrained weights that the run's model starts from (`training.weights`) into this process. Does nothing if none are
-        set, or if they are loaded already.
+        """Load the pretrained weights that `experiment` starts from (`training.weights`) from the store `objects` into this process. Does
+        nothing if none are set, or if they are loaded already.
         """
         if experiment.training.weights.file is None:
             return

@@ -108,7 +108,8 @@ def fill_placeholders(text: str, *, stack: str, region: str, account: str, parti
 
 def integration_arn(target: str, *, partition: str) -> str:
     """Return the ARN for a Task state's `Resource` that calls an AWS service. `target`: service and action, such as
-    `sfn_describeExecution`. With START_EXECUTION, the state also waits for the end of the execution.
+    `sfn_describeExecution`; `partition`: AWS's group of regions, usually `aws`. With START_EXECUTION, the state also waits for the end of
+    the execution.
     """
     service, _, action = target.partition("_")
     call = "states:startExecution.sync:2" if target == START_EXECUTION else f"aws-sdk:{service}:{action}"

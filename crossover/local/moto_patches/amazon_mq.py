@@ -31,7 +31,9 @@ def install(changes: Replacements, *, reboot: Stop) -> None:
 
 
 def _make_broker(wanted: WantedResource, *, start: StartBroker, stop: Stop) -> MadeResource:
-    """Start a RabbitMQ server for a template's broker, create moto's broker for it, and return both as one resource."""
+    """Start a RabbitMQ server for the template's broker `wanted`, create moto's broker for it, and return both as one resource. `start`,
+    `stop`: start the server and return its address, and stop it, by the broker's name.
+    """
     from moto.mq.models import mq_backends
 
     backend = mq_backends[ACCOUNT][REGION]
