@@ -33,6 +33,7 @@ class Stepping:
     """A clock that advances by `step_s` seconds each time it is read."""
 
     def __init__(self, step_s: float = 0.0) -> None:
+        """Start at 1,000 seconds. `step_s`: seconds by which each reading advances the clock."""
         self.now_s, self.step_s = 1000.0, step_s
 
     def __call__(self) -> float:

@@ -86,6 +86,7 @@ def distance(one: bytes | memoryview, other: bytes | memoryview) -> float:
 
 @pytest.mark.parametrize("model", ["small_cnn", "mobilenet"])
 def test_fp32_equals_the_processor_within_a_thousandth(device: torch.device, model: str) -> None:
+    """Check that loss, gradient and evaluation on the device in fp32 differ from the processor's by at most a thousandth."""
     host, own, batch = learners(device, model=model)
     assert own.compute_gradient(batch, **WHERE) == pytest.approx(host.compute_gradient(batch, **WHERE), rel=FP32)
     assert distance(own.gradient, host.gradient) <= FP32
@@ -95,6 +96,7 @@ def test_fp32_equals_the_processor_within_a_thousandth(device: torch.device, mod
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_half_precision_is_near_fp32_or_the_card_is_told_to_have_none(device: torch.device, precision: str) -> None:
+    """Check that the gradient in half precision is near the processor's in fp32, or that bf16 raises ConfigError on a card without it."""
     if precision == "bf16" and device.type == "cuda" and torch.cuda.get_device_capability(device) < NATIVE_BF16:
         with pytest.raises(ConfigError, match=r"training\.precision: .* has no bfloat16 .*; expected fp16 or fp32"):
             learners(device, precision=precision)
@@ -106,6 +108,7 @@ def test_half_precision_is_near_fp32_or_the_card_is_told_to_have_none(device: to
 
 
 def test_a_batch_that_was_copied_ahead_gives_the_same_gradient(device: torch.device) -> None:
+    """Check that a minibatch that was copied by copy_to_device gives the gradient of the original."""
     _, own, batch = learners(device, precision="fp16")
     own.compute_gradient(batch, **WHERE)
     direct = bytes(own.gradient)
@@ -117,6 +120,7 @@ def test_a_batch_that_was_copied_ahead_gives_the_same_gradient(device: torch.dev
 
 
 def test_an_overflow_halves_the_scale_until_the_gradient_is_finite(device: torch.device) -> None:
+    """Check that a too high loss scale is halved until the gradient is finite, and that this gradient is the one at the resulting scale."""
     _, own, batch = learners(device, precision="fp16")
     assert own.loss_scale == LossScale(FIRST_SCALE, 0)
     own.loss_scale.scale = 2.0**40
@@ -130,6 +134,7 @@ def test_an_overflow_halves_the_scale_until_the_gradient_is_finite(device: torch
 
 
 def test_finite_gradients_in_a_row_double_the_scale(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that the loss scale doubles after every GROWTH_INTERVAL finite gradients."""
     monkeypatch.setattr(loss_scale, "GROWTH_INTERVAL", 2)
     _, own, batch = learners(device, precision="fp16")
     assert own.loss_scale is not None
@@ -142,7 +147,7 @@ def test_finite_gradients_in_a_row_double_the_scale(device: torch.device, monkey
 
 
 def test_the_scale_moves_as_pytorchs_own_does() -> None:
-    """An overflow halves the scale, and a number of finite steps in a row doubles it, in any order of the two."""
+    """Check that the loss scale has the values of PyTorch's GradScaler through a sequence of overflows and finite steps."""
     theirs = torch.amp.GradScaler("cpu", init_scale=FIRST_SCALE, growth_interval=3)
     mine, weight = LossScale(), torch.nn.Parameter(torch.ones(1))
     optimizer = torch.optim.SGD([weight], lr=0.0)
@@ -168,7 +173,9 @@ def test_the_scale_moves_as_pytorchs_own_does() -> None:
 def test_a_program_trains_as_the_reference_does(
     device: torch.device, monkeypatch: pytest.MonkeyPatch, architecture: str, settings: dict[str, Any]
 ) -> None:
-    """Only one epoch, because later rounds amplify the last bits, as they would on any two machines."""
+    """Check that programs on the device end an epoch with nearly the reference's model. Later rounds would amplify the last bits, as on any
+    two machines.
+    """
     fleet = Fleet(Job(on_gpu(architecture, epochs=1, **settings)))
     made = _count_learners(monkeypatch)
     model = fleet.run(monkeypatch)
@@ -181,7 +188,7 @@ def test_a_program_trains_as_the_reference_does(
 def test_vectors_of_a_run_without_an_exchange_stay_on_the_device(
     device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The model is copied to the host when it is drawn, for a checkpoint and for the outcome; no gradient ever is."""
+    """Check that the model is copied to the host only at its start, for a checkpoint and for the outcome, and the gradient never."""
     copied, rounds = list[int](), list[int]()
     load, advance = DeviceLearner.model.fget, Replica.advance
     assert load is not None
@@ -218,7 +225,9 @@ def _refuse_copy(self: DeviceLearner) -> Any:
 def test_steps_in_the_memory_of_the_device_equal_those_on_the_host(
     device: torch.device, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
 ) -> None:
-    """Bit for bit if the processor stands in for the device; otherwise within the tolerance of the reference."""
+    """Check that optimizer steps on the device and on the host end with equal models: bit for bit if the processor stands in for the
+    device, otherwise nearly.
+    """
     models, build = [], gpu.device_learner
     for on_device in (True, False):
         with monkeypatch.context() as patch:
@@ -243,7 +252,9 @@ def _count_learners(monkeypatch: pytest.MonkeyPatch) -> list[torch.device]:
 def test_a_resumed_run_in_fp16_equals_one_that_was_never_interrupted(
     device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Model and loss scale: the scale doubles after every third gradient here, and a program that began with the first one would differ."""
+    """Check that a run that a second program takes over has the model and loss scales of an uninterrupted one. The scale doubles after
+    every third gradient here.
+    """
     monkeypatch.setattr(loss_scale, "GROWTH_INTERVAL", 3)
     monkeypatch.setattr("crossover.training.fleet.NOTICE_S", 0.0)
     experiment = on_gpu("single", precision="fp16")
@@ -290,6 +301,7 @@ def _note_scales(advance: Any, scales: list[tuple[int, float, int]]) -> Any:
 def test_a_lack_of_memory_names_the_batch_size_and_what_to_try(
     device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Check that a lack of device memory raises ConfigError with a smaller batch size to try."""
     _, own, batch = learners(device, batch_size=20)
     images = batch.inputs
     if device.type == "cuda":  # the device's own error
@@ -299,6 +311,7 @@ def test_a_lack_of_memory_names_the_batch_size_and_what_to_try(
         forward = own._flat.module.forward
 
         def lack(*given: Any) -> Any:
+            """Raise torch's OutOfMemoryError."""
             raise torch.OutOfMemoryError(f"no room for {forward}")
 
         monkeypatch.setattr(own._flat.module, "forward", lack)
@@ -324,7 +337,9 @@ def test_a_lack_of_memory_names_the_batch_size_and_what_to_try(
 def test_predicted_seconds_of_a_step_are_printed_beside_the_measured_ones(
     device: torch.device, capsys: pytest.CaptureFixture[str], model: str
 ) -> None:
-    """No bound: the page on projections says how far off they are. A card that the calibration does not know has no prediction."""
+    """Check the sizes that the probe measures, and print the measured seconds of a step beside the predicted ones. There is no bound on
+    their difference.
+    """
     batch_sizes, seconds = ((64, 256, 512), 10.0) if device.type == "cuda" else ((2, 4), 0.0)
     measured = gpu_probe.measure_row(
         model,
@@ -353,6 +368,7 @@ def test_predicted_seconds_of_a_step_are_printed_beside_the_measured_ones(
 
 @pytest.mark.slow
 def test_without_a_gpu_the_check_says_so_in_one_line_and_is_not_run() -> None:
+    """Check that `python -m tests.gpu` exits with status 77 and one line if there is no GPU."""
     ended = subprocess.run(
         [sys.executable, "-m", "tests.gpu"],
         env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},

@@ -37,6 +37,7 @@ def test_the_mean_equals_its_definition_bit_for_bit(case: tuple[list[np.ndarray]
 
 @pytest.mark.parametrize("weights", [[3, 3, 3], [5, 1, 2]])
 def test_the_mean_of_long_vectors_does_not_depend_on_blocks(weights: list[int]) -> None:
+    """Check that the mean of vectors of 200,003 elements, computed block by block, has the bits of the reference in NumPy."""
     vectors = [torch.randn(200_003, generator=torch.Generator().manual_seed(i)) for i in range(3)]
     assert mean(vectors, weights).numpy().tobytes() == references.mean([v.numpy() for v in vectors], weights).tobytes()
 

@@ -13,10 +13,12 @@ from crossover.errors import Corrupt
 
 @given(st.binary(max_size=200).map(lambda data: data[: len(data) // 4 * 4]), st.sampled_from([bytes, bytearray]))
 def test_a_round_trip_gives_the_same_bytes(data: bytes, kind: type[bytes] | type[bytearray]) -> None:
+    """Check that a view of a tensor over a buffer has the buffer's bytes. `kind`: the buffer's type."""
     assert bytes(buffers.view(buffers.tensor(kind(data)))) == data
 
 
 def test_a_view_is_the_tensors_own_memory() -> None:
+    """Check that a view is writable bytes, and that writing to it changes the tensor."""
     tensor = torch.zeros(4)
     view = buffers.view(tensor)
     assert (view.format, view.nbytes, view.readonly) == ("B", 16, False)
@@ -25,6 +27,7 @@ def test_a_view_is_the_tensors_own_memory() -> None:
 
 
 def test_a_tensor_is_the_buffers_own_memory() -> None:
+    """Check that writing to the tensor changes the buffer."""
     buffer = bytearray(8)
     buffers.tensor(buffer)[1] = 1.0
     assert buffer == b"\0\0\0\0\0\0\x80\x3f"
@@ -49,5 +52,6 @@ def test_parts_of_elements_are_refused() -> None:
 
 
 def test_strided_memory_is_refused() -> None:
+    """Check that a view of a tensor that is not contiguous raises ValueError."""
     with pytest.raises(ValueError, match="not contiguous"):
         buffers.view(torch.zeros(4, 4).t()[:2])

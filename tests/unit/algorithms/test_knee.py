@@ -10,6 +10,7 @@ from crossover.algorithms.schedule import find_knee, predict_reduction, smooth
 
 
 def test_the_knee_of_two_straight_lines_is_where_they_meet() -> None:
+    """Check that find_knee gives the index at which a steep line turns into a flat one."""
     curve = [10 - i for i in range(9)] + [1 - 0.01 * i for i in range(1, 30)]
     assert find_knee(curve) == 9
 
@@ -26,6 +27,7 @@ def test_curves_without_a_knee_have_none() -> None:
 
 @given(rate=st.floats(0.1, 1.0), count=st.integers(30, 200), scale=st.floats(0.01, 1e4), floor=st.floats(0, 100))
 def test_scaling_and_shifting_the_loss_moves_no_knee(rate: float, count: int, scale: float, floor: float) -> None:
+    """Check that the knee of an exponential curve moves by at most one index if the losses are scaled and shifted."""
     curve = [exp(-rate * i) for i in range(count)]
     found = find_knee(curve)
     assert found is not None and 0 < found < count // 2
@@ -34,6 +36,9 @@ def test_scaling_and_shifting_the_loss_moves_no_knee(rate: float, count: int, sc
 
 
 def test_smoothing_keeps_a_level_curve_level_and_damps_noise() -> None:
+    """Check smooth on a level curve, alternating noise, a span of 1, pandas' result for three numbers, and a span of 0, which raises
+    ValueError.
+    """
     assert smooth([3.0] * 5) == pytest.approx([3.0] * 5)
     noisy = [1.0 + 0.5 * (-1) ** i for i in range(100)]
     assert max(abs(value - 1) for value in smooth(noisy)[40:]) < 0.05

@@ -48,6 +48,7 @@ def flat(shaped: list[torch.nn.Parameter]) -> torch.Tensor:
     ],
 )
 def test_sgd_equals_torch_over_100_steps(settings: dict[str, Any]) -> None:
+    """Check that 100 steps of SGD, at falling learning rates, have the bits of torch.optim.SGD."""
     model = random(0)
     state: tuple[torch.Tensor, ...] = ()
     shaped = parameters(model)
@@ -65,6 +66,7 @@ def test_sgd_equals_torch_over_100_steps(settings: dict[str, Any]) -> None:
 @pytest.mark.parametrize("weight_decay", [0.0, 0.01])
 @pytest.mark.parametrize("decoupled", [False, True])
 def test_adam_equals_torch_over_100_steps(decoupled: bool, weight_decay: float) -> None:
+    """Check that 100 steps of Adam, or AdamW if `decoupled`, have the bits of torch's."""
     model = random(0)
     shaped = parameters(model)
     kind = torch.optim.AdamW if decoupled else torch.optim.Adam
@@ -96,6 +98,9 @@ def test_statistics_with_a_momentum_are_rounded_once() -> None:
 
 
 def test_weight_decay_and_momentum_leave_the_buffers_alone() -> None:
+    """Check that a step with weight decay and momentum moves the parameters as without buffers, and replaces the buffers by
+    the statistics.
+    """
     model, gradient, velocity = random(1, 10), random(2, 10), random(3, 6)
     settings: dict[str, Any] = {"learning_rate": 0.1, "momentum": 0.9, "weight_decay": 0.1, "nesterov": True}
     moved, (new,) = step(model, gradient, [velocity], Update(number=1, buffers=4, **settings))

@@ -25,22 +25,26 @@ def test_seeds_are_the_same_for_ever() -> None:
 
 
 def test_seeds_differ_by_purpose_and_key() -> None:
+    """Check that derive_seed gives different seeds for different purposes and keys, such as (1, 23) and (12, 3)."""
     keys = [("a", (1, 23)), ("a", (12, 3)), ("b", (1, 23)), ("a", (1,)), ("a", ()), ("a", (-1, 23))]
     assert len({derive_seed(purpose, *key) for purpose, key in keys}) == len(keys)
 
 
 @given(st.integers(0, 300), st.integers(0, 2**64 - 1))
 def test_permutations_hold_every_number_once(count: int, start: int) -> None:
+    """Check that permute returns each number below `count` once."""
     assert sorted(permute(count, seed=start)) == list(range(count))
 
 
 def test_permutations_are_uniform() -> None:
+    """Check that the six orders of three numbers are about equally frequent over 6,000 seeds."""
     counts = Counter(tuple(permute(3, seed=derive_seed("test", i))) for i in range(6_000))
     assert len(counts) == 6
     assert all(abs(count - 1_000) < 150 for count in counts.values())  # five standard deviations
 
 
 def test_generators_leave_the_global_one_alone() -> None:
+    """Check that generators of one key draw equal numbers and leave torch's global generator unchanged."""
     before = torch.random.get_rng_state()
     torch.randn(5, generator=make_generator("a", 1))
     assert torch.equal(torch.random.get_rng_state(), before)
@@ -71,6 +75,7 @@ def test_chunks_tile_the_vector(elements: int, workers: int) -> None:
 
 
 def test_chunk_misuse_is_named() -> None:
+    """Check that a worker that does not exist, and no workers, raise ValueError."""
     with pytest.raises(ValueError, match="worker: 3; 0 to 2"):
         chunk_slice(10, 3, worker=3)
     with pytest.raises(ValueError, match="10 elements for 0 workers"):
@@ -78,6 +83,7 @@ def test_chunk_misuse_is_named() -> None:
 
 
 def test_attacks_change_the_gradient_and_not_the_statistics() -> None:
+    """Check what each attack makes of a vector, that noise repeats for a seed, and that an unknown attack raises ValueError."""
     vector = torch.arange(1.0, 1001.0)
     for attack in ("sign_flip", "gaussian"):
         changed = attack_vector(vector, attack=attack, scale=10.0, generator=make_generator("attack"), buffers=100)
@@ -98,6 +104,7 @@ def test_attacks_change_the_gradient_and_not_the_statistics() -> None:
 
 
 def test_label_flip_is_its_own_inverse() -> None:
+    """Check that flip_labels replaces class c by 9 - c, and gives the original labels if it is applied twice."""
     labels = torch.tensor([random.Random(1).randrange(10) for _ in range(50)])
     flipped = flip_labels(labels, classes=10)
     assert flipped[0] == 9 - labels[0]

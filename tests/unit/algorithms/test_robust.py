@@ -69,11 +69,13 @@ def test_equal_values_keep_their_places(count: int) -> None:
 
 
 def test_infinite_vectors_are_never_chosen() -> None:
+    """Check that Krum does not choose an infinite vector."""
     vectors = [torch.full((4,), float("inf")), *(torch.full((4,), 0.1 * i) for i in range(4))]
     assert 0 not in robust.choose_by_krum(vectors, faulty=1, select=2)
 
 
 def test_nan_is_refused_by_every_rule() -> None:
+    """Check that median, trimmed mean and Krum raise Refused for a vector with NaN."""
     vectors = [torch.zeros(3), torch.tensor([0.0, float("nan"), 0.0]), torch.zeros(3)]
     for rule in (
         robust.median,
@@ -85,6 +87,7 @@ def test_nan_is_refused_by_every_rule() -> None:
 
 
 def test_parameters_outside_their_bounds_are_refused() -> None:
+    """Check that too large values of trim, faulty or select, and vectors of different lengths, raise Refused."""
     vectors = [torch.zeros(2)] * 4
     with pytest.raises(Refused, match="trim: 2 of 4"):
         robust.trimmed_mean(vectors, trim=2)

@@ -23,11 +23,13 @@ def optimizer(rate: float = 1.0) -> torch.optim.SGD:
 
 
 def test_without_a_schedule_the_learning_rate_is_constant() -> None:
+    """Check that the learning rate of a round is the setting if there is no schedule."""
     assert learning_rate(Training(learning_rate=0.3), round=7, rounds=9) == 0.3
 
 
 @pytest.mark.parametrize(("rounds", "warm_up"), [(50, 0.2), (24, 0.25), (10, 0.3), (200, 0.05)])
 def test_one_cycle_equals_torch(rounds: int, warm_up: float) -> None:
+    """Check the learning rate of each round against torch's OneCycleLR."""
     own = Training(learning_rate=0.4, schedule="one_cycle", warm_up=warm_up)
     sgd = optimizer()
     reference = torch.optim.lr_scheduler.OneCycleLR(
@@ -43,6 +45,7 @@ def test_one_cycle_equals_torch(rounds: int, warm_up: float) -> None:
 
 @pytest.mark.parametrize(("rounds", "warm_up", "floor"), [(50, 0.2, 0.1), (24, 0.0, 0.0), (1, 0.2, 0.5)])
 def test_cosine_equals_torch(rounds: int, warm_up: float, floor: float) -> None:
+    """Check the learning rate of each round against torch's LinearLR followed by CosineAnnealingLR."""
     own = Training(learning_rate=0.4, schedule="cosine", warm_up=warm_up, floor=floor)
     sgd, rising = optimizer(0.4), round(warm_up * rounds)
     falling = torch.optim.lr_scheduler.CosineAnnealingLR(sgd, rounds - rising, eta_min=0.4 * floor)
@@ -60,6 +63,7 @@ def test_cosine_equals_torch(rounds: int, warm_up: float, floor: float) -> None:
 @pytest.mark.parametrize("warm_up", [0.0, 0.01, 0.5, 0.99])
 @pytest.mark.parametrize("rounds", [1, 2, 3, 10])
 def test_one_cycle_stays_between_its_ends_whatever_the_rounds(rounds: int, warm_up: float) -> None:
+    """Check that one_cycle's learning rates stay between 1/250,000 of the peak and the peak, also beyond the last round."""
     own = Training(learning_rate=0.4, schedule="one_cycle", warm_up=warm_up)
     rates = [learning_rate(own, round=round, rounds=rounds) for round in range(rounds + 2)]
     assert all(0.4 / 250_000 * 0.999 <= rate <= 0.4 for rate in rates)
@@ -93,6 +97,7 @@ LOSSES = st.lists(st.sampled_from([0.5, 0.7, 0.6999999, 1.0, 0.3, math.nan, math
 
 @given(LOSSES, st.integers(1, 5))
 def test_plateau_equals_torch(losses: list[float], patience: int) -> None:
+    """Check the learning rate after these losses against torch's ReduceLROnPlateau."""
     sgd = optimizer()
     reference = torch.optim.lr_scheduler.ReduceLROnPlateau(sgd, factor=0.5, patience=patience)
     for loss in losses:
@@ -119,6 +124,7 @@ def test_epochs_without_improvement() -> None:
 
 
 def test_a_run_stops_at_target_early_stopping_or_last_epoch() -> None:
+    """Check the reason that find_stop_reason gives for several histories, "" if training continues."""
     training = Training(epochs=5, early_stopping=2, target=0.9)
     assert find_stop_reason(training, []) == ""
     assert find_stop_reason(training, [(1.0, 0.5)]) == ""

@@ -48,6 +48,7 @@ def test_a_weight_of_zero_is_always_significant_and_nothing_never_is() -> None:
 
 
 def test_the_threshold_falls_with_the_square_root_of_the_step() -> None:
+    """Check at which step a residual begins to be significant."""
     for step, sent in ((0, False), (2, False), (4, True)):
         residual = torch.tensor([0.3])
         indices, _ = take_significant(residual, torch.tensor([0.2]), threshold=1.3, step=step)
@@ -55,6 +56,7 @@ def test_the_threshold_falls_with_the_square_root_of_the_step() -> None:
 
 
 def test_the_filter_does_not_depend_on_the_size_of_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that both filters give the same result with blocks of 7 elements as with larger ones."""
     random = torch.Generator().manual_seed(1)
     shared, residual = torch.randn(1000, generator=random), torch.randn(1000, generator=random)
     whole = take_significant(residual.clone(), shared, threshold=1.0, step=0)
@@ -70,6 +72,7 @@ def test_the_filter_does_not_depend_on_the_size_of_blocks(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("bad", [nan, inf, -inf])
 def test_a_residual_that_is_not_finite_is_refused(bad: float) -> None:
+    """Check that both filters raise ValueError for a residual with the value `bad`, and leave it unchanged."""
     for at in (0, 3):
         residual, shared = torch.ones(5), torch.ones(5)
         residual[at] = bad
@@ -91,6 +94,7 @@ def test_the_filter_by_norm_is_all_or_nothing(values: list[tuple[float, float]],
 
 
 def test_lengths_and_negative_settings_are_refused() -> None:
+    """Check that vectors of different lengths and a negative threshold raise ValueError."""
     with pytest.raises(ValueError, match="flat and equal"):
         take_significant(torch.ones(3), torch.ones(4), threshold=0.1, step=0)
     with pytest.raises(ValueError, match="negative"):

@@ -39,6 +39,7 @@ def sample() -> Tensor:
 
 
 def test_the_bytes_of_the_sparse_form_are_as_documented() -> None:
+    """Check size, header and indices of an encoded update."""
     update = sample()
     assert update.dtype == torch.uint8 and update.numel() == HEADER_BYTES + 3 * 8 + 4 == sparse_bytes(3, tail=1)
     assert bytes(update[:16].tolist()) == (100).to_bytes(8, "little") + bytes([3, 0, 0, 0, 1, 0, 0, 0])
