@@ -34,8 +34,8 @@ def calibrate_from_runs(paths: Sequence[Path], base: Calibration = AWS) -> Calib
 
 
 def _learn_from_run(run: RunFolder, base: Calibration) -> Calibration:
-    """Return the calibration `base` with the figures that one run measured (see `calibrate_from_runs`). Raises DataError if the run cannot be
-    used: a run of the GPU fleet, with growing images, or without records of computing.
+    """Return the calibration `base` with the figures that one run measured (see `calibrate_from_runs`). Raises DataError if the run cannot
+    be used: a run of the GPU fleet, with growing images, or without records of computing.
     """
     experiment, on_aws = from_plain(run.result["experiment"]), run.result["where"] == "aws"
     if experiment.architecture == "gpu":

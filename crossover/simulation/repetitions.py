@@ -170,8 +170,8 @@ def _group_alike(tasks: Sequence[RepeatedRun]) -> list[list[int]]:
 
 
 def _run_job(job: tuple[Sequence[RepeatedRun], Sequence[Draw]]) -> list[list[Outcome]]:
-    """Simulate the tasks of one group in some draws. Return for each task the list of its outcomes, one per draw, with interruptions of spot
-    instances. A simulation that several tasks need is run once. `job`: the tasks, and the draws.
+    """Simulate the tasks of one group in some draws. Return for each task the list of its outcomes, one per draw, with interruptions of
+    spot instances. A simulation that several tasks need is run once. `job`: the tasks, and the draws.
     """
     tasks, drawn = job
     known: dict[tuple[Draw, int], Simulated] = {}
