@@ -67,7 +67,7 @@ def test_mails_have_the_tokens_that_tokenizers_gives_them(tmp_path: Path) -> Non
     folder, ours = example.downloaded(), example.settings()
     with tarfile.open(folder / "mails.tgz") as archive:
         mails = [archive.extractfile(each) for each in archive if "/data/" in each.name and each.name.endswith(".txt")]
-        texts = [ours["_text"](mail.read().decode("latin-1")) for mail in mails if mail is not None]
+        texts = [ours["_extract_text"](mail.read().decode("latin-1")) for mail in mails if mail is not None]
     words, vocabulary, most = ours["words"], ours["_load_vocabulary"](), ours["LENGTH"]
     rows = [(text, words.tokens(text, vocabulary, most=most)) for text in texts]
     told = tmp_path / "rows.json"
