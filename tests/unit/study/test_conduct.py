@@ -24,9 +24,11 @@ class Machine:
     """A machine whose trials end as `attempts` say, one after another: "" for success, else the failure's message."""
 
     def __init__(self, *attempts: str) -> None:
+        """Keep the outcomes of the attempts."""
         self.attempts = list(attempts)
 
     def __enter__(self) -> Self:
+        """Return this machine."""
         return self
 
     def __exit__(
@@ -48,13 +50,16 @@ class Machine:
         """Do nothing: there are no stacks."""
 
     def idle_usd(self) -> float:
+        """Return 0: nothing is deployed."""
         return 0.0
 
     def project_idle_usd(self, experiment: Experiment, *, seconds: float) -> float:
+        """Return 0: nothing is deployed."""
         return 0.0
 
 
 def test_what_a_killed_trial_had_kept_goes_once_it_is_found_finished(tmp_path: Path) -> None:
+    """Data that an interrupted trial left for resuming are deleted once the trial is found finished, and the trial is not made again."""
     of = study(tmp_path, name="lone")
     trials = make_grid_trials(of, TrialFactory(of, travels=False))
     kept = tmp_path / "out" / "runs" / trials[0].name / "unfinished"
@@ -77,6 +82,7 @@ def conducted(tmp_path: Path, *attempts: str) -> Conductor:
 
 
 def test_the_dollars_of_an_earlier_attempt_are_counted(tmp_path: Path) -> None:
+    """A trial's dollars include those of an attempt that failed before."""
     conductor = conducted(tmp_path, "a server did not start", "")
     (row,) = conductor.outcome.found.values()
     assert USD > 0 and row.usd == pytest.approx(2 * USD)
@@ -84,12 +90,14 @@ def test_the_dollars_of_an_earlier_attempt_are_counted(tmp_path: Path) -> None:
 
 
 def test_the_dollars_of_a_trial_that_fails_are_counted(tmp_path: Path) -> None:
+    """What a study has spent includes both attempts of a trial that failed."""
     conductor = conducted(tmp_path, "a server did not start", "nor did it again")
     assert not conductor.outcome.found and conductor.outcome.failed
     assert conductor.spent_usd() == pytest.approx(2 * USD)
 
 
 def test_a_resumed_study_counts_what_was_spent_before(tmp_path: Path) -> None:
+    """A resumed study counts what it spent before against its budget, and starts no trial beyond it."""
     failed = conducted(tmp_path, "a server did not start", "nor did it again")
     again = Conductor(study=failed.study, out=failed.out, machine=Machine(), budget_usd=2 * USD)
     assert again.carry_out(make_grid_trials(failed.study, TrialFactory(failed.study, travels=False)), total=1) == []

@@ -66,6 +66,7 @@ def told(out: Path, trial: StudyTrial, **known: Any) -> None:
 
 
 def test_a_stack_that_the_study_has_not_made_is_left_as_it_is(session: Any, tmp_path: Path) -> None:
+    """A trial whose stack exists and is not the study's raises UserError, and the stack stays."""
     trial, out = first(tmp_path), tmp_path / "out"
     out.mkdir()
     name = f"{trial.experiment.project}-{trial.stack}"
@@ -78,6 +79,7 @@ def test_a_stack_that_the_study_has_not_made_is_left_as_it_is(session: Any, tmp_
 
 
 def test_another_stack_of_the_same_name_made_since_is_not_deleted(session: Any, tmp_path: Path) -> None:
+    """A stack with the name of the study's, and another id, is not deleted."""
     trial, out = first(tmp_path), tmp_path / "out"
     name = f"{trial.experiment.project}-{trial.stack}"
     stack(session, name)
@@ -87,7 +89,7 @@ def test_another_stack_of_the_same_name_made_since_is_not_deleted(session: Any, 
 
 
 def test_what_was_gone_is_not_billed_for_that_time(session: Any, tmp_path: Path) -> None:
-    """It stood an hour, was gone for days, stood until its time to live an hour later."""
+    """A stack's idle dollars are those of the hours in which it existed, up to its time to live."""
     trial, out = first(tmp_path, architecture="spirt", workers=2), tmp_path / "out"
     began = time.time() - 1_000_000
     told(out, trial, stood=[[began, began + 3_600], [began + 500_000, None]], until=began + 503_600)
@@ -97,6 +99,7 @@ def test_what_was_gone_is_not_billed_for_that_time(session: Any, tmp_path: Path)
 
 
 def test_what_stands_while_a_trial_runs_counts_against_the_budget(session: Any, tmp_path: Path) -> None:
+    """A trial is not started if its projected dollars and those of another idle stack meanwhile exceed the budget."""
     other, out = first(tmp_path, architecture="spirt", workers=2), tmp_path / "out"
     arn = stack(session, f"{other.experiment.project}-{other.stack}")
     told(out, other, stood=[[time.time(), None]], id=arn)
@@ -115,6 +118,7 @@ def drawn_rate(of: Study) -> float:
 
 
 def test_a_setting_that_is_refused_is_missing_and_the_search_goes_on(tmp_path: Path) -> None:
+    """Settings drawn by a search that validation refuses are noted as missing with their reason, and the search continues."""
     space = {"training.learning_rate": [0.1, -1.0]}
     of = study(tmp_path, search={"trials": 12, "space": space, "sampler": "RandomSampler"}, order=1)
     order = next(n for n in range(1, 99) if drawn_rate(study(tmp_path, search=of.plain["search"], order=n)) > 0)
@@ -127,6 +131,7 @@ def test_a_setting_that_is_refused_is_missing_and_the_search_goes_on(tmp_path: P
 
 
 def test_a_baseline_is_refused(tmp_path: Path) -> None:
+    """A study whose base has a baseline raises ConfigError, which lists the wrong settings of its grid too."""
     of = study(tmp_path, base={"baseline": "gpu"}, grid={"training.epochs": [1, 0]})
     with pytest.raises(ConfigError) as refused:
         make_grid_trials(of, TrialFactory(of, travels=False))
@@ -134,6 +139,7 @@ def test_a_baseline_is_refused(tmp_path: Path) -> None:
 
 
 def test_settings_that_were_drawn_refuse_no_budget(tmp_path: Path) -> None:
+    """A budget below the cheapest forecast is accepted for a large study, whose forecast names the settings it was made with."""
     grid = {"training.epochs": list(range(1, 31))}
     of = study(tmp_path, grid=grid)
     found = runner.forecast_study(of, travels=False)

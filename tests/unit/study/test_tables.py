@@ -49,6 +49,7 @@ def found(study: Study, rows: list[TrialRow]) -> dict[tuple[str, str], float | N
 
 
 def test_a_pair_finds_the_grids_value_however_the_number_is_written() -> None:
+    """A pair's value is found in the grid if it is the same number, such as 2.0 for 2; True for 1 raises ConfigError."""
     rows = [row(rate, seed, seed * rate) for rate in (1.0, 2) for seed in (1, 2, 3)]
     cells = found(study(2.0, 1), rows)
     assert cells["rate: learning_rate=2 - learning_rate=1.0", "difference"] == 2.0
@@ -57,6 +58,7 @@ def test_a_pair_finds_the_grids_value_however_the_number_is_written() -> None:
 
 
 def test_a_pair_of_which_nothing_was_run_is_told_and_counts_for_holm() -> None:
+    """A named pair without runs has cells with n 0 and no p, for each setting of the rest of the grid."""
     grid = RATES | {"training.epochs": [1, 2]}
     cells = found(study(1, 2, grid=grid), [])
     name = "rate: learning_rate=1.0, epochs=2 - learning_rate=2, epochs=2"
@@ -65,12 +67,14 @@ def test_a_pair_of_which_nothing_was_run_is_told_and_counts_for_holm() -> None:
 
 
 def test_one_run_twice_is_one_draw() -> None:
+    """Several trials with the same setting and seed count once."""
     rows = [row(1.0, 1, 0.9, trial=f"000{n}_seed=1") for n in (1, 2, 3)]
     (first, *_) = report.make_cells(study(), rows)
     assert (first.column, first.value) == ("n", 1)
 
 
 def test_differences_all_alike_are_called_nothing_else() -> None:
+    """A pair whose differences are all equal is shown without interval and p, as "all differences equal: no test"."""
     rows = [row(1.0, seed, 0.94 + seed / 100) for seed in (1, 2, 3)]
     rows += [row(2, seed, 0.93 + seed / 100) for seed in (1, 2, 3)]
     (_, compared) = report.make_sheets(study(1, 2), rows, report.make_cells(study(1, 2), rows))
@@ -78,6 +82,7 @@ def test_differences_all_alike_are_called_nothing_else() -> None:
 
 
 def test_what_did_not_run_stands_in_the_file_with_its_setting_and_why() -> None:
+    """Trials that failed or were not started have rows in the tidy file, with settings, outcome and reason, and no measures."""
     why = {"learning_rate=2_seed=3": "no projection: odd", "learning_rate=1.0_seed=1": "no room"}
     failed = ["learning_rate=1.0_seed=1"]
     one, two, three = report.make_tidy_rows(study(), [row(1.0, 2, 0.9)], why, failed=failed)
@@ -96,7 +101,9 @@ def test_what_did_not_run_stands_in_the_file_with_its_setting_and_why() -> None:
     ],
 )
 def test_what_follows_from_no_seed_is_not_called_comparable(metric: str, told: set[str]) -> None:
-    """Bytes of two equal runs differ by who came first to evaluate: neither equal nor wrong. What computes is held to its bits."""
+    """Cells of measures that no seed determines compare as INCOMPARABLE, others as unequal. `metric`: the measure; `told`: those cells'
+    columns.
+    """
     of = study(1, 2, metric=metric)
     there = report.make_cells(of, [row(rate, seed, 5.0 + rate * seed**2) for rate in (1.0, 2) for seed in (1, 2, 3)])
     there = [replace(cell, low=cell.value, high=cell.value) if cell.low is not None else cell for cell in there]
@@ -109,6 +116,7 @@ def test_what_follows_from_no_seed_is_not_called_comparable(metric: str, told: s
 
 
 def test_the_title_of_its_page_is_the_answer() -> None:
+    """A study's title names the best setting, the pairs that differ significantly and the trials that count."""
     rows = [
         row(rate, seed, 0.9 + seed / 1_000 + (0.05 if rate == 2 else 0.0) * seed)
         for rate in (1.0, 2)
@@ -122,6 +130,7 @@ def test_the_title_of_its_page_is_the_answer() -> None:
 
 
 def test_its_page_shows_the_six_best_settings_and_names_two_points(tmp_path: Path) -> None:
+    """A study's page shows its six best settings and folds the whole table; its plot names the best and the cheapest."""
     rates = [1.0, 2, 3, 4, 5, 6, 7, 8]
     rows = [row(rate, seed, 0.5 + rate / 100 + seed / 1_000) for rate in rates for seed in (1, 2, 3)]
     rows = [

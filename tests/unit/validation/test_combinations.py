@@ -18,7 +18,8 @@ from crossover.workflow.state_machines import ARRAY_LIMIT
 
 
 @step(torch=True)
-def compute(ctx: Any, event: Any) -> None: ...
+def compute(ctx: Any, event: Any) -> None:
+    """Do nothing."""
 
 
 TREE = Architecture("tree", run=compute, tensor_hosts="per_worker")
@@ -480,6 +481,7 @@ OWN: list[tuple[dict[str, Any], dict[str, Any], str]] = [
 def test_refused_beyond_the_border_and_accepted_inside(
     check: combinations.Refusal, refused: dict[str, Any], accepted: dict[str, Any], says: str
 ) -> None:
+    """A check refuses the settings `refused` in one line that has `says`, and accepts the settings `accepted`."""
     message = told_by(check, experiment(refused))
     assert message is not None
     assert says in message
@@ -491,6 +493,7 @@ def test_refused_beyond_the_border_and_accepted_inside(
 def test_an_architecture_refuses_what_it_alone_cannot_do(
     refused: dict[str, Any], accepted: dict[str, Any], says: str
 ) -> None:
+    """An architecture's own checks refuse the settings `refused`, and accept the settings `accepted`. `says`: part of the message."""
     (message,) = load(refused["architecture"]).checks(experiment(refused))
     assert says in message
     assert "\n" not in message
@@ -509,6 +512,9 @@ def test_an_architecture_refuses_what_it_alone_cannot_do(
 def test_half_precisions_are_refused_where_nothing_computes_in_them(
     check: Any, precision: str, words: str, refuse: tuple[Architecture, ...], accepts: Architecture
 ) -> None:
+    """A half precision is refused for architectures without hardware for it. `words`: part of the message; `refuse`, `accepts`:
+    architectures.
+    """
     half = experiment({"training": {"precision": precision}})
     assert all(words in str(told_by(check, half, each)) for each in refuse)
     assert told_by(check, half, accepts) is None
@@ -516,7 +522,7 @@ def test_half_precisions_are_refused_where_nothing_computes_in_them(
 
 
 def test_bf16_is_refused_on_the_instance_types_whose_card_has_none() -> None:
-    """The families are those of the calibration's cards: validation may not read it."""
+    """bf16 is refused on exactly those instance families whose GPU lacks it according to the calibration, and accepted without a GPU."""
     for card in load_cards().values():
         for family in card.instances:
             asked = experiment(
@@ -535,11 +541,12 @@ def test_bf16_is_refused_on_the_instance_types_whose_card_has_none() -> None:
 
 
 def test_every_check_has_a_case() -> None:
+    """Every check of settings has a case in CASES."""
     assert {check for check, *_ in CASES} == set(combinations.ALWAYS)
 
 
 def test_what_an_architecture_cannot_exchange_is_refused() -> None:
-    """Before, SPIRT took `exchange.what: model` and trained by gradients all the same."""
+    """An exchange or compression that an architecture does not support raises ConfigError, once, with the reason."""
     for asked, says in (
         ({"what": "model"}, "exchange.what: mlless does not exchange models; expected gradients"),
         (
@@ -568,6 +575,7 @@ def test_what_an_architecture_cannot_exchange_is_refused() -> None:
 
 
 def test_a_bucket_as_small_as_it_can_be_is_not_to_be_smaller() -> None:
+    """The message on error feedback proposes a smaller bucket only if there is one."""
     for bucket, told in ((256, True), (128, False)):
         asked = {"compression": "qsgd", "bits": 3, "bucket": bucket, "norm": "l2", "error_feedback": True}
         refused = str(told_by(combinations.codec_supports_error_feedback, experiment({"exchange": asked})))
@@ -575,6 +583,7 @@ def test_a_bucket_as_small_as_it_can_be_is_not_to_be_smaller() -> None:
 
 
 def test_memory_is_given_to_steps_that_exist() -> None:
+    """A memory size for an unknown step is refused with the nearest name and all names."""
     wrong = experiment({"functions": {"memory_mb": {"default": 512, "comput": 1_024}}})
     message = told_by(combinations.memory_names_steps, wrong, TREE)
     assert message == "functions.memory_mb.comput: is no step of spirt; did you mean compute?; one of default, compute"
@@ -585,7 +594,7 @@ def test_memory_is_given_to_steps_that_exist() -> None:
 
 
 def test_the_bucket_is_a_channel_where_an_architecture_lets_one_choose() -> None:
-    """What nobody would read is refused: MLLess on AWS kept its host, and said nothing."""
+    """S3 as the channel is accepted for architectures that let users choose, and refused for the others."""
     through_s3 = experiment({"storage": {"channel": "s3"}})
     accepted = {
         name for name in architectures() if told_by(combinations.channel_is_a_choice, through_s3, load(name)) is None
@@ -598,6 +607,7 @@ def test_the_bucket_is_a_channel_where_an_architecture_lets_one_choose() -> None
 
 
 def test_more_minibatches_than_a_map_is_given_are_refused_before_anything_is_made() -> None:
+    """More than 1,000 minibatches in a round are refused for architectures whose Map lists them, with a minibatch size that fits."""
     many = {"data": {"dataset": "mnist", "validation": "test"}, "workers": 4}
     spirt, p2p, other = load("spirt"), load("p2p_serverless"), load("all_reduce")
     found = experiment({**many, "training": {"batch_size": 14}})  # 15,000 samples of a worker
@@ -616,7 +626,7 @@ def test_more_minibatches_than_a_map_is_given_are_refused_before_anything_is_mad
 
 
 def test_a_round_that_is_longer_than_an_epoch_is_refused_with_what_would_do() -> None:
-    """1,438 digits among 4 workers are 6 minibatches of 60 each."""
+    """A round of more minibatches than an epoch has is refused with the largest that fits; for unknown data nothing is refused."""
     many = {"name": "x", "architecture": "all-reduce"}
     assert validate({**many, "exchange": {"every": 6}}).exchange.every == 6
     with pytest.raises(ConfigError, match=r"exchange\.every: 7 is more than the 6 minibatches .* at most 6 is exp"):
@@ -630,12 +640,14 @@ def test_a_round_that_is_longer_than_an_epoch_is_refused_with_what_would_do() ->
 
 
 def test_data_that_the_workers_cannot_share_are_refused_before_anything_starts() -> None:
+    """Too few samples for the workers, or for validation, raise ConfigError."""
     for data, said in (({"limit": 30}, "training.batch_size: 60"), ({"validation": 1e-5}, "leaves one part empty")):
         with pytest.raises(ConfigError, match=said):
             validate({"name": "x", "architecture": "spirt", "data": data})
 
 
 def test_as_many_workers_as_an_experiment_may_have_fit_into_a_map() -> None:
+    """The most workers of an experiment are within a Map's limit."""
     bound = next(
         each.le
         for each in get_type_hints(Experiment, include_extras=True)["workers"].__metadata__
@@ -645,6 +657,9 @@ def test_as_many_workers_as_an_experiment_may_have_fit_into_a_map() -> None:
 
 
 def test_more_invocations_than_a_history_holds_are_refused_on_aws() -> None:
+    """More invocations than an execution's history holds are refused with a timeout that fits, if one does, for architectures whose
+    workers continue.
+    """
     hours = {"lifetime": {"ttl_hours": 720, "maximum_run_hours": 20}}
     for name in ("all_reduce", "scatter_reduce", "mlless"):
         short = experiment({**hours, "functions": {"timeout_s": 20}})
@@ -666,6 +681,7 @@ def test_more_invocations_than_a_history_holds_are_refused_on_aws() -> None:
 
 
 def test_more_epochs_or_rounds_than_a_history_holds_are_refused_on_aws() -> None:
+    """More than 3,000 epochs, or rounds in an epoch, are refused for architectures whose state machines loop over them."""
     check, spirt = combinations.loops_fit_a_history, load("spirt")
     told = str(told_by(check, experiment({"training": {"epochs": 3_001}}), spirt))
     assert "training.epochs: 3,001" in told and "expected at most 3,000 on AWS" in told
@@ -682,7 +698,7 @@ def test_more_epochs_or_rounds_than_a_history_holds_are_refused_on_aws() -> None
 
 
 def test_hosts_that_ec2_would_not_start_are_refused_on_aws() -> None:
-    """Moto has a copy of what EC2 says of its types."""
+    """Database hosts without EBS optimisation are refused, according to Moto's copy of EC2's types, and all others accepted."""
     check, unsupported, others = combinations.hosts_have_optimized_disks, set[str](), set[str]()
     for kind, described in INSTANCE_TYPES.items():
         optimized = described["EbsInfo"]["EbsOptimizedSupport"]
@@ -699,6 +715,7 @@ def test_hosts_that_ec2_would_not_start_are_refused_on_aws() -> None:
 
 @pytest.mark.parametrize("kind", ["mq.t3.micro", "mq.m5.large", "mq.m7g.huge", "mq.m7g.1xlarge"])
 def test_brokers_that_amazon_mq_would_not_make_are_refused_on_aws(kind: str) -> None:
+    """A broker type without RabbitMQ 4.2 is refused, unless the architecture has no broker."""
     check, asked = combinations.broker_type_has_the_version, experiment({"network": {"broker_instance_type": kind}})
     assert f"network.broker_instance_type: '{kind}': Amazon MQ runs RabbitMQ 4.2" in str(
         told_by(check, asked, load("spirt"))
@@ -708,17 +725,20 @@ def test_brokers_that_amazon_mq_would_not_make_are_refused_on_aws(kind: str) -> 
 
 @pytest.mark.parametrize("size", ["medium", "large", "xlarge", "2xlarge", "16xlarge"])
 def test_brokers_of_the_family_are_taken(size: str) -> None:
+    """Every size of the broker family mq.m7g is accepted."""
     asked = experiment({"network": {"broker_instance_type": f"mq.m7g.{size}"}})
     assert told_by(combinations.broker_type_has_the_version, asked, load("spirt")) is None
 
 
 def test_synthesis_and_deployment_refuse_what_aws_would() -> None:
+    """`check_deployment` raises ConfigError for an experiment that is valid locally and that AWS would refuse."""
     asked = validate({"name": "x", "architecture": "spirt", "database": {"instance_type": "t2.small"}})
     with pytest.raises(ConfigError, match=r"database\.instance_type"):
         check_deployment(asked)
 
 
 def test_an_unknown_architecture_is_reported_with_everything_else() -> None:
+    """An unknown architecture is reported first, with the nearest name, and other wrong settings after it."""
     with pytest.raises(ConfigError) as caught:
         validate({"name": "X", "architecture": "spirit"})
     first, second = str(caught.value).splitlines()

@@ -17,6 +17,7 @@ EXPERIMENTS = sorted(path for path in CONFIG.glob("*.yaml") if "architecture" in
 
 
 def test_there_is_one_on_digits_and_one_at_the_papers_setting_for_each() -> None:
+    """Every architecture has a file for digits and one for CIFAR-10 in config."""
     names = {path.stem for path in EXPERIMENTS}
     digits = {name.replace("_", "-") for name in architectures()}
     assert names >= digits | {f"{name}-cifar10" for name in digits}
@@ -24,6 +25,7 @@ def test_there_is_one_on_digits_and_one_at_the_papers_setting_for_each() -> None
 
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
 def test_each_configuration_file_is_valid_here_and_on_aws(path: Path) -> None:
+    """Every file in config is valid, on AWS too, and its experiment has the file's name."""
     found = load(path)
     assert found.name == path.stem
     check_deployment(found)
@@ -31,17 +33,20 @@ def test_each_configuration_file_is_valid_here_and_on_aws(path: Path) -> None:
 
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
 def test_it_names_the_schema_and_keeps_it(path: Path) -> None:
+    """Every file in config names the JSON schema in its first line and follows it."""
     assert path.read_text().startswith("# yaml-language-server: $schema=experiment.schema.json\n")
     jsonschema.validate(documents.read(path), yaml.safe_load(fields.render_schema()))
 
 
 def test_the_committed_schema_is_current() -> None:
+    """The committed JSON schema is what `crossover schema` prints."""
     assert (CONFIG / "experiment.schema.json").read_text() == fields.render_schema(), (
         "crossover schema > config/experiment.schema.json"
     )
 
 
 def test_the_schema_is_the_same_whoever_has_named_a_type_before() -> None:
+    """The JSON schema is the same if Pydantic made an equal type before."""
     before = (
         "import pydantic.types; pydantic.types.NonNegativeFloat"  # Annotated[float, Ge(0)]: equal to ours with Ge(0.0)
     )
@@ -52,6 +57,7 @@ def test_the_schema_is_the_same_whoever_has_named_a_type_before() -> None:
 
 
 def test_the_schema_refuses_what_validation_refuses() -> None:
+    """The JSON schema refuses wrong values, types and names."""
     text = yaml.safe_load(fields.render_schema())
     for wrong in ({"training": {"epochs": 0}}, {"trainig": {}}, {"training": {"epoch": 1}}, {"workers": "4"}):
         with pytest.raises(jsonschema.ValidationError):
@@ -59,6 +65,7 @@ def test_the_schema_refuses_what_validation_refuses() -> None:
 
 
 def test_overrides_and_the_file_are_checked_together(tmp_path: Path) -> None:
+    """Overrides replace values of the file, and all wrong ones are reported under the file's name."""
     path = tmp_path / "mine.yaml"
     path.write_text("name: mine\narchitecture: spirt\ntraining:\n  epochs: 5\n")
     assert load(path, ["training.epochs=3", "data.directory=/data"]).training.epochs == 3

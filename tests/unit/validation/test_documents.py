@@ -29,6 +29,7 @@ from crossover.validation import documents
     ],
 )
 def test_scalars_mean_what_they_look_like(text: str, value: object) -> None:
+    """A YAML scalar has the value and the type that it looks like."""
     found = documents.parse(text, source="here")
     assert found == value
     assert type(found) is type(value)
@@ -36,6 +37,7 @@ def test_scalars_mean_what_they_look_like(text: str, value: object) -> None:
 
 @given(st.floats(allow_nan=False, allow_infinity=False) | st.integers() | st.booleans() | st.none())
 def test_json_is_read_back(value: object) -> None:
+    """JSON text is parsed to the value that it was made from."""
     import json
 
     assert documents.parse(json.dumps(value), source="here") == value
@@ -54,6 +56,7 @@ def test_json_is_read_back(value: object) -> None:
     ],
 )
 def test_a_syntax_error_says_where(text: str, where: str, what: str) -> None:
+    """A YAML syntax error raises ConfigError with the file, the place and the problem."""
     with pytest.raises(ConfigError) as caught:
         documents.parse(text, source="x.yaml")
     assert str(caught.value).startswith("x.yaml")
@@ -73,12 +76,14 @@ def test_a_syntax_error_says_where(text: str, where: str, what: str) -> None:
     ],
 )
 def test_what_is_no_file_with_fields_is_refused(tmp_path: Path, name: str, content: bytes, says: str) -> None:
+    """A missing file, a folder, or a file without fields raises ConfigError. `content`: the bytes of spirt.yaml; `says`: the message."""
     (tmp_path / "spirt.yaml").write_bytes(content)
     with pytest.raises(ConfigError, match=says):
         documents.read(tmp_path / name)
 
 
 def test_an_override_sets_one_field_and_keeps_the_others() -> None:
+    """An override sets one field, makes its sections if needed, keeps other fields, and sets None if it has no value."""
     plain = {"training": {"epochs": 20, "momentum": 0.9}, "data": None}
     documents.apply_override(plain, "training.epochs=3")
     documents.apply_override(plain, "functions.memory_mb.default=512")
@@ -94,11 +99,13 @@ def test_an_override_sets_one_field_and_keeps_the_others() -> None:
 
 @pytest.mark.parametrize("override", ["training.epochs", "=3", "training.=3", ".epochs=3", "name.x=3", "workers.a.b=1"])
 def test_an_override_that_names_no_field_is_refused(override: str) -> None:
+    """An override that is no `field=value` for these fields raises ConfigError."""
     with pytest.raises(ConfigError, match=r"^--set "):
         documents.apply_override({"name": "spirt", "workers": 4}, override)
 
 
 def test_nesting_of_thousands_of_levels_is_refused() -> None:
+    """YAML that is nested thousands of levels deep raises ConfigError."""
     for text in ("a: " + "[" * 50_000, "{a: " * 50_000):
         with pytest.raises(ConfigError, match="nested too deeply"):
             documents.parse(text, source="deep.yaml")

@@ -56,6 +56,7 @@ def problems(**changes: Any) -> list[str]:
     ],
 )
 def test_a_wrong_value_is_named_with_what_was_expected(changes: dict[str, Any], message: str | None) -> None:
+    """One wrong value gives one problem: `message`, with the field and what is expected; None skips the comparison."""
     found = problems(**changes)
     assert len(found) == 1
     if message is not None:
@@ -63,6 +64,7 @@ def test_a_wrong_value_is_named_with_what_was_expected(changes: dict[str, Any], 
 
 
 def test_what_is_required_is_asked_for() -> None:
+    """An experiment without fields raises ConfigError, which names the required ones."""
     with pytest.raises(ConfigError) as caught:
         fields.build_experiment({})
     assert str(caught.value).splitlines() == [
@@ -72,6 +74,7 @@ def test_what_is_required_is_asked_for() -> None:
 
 
 def test_an_unknown_name_gets_the_nearest_and_all() -> None:
+    """An unknown field is reported with the nearest name and all names of its section."""
     assert problems(training={"epoch": 3})[0].startswith(
         "training.epoch: is unknown; did you mean epochs?; one of model, weights, adapters,"
     )
@@ -85,10 +88,12 @@ def test_all_problems_are_reported_at_once() -> None:
 
 
 def test_a_section_left_empty_is_its_defaults() -> None:
+    """A section that is null has its defaults."""
     assert fields.build_experiment({**LEAST, "training": None}) == fields.build_experiment(LEAST) == Experiment(**LEAST)
 
 
 def test_an_integer_does_for_a_number() -> None:
+    """An integer is accepted for a float field and converted."""
     found = fields.build_experiment({**LEAST, "training": {"learning_rate": 1}})
     assert found.training.learning_rate == 1.0
     assert isinstance(found.training.learning_rate, float)
@@ -106,6 +111,7 @@ def test_an_integer_does_for_a_number() -> None:
 def test_what_is_resolved_is_read_back(
     epochs: int, rate: float, workers: int, attackers: list[int], memory: dict[str, int], accuracy: float | None
 ) -> None:
+    """An experiment that is written as JSON is read back equal."""
     plain = {
         **LEAST,
         "workers": workers,
@@ -118,6 +124,8 @@ def test_what_is_resolved_is_read_back(
 
 
 def test_every_annotation_has_words() -> None:
+    """Every type of a field can be described in words."""
+
     def leaves(cls: Any) -> list[Any]:
         """Return the types of all fields of the class and of the dataclasses in it."""
         hints = fields._hints(cls)
@@ -130,6 +138,7 @@ def test_every_annotation_has_words() -> None:
 
 
 def test_an_old_name_is_refused_with_the_new_one() -> None:
+    """A field's former name is refused with its present one, and a field that is gone with the advice to leave it out."""
     (problem,) = problems(training={"target_accuracy": 0.9})
     assert problem.startswith("training.target_accuracy: is unknown; is called training.target now")
     for old, new in MOVED.items():
@@ -143,6 +152,7 @@ def test_an_old_name_is_refused_with_the_new_one() -> None:
 
 
 def test_a_run_of_an_earlier_version_is_read_with_the_names_of_today() -> None:
+    """The stored experiment of an earlier version, with former field names, is read as today's."""
     kept = Experiment(name="x", architecture="p2p_instance", exchange=Exchange(every=3, compression="qsgd", bits=4))
     earlier = json.loads(json.dumps(kept.to_plain()))
     earlier["training"]["sync_every"] = earlier["exchange"].pop("every")

@@ -33,6 +33,7 @@ def settled(recipe: str) -> dict[str, Any]:
 
 
 def test_the_defaults_that_recipes_count_with_are_the_experiments() -> None:
+    """The defaults that recipes compute with are those of an experiment."""
     assert Training().batch_size == recipes.DEFAULT_BATCH
     assert Experiment(name="a", architecture="spirt").workers == recipes.DEFAULT_WORKERS
     assert Data().dataset == "digits"
@@ -41,6 +42,7 @@ def test_the_defaults_that_recipes_count_with_are_the_experiments() -> None:
 @pytest.mark.parametrize("recipe", ["paper", "fast"])
 @pytest.mark.parametrize("name", PAPERS)
 def test_chosen_on_the_command_line_it_replaces_the_files_values(name: str, recipe: str) -> None:
+    """A recipe that is chosen by an override replaces the file's values of its fields, and no others."""
     plain, found = load(CONFIG / f"{name}.yaml"), load(CONFIG / f"{name}.yaml", [f"recipe={recipe}"])
     values = found.to_plain()
     assert found.recipe == recipe
@@ -58,12 +60,14 @@ def test_chosen_on_the_command_line_it_replaces_the_files_values(name: str, reci
 
 
 def test_every_architecture_gets_the_same() -> None:
+    """A recipe gives every architecture of the papers the same training, data and exchange."""
     for recipe in ("paper", "fast"):
         found = [load(CONFIG / f"{name}.yaml", [f"recipe={recipe}"]) for name in PAPERS]
         assert len({(each.training, each.data, each.exchange.every) for each in found}) == 1
 
 
 def test_a_field_set_on_the_command_line_wins_in_any_order() -> None:
+    """An override of a field wins over a recipe, whichever is given first."""
     path = CONFIG / "all-reduce-cifar10.yaml"
     for overrides in (["recipe=fast", "training.epochs=3"], ["training.epochs=3", "recipe=fast"]):
         found = load(path, overrides)
@@ -73,6 +77,7 @@ def test_a_field_set_on_the_command_line_wins_in_any_order() -> None:
 
 
 def test_in_a_file_it_fills_what_the_file_leaves_open(tmp_path: Path) -> None:
+    """A recipe in a file sets the fields that the file does not, and equal values may be repeated."""
     found = load(
         written(tmp_path, "recipe: fast\ntraining: {model: mobilenet, batch_size: 512}\ndata: {dataset: cifar10}\n")
     )
@@ -82,6 +87,7 @@ def test_in_a_file_it_fills_what_the_file_leaves_open(tmp_path: Path) -> None:
 
 
 def test_a_file_that_contradicts_its_recipe_is_refused(tmp_path: Path) -> None:
+    """A file with other values than its recipe raises ConfigError with both; an override of the recipe or of the fields resolves that."""
     path = written(tmp_path, "recipe: fast\ntraining: {epochs: 5, nesterov: false}\n")
     with pytest.raises(ConfigError) as caught:
         load(path)
@@ -97,6 +103,7 @@ def test_a_file_that_contradicts_its_recipe_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_processors_precision_is_the_files(tmp_path: Path) -> None:
+    """A recipe leaves the file's precision as it is."""
     path = written(tmp_path, "recipe: fast\ntraining: {precision: fp32}\n")
     for overrides in ([], ["recipe=fast"]):
         assert load(path, overrides).training.precision == "fp32"
@@ -104,6 +111,7 @@ def test_the_processors_precision_is_the_files(tmp_path: Path) -> None:
 
 
 def test_the_peak_rate_goes_with_the_images_of_an_update(tmp_path: Path) -> None:
+    """The recipe's learning rate is in proportion to the images of an update, and digits are not mirrored."""
     half = load(CONFIG / "spirt-cifar10.yaml", ["recipe=fast", "workers=2"])
     assert half.training.learning_rate == recipes.FAST_RATE / 2
     digits = load(CONFIG / "spirt.yaml", ["recipe=fast"])
@@ -112,6 +120,7 @@ def test_the_peak_rate_goes_with_the_images_of_an_update(tmp_path: Path) -> None
 
 
 def test_unknown_and_misplaced_is_left_to_the_check_of_all_fields() -> None:
+    """Wrong values beside a recipe, or of the recipe, are reported like any other field's."""
     for plain, problem in (
         ({**LEAST, "recipe": "quick"}, "recipe: 'quick' is not allowed; expected one of none, paper, fast"),
         ({**LEAST, "recipe": 3}, "recipe: 3 is not allowed"),
@@ -125,6 +134,7 @@ def test_unknown_and_misplaced_is_left_to_the_check_of_all_fields() -> None:
 
 
 def test_a_run_says_which_recipe_it_had() -> None:
+    """A stored experiment has its recipe's name, and is read and validated back equal."""
     found = load(CONFIG / "gpu-cifar10.yaml", ["recipe=paper"])
     assert from_plain(found.to_plain()) == found
     assert validate(found.to_plain()) == found

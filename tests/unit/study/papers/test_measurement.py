@@ -18,16 +18,19 @@ WHOLE, SMALL = Scale(1), Scale(0.02)
 
 @pytest.mark.parametrize("share", [0.0, -1.0, 1.01])
 def test_a_scale_is_a_share(share: float) -> None:
+    """A scale of zero, below zero or above one raises ConfigError."""
     with pytest.raises(ConfigError, match="--scale"):
         Scale(share)
 
 
 def test_figure_2_has_the_papers_numbers_of_workers_at_large_scales() -> None:
+    """At scale 0.5 the numbers of workers are those of the paper's figure 2."""
     assert runs_2025.list_worker_counts(Scale(0.5), "resnet50") == (4, 8, 12, 16)
 
 
 @given(st.integers(1, 1000), st.floats(0.001, 1.0), st.integers(1, 8))
 def test_a_count_is_cut_but_not_to_nothing(count: int, share: float, least: int) -> None:
+    """A scaled count is at least `least`, or the whole count if that is smaller, and never above the whole count."""
     cut = Scale(share).reduce(count, least=least)
     assert min(least, count) <= cut <= count
 
@@ -40,6 +43,7 @@ def every(scale: Scale) -> list[Measurement]:
 @pytest.mark.slow
 @pytest.mark.parametrize("scale", [WHOLE, Scale(0.5), SMALL, Scale(0.001)], ids=lambda scale: str(scale.share))
 def test_every_experiment_is_valid_and_its_command_makes_it(scale: Scale) -> None:
+    """The command of each measurement gives the measurement's experiment at every scale."""
     for each in every(scale):
         words = shlex.split(each.command(scale))
         assert words[:2] == ["crossover", "run"] and words[-2:] == ["--out", f"results/{each.key}"]
@@ -48,6 +52,7 @@ def test_every_experiment_is_valid_and_its_command_makes_it(scale: Scale) -> Non
 
 
 def test_parts_share_their_runs() -> None:
+    """A measurement that several parts need has the same settings in all of them, and is listed once."""
     keys = [each.key for each in every(SMALL)]
     assert len(keys) == len(set(keys))
     by_key = {each.key: each for part in PARTS.values() for each in part.measurements(SMALL)}
@@ -57,6 +62,7 @@ def test_parts_share_their_runs() -> None:
 
 
 def test_the_published_size_is_the_papers() -> None:
+    """At scale 1 the experiments have the papers' workers, minibatches, epochs and data."""
     for row in runs_2025.load_rows("Table 2"):
         e = runs_2025.make_epoch_run(row).experiment(WHOLE)
         assert (e.workers, e.training.batch_size, e.data.drop_last, e.data.limit) == (4, 512, True, None)
@@ -69,6 +75,7 @@ def test_the_published_size_is_the_papers() -> None:
 
 
 def test_what_the_scale_cuts_is_said() -> None:
+    """`list_cuts` returns {field: (published value, scaled value)} of what the scale changes, and {} at scale 1."""
     row = published.rows(table="Table 2", model="resnet18", architecture="spirt")[0]
     cuts = runs_2025.make_epoch_run(row).list_cuts(SMALL)
     assert cuts["training.batch_size"] == (512, 61)
@@ -79,6 +86,7 @@ def test_what_the_scale_cuts_is_said() -> None:
 
 
 def test_mobilenet_keeps_the_papers_minibatch() -> None:
+    """MobileNet keeps minibatches of 512 at small scales; the number of samples shrinks instead."""
     row = published.rows(table="Table 2", model="mobilenet", architecture="spirt")[0]
     assert runs_2025.make_epoch_run(row).experiment(SMALL).training.batch_size == 512
     assert runs_2025.make_epoch_run(row).experiment(SMALL).data.limit == 4 * 512
@@ -86,6 +94,7 @@ def test_mobilenet_keeps_the_papers_minibatch() -> None:
 
 
 def test_a_minibatch_shrinks_where_few_are_left() -> None:
+    """A cut that would leave fewer than `least_minibatches` makes the minibatches smaller and keeps that number."""
     cut = dict(each.split("=") for each in make_cut(batch=512, minibatches=24, epochs=30, least_minibatches=4)(SMALL))
     assert cut == {
         "data.limit": str(4 * 61 * 4),
@@ -96,11 +105,13 @@ def test_a_minibatch_shrinks_where_few_are_left() -> None:
 
 
 def test_a_small_run_is_forecast_to_be_short() -> None:
+    """All runs are forecast to take under 20 minutes at scale 0.02, and over 20 hours at scale 1."""
     small, whole = (sum(each.forecast_s(scale, cores=2) for each in every(scale)) for scale in (SMALL, WHOLE))
     assert small < 20 * 60 < 20 * 3_600 < whole
 
 
 def test_parts_are_found_by_name_and_others_refused() -> None:
+    """Parts are chosen by name, by a paper's year or by `all`, in a fixed order; other names raise ConfigError with the nearest."""
     assert [part.name for part in choose_parts(["2025-table-3", "2025-table-2"])] == ["2025-table-2", "2025-table-3"]
     assert choose_parts(["all"]) == list(PARTS.values())
     assert {part.name[:4] for part in choose_parts(["2023"])} == {"2023"}

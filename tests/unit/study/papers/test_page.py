@@ -39,7 +39,7 @@ def one(name: str, row: str, figure: str, of: Book = BOOK) -> TableCell:
 
 
 def test_every_printed_figure_has_a_cell() -> None:
-    """What config/published.yaml has as figures, of every table and row."""
+    """Every number of config/published.yaml that is a result has a cell in the book of all parts."""
     stated = {"function_s", "memory_mb", "function_usd", "total_s", "worker_usd", "total_usd", "epoch_s", "fetch_s", "in_database_s",
               "without_filter_s", "with_filter_s", "speedup", "communication_s", "minutes", "accuracy", "compute_s", "lambda_usd_per_s",
               "peer_usd", "cost_ratio", "reduction", "fetch", "compute", "synchronise", "update"}  # fmt: skip
@@ -53,6 +53,7 @@ def test_every_printed_figure_has_a_cell() -> None:
 
 
 def test_every_cell_has_ours_with_a_label_or_a_reason_with_a_command() -> None:
+    """Every cell has our value with its label and ratio, or a reason why not and the command that would measure it."""
     for section in BOOK.sections:
         for cell in section.cells:
             if isinstance(cell.ours, NoFigure):
@@ -67,6 +68,7 @@ def test_every_cell_has_ours_with_a_label_or_a_reason_with_a_command() -> None:
 
 
 def test_table_2_by_the_papers_formula() -> None:
+    """Our dollars in Table 2 follow from our seconds by the paper's formula."""
     row = "MobileNet / SPIRT"
     assert one("2025-table-2", row, "function_s").ours.value == made_up.WALL_S - made_up.EVALUATE_S  # type: ignore[union-attr]
     usd = 8.0 * 0.300 * 0.0000166667
@@ -77,12 +79,14 @@ def test_table_2_by_the_papers_formula() -> None:
 
 
 def test_fewer_images_are_taken_for_512_and_called_projected() -> None:
+    """Seconds measured with smaller minibatches are scaled to 512 images, labelled "projected", and remarked."""
     cell = one("2025-table-2", "ResNet-18 / SPIRT", "function_s")
     assert cell.label == "projected" and "with 61 images" in cell.remarks
     assert cell.ours.value == pytest.approx(8.0 + 0.5 * (512 / 61 - 1))  # type: ignore[union-attr]
 
 
 def test_figures_that_do_not_follow_from_the_formula_are_marked() -> None:
+    """The remark "does not follow" is on exactly those published numbers that are listed as deviating."""
     marked = {
         (cell.row, cell.figure)
         for section in BOOK.sections
@@ -95,7 +99,7 @@ def test_figures_that_do_not_follow_from_the_formula_are_marked() -> None:
 
 
 def test_tables_ii_and_iii_by_the_papers_equations() -> None:
-    """One batch of 128 takes 0.25 s: two of them are the stage's half a second."""
+    """Our seconds and dollars in Tables II and III follow from measured stages by the paper's equations."""
     at_128, at_512 = (one("2023-table-III", f"batch {size}", "compute_s").ours for size in (128, 512))
     assert at_128.value == pytest.approx(118 * 0.25)  # type: ignore[union-attr]
     assert at_512.value == pytest.approx(30 * 0.25 * 4)  # type: ignore[union-attr]
@@ -108,6 +112,7 @@ def test_tables_ii_and_iii_by_the_papers_equations() -> None:
 
 
 def test_figure_3_shows_the_printed_seconds_of_tables_ii_and_iii_for_four_peers() -> None:
+    """Figure 3 has published seconds for four peers only, from Tables II and III."""
     printed = {(cell.row, cell.figure): cell.published for cell in cells("2023-figure-3")}
     assert printed["4 peers, batch 1024", "with functions"] == 41.2
     assert printed["4 peers, batch 64", "on the instance"] == 394.8
@@ -115,6 +120,7 @@ def test_figure_3_shows_the_printed_seconds_of_tables_ii_and_iii_for_four_peers(
 
 
 def test_what_is_not_run_says_why_and_how(tmp_path: Path) -> None:
+    """A cell whose run is missing is labelled "not run", without a ratio, and names the reason and the command, in every file."""
     without = filled(without=("epoch-mlless-mobilenet",))
     cell = one("2025-table-2", "MobileNet / MLLess", "function_s", without)
     assert cell.label == NOT_RUN and cell.ratio is None
@@ -127,12 +133,14 @@ def test_what_is_not_run_says_why_and_how(tmp_path: Path) -> None:
 
 
 def test_unlike_tasks_have_no_part_in_the_verdict() -> None:
+    """A cell of a different task is marked as not comparable."""
     cell = one("2025-table-3", "AllReduce", "accuracy")
     assert cell.ratio is not None and not cell.is_comparable and "unlike tasks" in cell.remarks
     assert re.search(r"\d+ of \d+ printed figures have ours beside them", papers.summarize_book(BOOK.sections))
 
 
 def test_the_simulators_word_stands_beside_the_papers_seconds() -> None:
+    """The simulator's value is in the cell of every number that it projects, with a remark if that number was held out."""
     simulated = {
         (cell.by.source, cell.name): cell for s in BOOK.sections for cell in s.cells if cell.by and cell.simulated
     }
@@ -145,6 +153,7 @@ def test_the_simulators_word_stands_beside_the_papers_seconds() -> None:
 
 @pytest.mark.slow
 def test_all_three_files_have_every_section_and_cell(tmp_path: Path) -> None:
+    """The HTML, Markdown and CSV files have every section and cell, and the page refers only to files of its folder."""
     path = papers.write(BOOK, tmp_path)
     text, markdown = path.read_text(), (tmp_path / "index.md").read_text()
     rows = list(csv.DictReader((tmp_path / "cells.csv").read_text().splitlines()))
@@ -162,6 +171,7 @@ def test_all_three_files_have_every_section_and_cell(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_page_without_any_run(tmp_path: Path) -> None:
+    """The page is written without any run; its cells are "not run" or "projected"."""
     nothing = filled(without=tuple(each.key for each in WANTED))
     papers.write(nothing, tmp_path)
     labels = {cell.label for section in nothing.sections for cell in section.cells}
@@ -187,12 +197,14 @@ def section(*ours: float) -> Section:
     ],
 )
 def test_a_finding_is_reproduced_in_direction_and_size(ours: tuple[float, ...], words: str) -> None:
+    """A finding's verdict says whether direction, size, both or neither are reproduced. `ours`: our values; `words`: the verdict."""
     (found,) = paper_cells.judge_findings([section(*ours)])
     assert found.verdict == words and found.pairs == 3
     assert f"1 in {words}" in paper_cells.summarize_findings([found])
 
 
 def test_a_page_says_which_runs_used_generated_images(tmp_path: Path) -> None:
+    """Runs on generated images are named in the section's notes, a warning and the table of cuts."""
     part = papers.PARTS["2023-figure-5"]
     measurements = part.measurements(SMALL)
     runs = {each.key: made_up.run(each.on_generated_images(), SMALL) for each in measurements}

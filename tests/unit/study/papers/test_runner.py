@@ -28,15 +28,19 @@ class Pretended:
     """A machine that writes made-up folders instead of training. `made`: names of the runs so far; `fails`: names of those that fail."""
 
     def __init__(self) -> None:
+        """Begin without runs and without failures."""
         self.made: list[str] = []
         self.fails: set[str] = set()
 
     def __enter__(self) -> "Pretended":
+        """Return this machine."""
         return self
 
-    def __exit__(self, *ended: object) -> None: ...
+    def __exit__(self, *ended: object) -> None:
+        """Do nothing: nothing was started."""
 
-    def release(self, experiment: Experiment) -> None: ...
+    def release(self, experiment: Experiment) -> None:
+        """Do nothing: there are no stacks."""
 
     def run(self, experiment: Experiment, out: Path, watch: OnProgress) -> RunFolder:
         """Note the run and write a made-up folder for its measurement. Raises RunFailed if its name is in `fails`."""
@@ -73,6 +77,7 @@ def runner(tmp_path: Path, told: list[str] | None = None, **changes: Any) -> Run
 
 
 def test_finished_runs_are_kept_and_others_run(machine: Pretended, tmp_path: Path) -> None:
+    """A second call keeps the runs that are finished and makes the others."""
     told: list[str] = []
     first = runner(tmp_path, told).run([FIRST])
     assert set(first.runs) == {FIRST.key} and not first.failed and not first.whole
@@ -84,6 +89,7 @@ def test_finished_runs_are_kept_and_others_run(machine: Pretended, tmp_path: Pat
 
 @pytest.mark.parametrize("damage", ["failed", "incomplete", "half written", "no records", "another experiment"])
 def test_what_is_not_whole_or_not_this_is_run_anew(machine: Pretended, tmp_path: Path, damage: str) -> None:
+    """A run that failed, is incomplete or unreadable, or is of another experiment is made again. `damage`: the case."""
     (run,) = runner(tmp_path).run([FIRST]).runs.values()
     result, path = dict(run.result), run.path / folder.RESULT
     training = result["experiment"]["training"] | {"learning_rate": 9.0}
@@ -105,12 +111,14 @@ def test_what_is_not_whole_or_not_this_is_run_anew(machine: Pretended, tmp_path:
 
 
 def test_another_scale_is_another_run(machine: Pretended, tmp_path: Path) -> None:
+    """A run at one scale is not found as the run at another."""
     runner(tmp_path).run([FIRST])
     assert runner(tmp_path).find_finished(FIRST)
     assert runner(tmp_path, scale=Scale(0.5)).find_finished(FIRST) is None
 
 
 def test_a_run_that_fails_twice_leaves_the_others_going(machine: Pretended, tmp_path: Path) -> None:
+    """A run that fails is tried twice and reported as missing with its cause; the others are made, and a later call tries it again."""
     machine.fails = {FIRST.key}
     told: list[str] = []
     outcome = runner(tmp_path, told).run([FIRST, SECOND])
@@ -128,6 +136,7 @@ def test_a_run_that_fails_twice_leaves_the_others_going(machine: Pretended, tmp_
 def test_what_this_machine_lacks_is_said_and_not_tried(
     machine: Pretended, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Runs that need a GPU or data which are not here are reported as missing and not tried."""
     monkeypatch.setattr(paper_runs, "_explain_unreadable", lambda dataset, data: f"{dataset}: not here")
     outcome = runner(tmp_path).run([ON_GPU, FIRST])
     assert outcome.missing == {ON_GPU.key: "no GPU on this machine", FIRST.key: "cifar10: not here"}
@@ -137,6 +146,9 @@ def test_what_this_machine_lacks_is_said_and_not_tried(
 def test_a_timed_run_uses_generated_images_if_its_data_set_cannot_be_had(
     machine: Pretended, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A run for times only uses generated images if its data set is missing, is kept by a second call, and made anew once the data are
+    there.
+    """
     monkeypatch.setattr(paper_runs, "_explain_unreadable", lambda dataset, data: f"{dataset}: not here")
     for _ in range(2):
         outcome = runner(tmp_path).run([TIMED, FIRST])
@@ -150,12 +162,14 @@ def test_a_timed_run_uses_generated_images_if_its_data_set_cannot_be_had(
 
 
 def test_every_figure_of_accuracy_or_of_filtered_bytes_needs_the_real_images() -> None:
+    """The measurements that need real images are those of accuracy, and of MLLess's filtered bytes."""
     keys = {each.key for each in papers.list_measurements(list(papers.PARTS.values()), SMALL) if each.depends_on_values}
     assert all(key.partition("-")[0] in ("convergence", "barrier", "mlless", "epoch") for key in keys)
     assert {key for key in keys if key.startswith("epoch")} == {"epoch-mlless-mobilenet", "epoch-mlless-resnet18"}
 
 
 def test_a_run_of_the_published_size_that_comes_along_is_taken(machine: Pretended, tmp_path: Path) -> None:
+    """A run of the published size in the folder of kept runs is used at any scale, whatever its name."""
     whole: Measurement = runs_2025.make_convergence_run("all_reduce")
     run = made_up.run(whole, Scale(1))
     experiment = run.result["experiment"]
@@ -167,14 +181,14 @@ def test_a_run_of_the_published_size_that_comes_along_is_taken(machine: Pretende
 
 
 def test_the_run_that_comes_with_the_project_is_taken(tmp_path: Path) -> None:
-    """Fields have come, moved and gone since it was made; none of them changes what it trained."""
+    """The run of the published size that comes with the project is found, although its settings are of an earlier version."""
     found = runner(tmp_path).find_finished(runs_2025.make_convergence_run("all_reduce"))
     assert found is not None and found[0].name == "all-reduce-cifar10-fast" and found[1]
 
 
 @pytest.mark.slow
 def test_a_part_on_the_cloud_on_this_machine(tmp_path: Path, datasets: Path) -> None:
-    """The runs of figure 3, as small as they get: real functions, Redis and queues; then a second call that keeps them."""
+    """The runs of figure 3 are made at a tiny scale with local servers, and a second call keeps them."""
     tiny, told, asked = Scale(0.001), list[str](), [FIRST, SECOND] if WHOLE else [SECOND]
     line = Runner(out=tmp_path / "out", scale=tiny, data=datasets, tell=told.append)
     outcome = line.run(asked)
