@@ -77,8 +77,8 @@ def read(path: Path, table: Table | None = None, *, also_drop: Sequence[str | in
 
 @contextmanager
 def _pause_collector() -> Iterator[None]:
-    """Within the `with` block, look for no reference cycles: a table's rows are many objects without any, and the search takes longer than
-    reading them.
+    """Stop Python's search for reference cycles within the `with` block. A table's rows are many objects without cycles, and the search
+    takes longer than reading them.
     """
     was_enabled = gc.isenabled()
     gc.disable()
