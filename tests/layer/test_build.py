@@ -50,6 +50,7 @@ def names(path: Path) -> set[str]:
 
 
 def test_the_layer_imports_without_its_sources(tmp_path: Path) -> None:
+    """Check that a layer contains compiled modules without their sources, and that they can be imported."""
     wheel(tmp_path, FILES)
     build.build(TINY, tmp_path, python=THIS)
     zipped = tmp_path / "layer-tiny.zip"
@@ -62,6 +63,7 @@ def test_the_layer_imports_without_its_sources(tmp_path: Path) -> None:
 
 
 def test_two_builds_in_two_folders_are_the_same_bytes(tmp_path: Path) -> None:
+    """Check that a layer's bytes do not depend on the folder it is built in."""
     sums = []
     for name in ("one", "another-much-longer-name"):
         wheel(tmp_path / name, FILES)
@@ -70,6 +72,7 @@ def test_two_builds_in_two_folders_are_the_same_bytes(tmp_path: Path) -> None:
 
 
 def test_what_is_there_is_kept_and_what_changed_is_built_again(tmp_path: Path) -> None:
+    """Check that a finished layer is not built again, and that one of another recipe or with damage is not taken for it."""
     source = wheel(tmp_path, FILES)
     build.build(TINY, tmp_path, python=THIS)
     zipped, before = tmp_path / "layer-tiny.zip", (tmp_path / "layer-tiny.zip").stat().st_mtime_ns
@@ -84,6 +87,7 @@ def test_what_is_there_is_kept_and_what_changed_is_built_again(tmp_path: Path) -
 
 
 def test_modes_and_times_of_this_machine_do_not_show(tmp_path: Path) -> None:
+    """Check that an archive's bytes do not depend on the files' modes and times, and that programs are executable in it."""
     (tmp_path / "tree/python").mkdir(parents=True)
     (tmp_path / "tree/python/program").write_bytes(b"\x7fELF...")
     (tmp_path / "tree/python/text.py").write_text("")
@@ -100,6 +104,7 @@ def test_modes_and_times_of_this_machine_do_not_show(tmp_path: Path) -> None:
 
 
 def test_another_processors_library_is_refused_and_nothing_is_left(tmp_path: Path) -> None:
+    """Check that a layer with a library for another processor is refused, and that nothing but the wheels is left."""
     header = list(elf.HEADER.unpack_from(b"\x7fELF\x02\x01".ljust(64, b"\0")))
     header[2], header[5], header[9], header[10] = 62, 64, 56, 1
     load = elf.SEGMENT.pack(elf.LOAD, 5, 0, 0, 0, 120, 120, 0x1000)
@@ -111,6 +116,7 @@ def test_another_processors_library_is_refused_and_nothing_is_left(tmp_path: Pat
 
 
 def test_layers_that_leave_no_room_for_a_function_are_refused(tmp_path: Path) -> None:
+    """Check that the size of layers is refused if a function does not fit beside them."""
     with zipfile.ZipFile(tmp_path / "layer-a.zip", "w", zipfile.ZIP_DEFLATED) as opened:
         opened.writestr("python/a", bytes(1_000_000))
     assert checks.check_size([tmp_path / "layer-a.zip"]) == checks.LIMIT_BYTES - checks.FUNCTION_BYTES - 1_000_000
@@ -119,6 +125,7 @@ def test_layers_that_leave_no_room_for_a_function_are_refused(tmp_path: Path) ->
 
 
 def test_the_largest_function_fits_into_what_is_kept_free() -> None:
+    """Check that the sources of the largest step's function fit into the room that the layers leave."""
     sources = Sources(ROOT)
     packages = DATAPLANE | TORCH | {"boto3", "botocore"}
     sizes = {}
@@ -131,6 +138,7 @@ def test_the_largest_function_fits_into_what_is_kept_free() -> None:
 
 
 def test_layers_hold_what_functions_may_import() -> None:
+    """Check that the layers' packages are those that functions may import."""
     dataplane, torch = ({r.partition("==")[0].replace("-", "_") for r in layer.requirements} for layer in layers())
     assert dataplane == DATAPLANE
     assert torch == TORCH | {"typing_extensions"}
@@ -157,10 +165,12 @@ def test_layers_hold_what_functions_may_import() -> None:
     ],
 )
 def test_what_is_kept(path: str, kept: bool) -> None:
+    """Check whether a path of PyTorch is kept in the layer."""
     assert pruning.is_kept(path) is kept
 
 
 def test_stubs_stand_where_the_compiler_stood() -> None:
+    """Check that the stubs which replace PyTorch's compiler are two modules that compile."""
     assert sorted(pruning.load_stubs()) == ["torch/_compile.py", "torch/_dynamo/__init__.py"]
     for name, data in pruning.load_stubs().items():
         compile(data, name, "exec")
@@ -171,10 +181,12 @@ def test_stubs_stand_where_the_compiler_stood() -> None:
 
 @pytest.mark.parametrize("layer", layers(), ids=lambda layer: layer.name)
 def test_every_wheel_of_a_layer_has_its_hash(layer: Layer) -> None:
+    """Check that each requirement of a layer is one version with a hash."""
     assert all(re.fullmatch(r"[\w-]+==[\w.]+( --hash=sha256:[0-9a-f]{64})+", each) for each in layer.requirements)
 
 
 def test_a_wheel_of_another_hash_is_not_taken(tmp_path: Path) -> None:
+    """Check that a downloaded wheel of another hash is deleted, and refused if it cannot be fetched."""
     there = wheel(tmp_path, FILES)
     digest = hashlib.sha256(there.read_bytes()).hexdigest()
     assert wheels.fetch([f"tiny==1.0 --hash=sha256:{digest}"], there.parent) == [there]
@@ -184,7 +196,7 @@ def test_a_wheel_of_another_hash_is_not_taken(tmp_path: Path) -> None:
 
 
 def test_pip_itself_refuses_what_is_not_as_it_was_locked(tmp_path: Path) -> None:
-    """The file has the right name and other bytes, as an index might serve it."""
+    """Check that pip refuses a wheel of the right name with other bytes, as an index might serve it."""
     there = wheel(tmp_path / "index", FILES)
     line = f"tiny==1.0 --hash=sha256:{'0' * 64}"
     (tmp_path / "requirements.txt").write_text(f"--no-index\n--find-links {there.parent}\n{line}\n")
@@ -196,6 +208,7 @@ def test_pip_itself_refuses_what_is_not_as_it_was_locked(tmp_path: Path) -> None
 
 
 def test_the_lock_is_of_the_versions_that_are_required() -> None:
+    """Check that the lock files contain the versions that the project pins."""
     names = {line.split(" ")[0] for file in ("packages", "torch") for line in lock.lines(file)}
     for name in (*DATAPLANE, "boto3", "jinja2"):
         assert pin_version(name.replace("_", "-")) in names

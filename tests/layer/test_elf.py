@@ -46,7 +46,7 @@ def behind_the_symbols(data: bytes, *, pages: int) -> bytes:
 
 
 def image(data: bytes) -> list[tuple[int, bytes]]:
-    """Address and bytes of every loaded segment, its header apart, which says where the segments stand in the file."""
+    """Return the address and the bytes of each loaded segment, without the header, which says where the segments are in the file."""
     header = elf.HEADER.unpack_from(data)
     skip = header[5] + header[9] * header[10]
     loads = [s for s in elf.segments(data) if s.kind == elf.LOAD]
@@ -63,6 +63,7 @@ def call(data: bytes, folder: Path) -> float:
 
 
 def test_a_stripped_library_is_smaller_and_still_works(library: Path, tmp_path: Path) -> None:
+    """Check that a stripped library is smaller, has no symbols, and computes the same."""
     data = library.read_bytes()
     stripped = elf.strip(data)
     assert len(stripped) < 0.8 * len(data)
@@ -73,6 +74,7 @@ def test_a_stripped_library_is_smaller_and_still_works(library: Path, tmp_path: 
 
 @pytest.mark.parametrize("pages", [1, 3, 50])
 def test_a_segment_behind_the_symbols_moves_down_by_whole_pages(library: Path, tmp_path: Path, pages: int) -> None:
+    """Check that a library whose last segment is behind the symbols is stripped by whole pages and works."""
     data = behind_the_symbols(library.read_bytes(), pages=pages)
     stripped = elf.strip(data)
     assert len(stripped) <= len(data) - (pages - 1) * elf.PAGE
@@ -82,22 +84,26 @@ def test_a_segment_behind_the_symbols_moves_down_by_whole_pages(library: Path, t
 
 
 def test_stripping_twice_changes_nothing(library: Path) -> None:
+    """Check that stripping a stripped library changes nothing."""
     once = elf.strip(library.read_bytes())
     assert elf.strip(once) == once
 
 
 def test_needed_libraries_and_versions(library: Path) -> None:
+    """Check that the libraries and the GLIBC version which a library needs are found."""
     data = library.read_bytes()
     assert {"libstdc++.so.6"} <= elf.list_needed_libraries(data)
     assert elf.find_newest_version(elf.list_needed_versions(data), "GLIBC") >= (2, 2)
 
 
 def test_the_newest_version_is_by_number_not_by_letters() -> None:
+    """Check that 2.28 is newer than 2.9, and that a missing name has no version."""
     assert elf.find_newest_version({"GLIBC_2.9", "GLIBC_2.28", "GLIBCXX_3.4.22", "GLIBC_PRIVATE"}, "GLIBC") == (2, 28)
     assert elf.find_newest_version({"GLIBC_2.9"}, "GLIBCXX") == ()
 
 
 def test_a_misaligned_segment_is_refused(library: Path) -> None:
+    """Check that a segment whose offset does not have its address's alignment is refused."""
     data = bytearray(library.read_bytes())
     header = elf.HEADER.unpack_from(data)
     index, segment = next((i, s) for i, s in enumerate(elf.segments(bytes(data))) if s.kind == elf.LOAD and s.offset)

@@ -81,7 +81,7 @@ def moved(folder: RunFolder) -> Any:
 def test_every_handler_computes_on_arm_what_it_computes_here(
     cloud: LocalCloud, architecture: str, tmp_path: Path
 ) -> None:
-    """The same losses and the same way of the model, up to the order of float32 additions."""
+    """Check that a run on emulated ARM has the same losses as here, and moves the model alike, up to the order of float32 additions."""
     here = run_inline(experiment(architecture), tmp_path / "here", lambda progress: None)
     cloud.deploy(synthesize(experiment(architecture), tmp_path / "assembly"))
     try:

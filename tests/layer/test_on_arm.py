@@ -46,10 +46,12 @@ def arm(zipped: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 def test_they_fit_beside_the_largest_function(zipped: list[Path]) -> None:
+    """Check that both layers leave room for a function."""
     assert checks.check_size(zipped) >= 0
 
 
 def test_they_ask_for_nothing_that_the_runtime_lacks(zipped: list[Path]) -> None:
+    """Check that the layers' libraries need no newer GLIBC and libstdc++ than the functions' runtime has."""
     dataplane, torch = (checks.check_native(path) for path in zipped)
     assert (2, 17) <= torch.glibc <= (2, 28) and torch.glibcxx <= (3, 4, 22)
     assert dataplane.glibc <= (2, 28)
@@ -57,12 +59,16 @@ def test_they_ask_for_nothing_that_the_runtime_lacks(zipped: list[Path]) -> None
 
 
 def test_every_library_that_torch_names_is_there(zipped: list[Path]) -> None:
+    """Check that the layer of PyTorch contains the libraries that it loads."""
     found = {name.rpartition("/")[2] for name, _ in checks.read_native_files(zipped[1])}
     assert {"libtorch_cpu.so", "libtorch_python.so", "libarm_compute.so", "libgomp.so.1"} <= found
 
 
 def test_training_in_the_emulator_gives_what_it_gives_here(arm: Emulator) -> None:
-    """The same loss and gradient as this machine's PyTorch of another version, up to the order of float32 additions."""
+    """Check that emulated ARM gives the same losses and gradients as this machine, up to the order of float32 additions.
+
+    This machine's PyTorch may be of another version.
+    """
     script = str(ROOT / "tools" / "layer_workload.py")
     there: dict[str, Any] = json.loads(arm.run(script, timeout_s=1_800))
     ended = subprocess.run([sys.executable, "-m", "tools.layer_workload"], cwd=ROOT, capture_output=True, check=True)

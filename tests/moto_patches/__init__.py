@@ -15,6 +15,7 @@ class AccountCloud(LocalCloud):
     """The local cloud, extended so that it answers like an AWS account. `account`: its limits, which tests may change."""
 
     def __init__(self, workspace: Path, **settings: Any) -> None:
+        """Make the cloud with the account's usual limits."""
         super().__init__(workspace, **settings)
         self.account = account.Account()
 

@@ -193,6 +193,7 @@ class BootWaits:
     """Wait conditions of stacks, which wait for the first boots of instances. `booted(user_data)` is called at every first boot."""
 
     def __init__(self) -> None:
+        """Start without any boots."""
         self._boots: list[str] = []
         self._made = threading.local()
 

@@ -16,7 +16,7 @@ from tests.moto_patches import AccountCloud
 def test_a_stack_that_is_deleted_while_it_is_made_leaves_nothing(
     account_cloud: AccountCloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a Ctrl-C in a terminal asks for: its request for the stack is still being answered."""
+    """Check that a stack deleted during its creation leaves no broker, as after Ctrl-C, whose request is still being answered."""
     starts, deleted, stopped = threading.Event(), threading.Event(), list[str]()
 
     class Broker:
@@ -25,10 +25,12 @@ def test_a_stack_that_is_deleted_while_it_is_made_leaves_nothing(
         url = "amqp://127.0.0.1:1"
 
         def __init__(self, folder: Path, **login: str) -> None:
+            """Wait until the deletion was answered, two seconds at most."""
             starts.set()
             deleted.wait(2.0)  # where the deletion does not wait for us, it is through by then
 
         def stop(self) -> None:
+            """Record that the broker was stopped."""
             stopped.append(self.url)
 
     monkeypatch.setattr(cloud, "RabbitServer", Broker)
@@ -59,7 +61,7 @@ def test_a_stack_that_is_deleted_while_it_is_made_leaves_nothing(
 def test_who_asks_for_a_stack_that_is_made_makes_nothing_twice(
     question: str, account_cloud: AccountCloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """moto makes what is looked at and is not there yet."""
+    """Check that a question about a stack during its creation creates no second broker, as moto would."""
     starts, asked, made = threading.Event(), threading.Event(), list[str]()
 
     class Broker:
@@ -75,7 +77,7 @@ def test_who_asks_for_a_stack_that_is_made_makes_nothing_twice(
                 assert asked.wait(60)
 
         def stop(self) -> None:
-            pass
+            """Do nothing: no process was started."""
 
     monkeypatch.setattr("crossover.local.cloud.RabbitServer", Broker)
     broker = {
@@ -107,6 +109,7 @@ def test_who_asks_for_a_stack_that_is_made_makes_nothing_twice(
 
 
 def test_an_update_keeps_the_values_that_stood_defaults_too(account_cloud: AccountCloud) -> None:
+    """Check that UsePreviousValue keeps a parameter's value in an update, given or by default."""
     client = account_cloud.session().client("cloudformation")
     template: dict[str, Any] = {
         "Parameters": {name: {"Type": "String", "Default": "default"} for name in ("Given", "Left")},

@@ -51,7 +51,7 @@ def files(bundle: Path, last: str) -> dict[str, bytes]:
 
 
 def test_a_bundle_makes_the_tables_again_bit_by_bit(bundled: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Make them from the archive alone, in a process that knows nothing of the study."""
+    """Check that `reproduce` computes the tables from the archive alone, with equal bits."""
     assert status("reproduce", str(bundled)) == 0
     said = capsys.readouterr().out
     cells = json.loads((bundled.parent / "cells.json").read_text())
@@ -61,8 +61,9 @@ def test_a_bundle_makes_the_tables_again_bit_by_bit(bundled: Path, capsys: pytes
 def test_a_study_run_again_from_its_bundle_has_equal_accuracies(
     bundled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Accuracies have equal bits; seconds and dollars are new draws, which may be anything. A reproduction is continued only
-    with --resume.
+    """Check that accuracies of a study run again have equal bits, and that a reproduction is continued only with --resume.
+
+    Seconds and dollars are new draws, which may be anything.
     """
     again, out = ["reproduce", str(bundled), "--run"], ["--out", str(tmp_path / "again")]
     assert status(*again, *out) in (0, 1)
@@ -89,7 +90,7 @@ def test_a_study_run_again_from_its_bundle_has_equal_accuracies(
 def test_nothing_is_run_again_that_proves_nothing_or_spends_unasked(
     options: list[str], words: str, bundled: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Check refusals of --run in the folder of the original study."""
+    """Check that --run is refused in the folder of the original study, and with options that would spend money unasked."""
     assert status("reproduce", str(bundled), "--out", str(bundled.parent), *options) == 2
     assert words in capsys.readouterr().err
 
@@ -97,9 +98,7 @@ def test_nothing_is_run_again_that_proves_nothing_or_spends_unasked(
 def test_a_table_that_its_records_do_not_make_is_told(
     bundled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Cells are computed again from the same records: one with a wider interval counts as different all the same, and rounding is counted
-    separately.
-    """
+    """Check that a cell with another value or interval than its records give counts as different, and rounding separately."""
     cells = json.loads((bundled.parent / "cells.json").read_text())
     (cell,) = [each for each in cells if each["column"] == "final_metric" and "0.05" in each["row"]]
     for other, code, words in (
@@ -116,6 +115,7 @@ def test_a_table_that_its_records_do_not_make_is_told(
 def test_cells_that_were_taken_out_are_told(
     kept: int, bundled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Check that cells missing from a bundle count as different."""
     cells = json.loads((bundled.parent / "cells.json").read_text())
     path = changed(bundled, tmp_path, "cells.json", json.dumps(cells[:kept]).encode())
     assert status("reproduce", str(path)) == 1
@@ -163,6 +163,7 @@ STATE |= {"versions": {"crossover": "1", "torch": "2"}}
 def test_a_file_that_is_no_bundle_is_refused(
     name: str, body: bytes, words: str, bundled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Check that a bundle with one bad file is refused with the reason."""
     (tmp_path / "text.zip").write_text("no archive")
     path = changed(bundled, tmp_path, name, body) if name else tmp_path / "text.zip"
     assert status("reproduce", str(path)) == 2
@@ -170,7 +171,7 @@ def test_a_file_that_is_no_bundle_is_refused(
 
 
 def test_no_damage_is_taken_for_a_fault_of_ours(bundled: Path, tmp_path: Path) -> None:
-    """With bytes changed anywhere, the result is the same study or a refusal."""
+    """Check that a bundle with bytes changed anywhere is either read or refused, without another error."""
     whole, path, refused = bundled.read_bytes(), tmp_path / "damaged.zip", 0
     for seed in range(150):
         draw, body = random.Random(seed), bytearray(whole)
@@ -185,6 +186,7 @@ def test_no_damage_is_taken_for_a_fault_of_ours(bundled: Path, tmp_path: Path) -
 
 
 def test_an_encrypted_archive_is_refused(bundled: Path, tmp_path: Path) -> None:
+    """Check that an encrypted archive is refused."""
     with zipfile.ZipFile(bundled) as archive:
         first = archive.infolist()[0]
     body, path = bytearray(bundled.read_bytes()), tmp_path / "encrypted.zip"
@@ -196,7 +198,7 @@ def test_an_encrypted_archive_is_refused(bundled: Path, tmp_path: Path) -> None:
 
 
 def test_records_that_were_cut_are_told(bundled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Results, tables and digests are correct; only the records are incomplete."""
+    """Check that incomplete records are found where results, tables and digests are correct."""
     cut = {name: body.partition(b"\n")[0] + b"\n" for name, body in files(bundled, "metrics.jsonl").items()}
     assert status("reproduce", str(edited(bundled, tmp_path, cut))) == 1
     said = capsys.readouterr()
@@ -257,6 +259,7 @@ def _set(*path: Any, by: Callable[[Any], Any]) -> Callable[[Any], None]:
 def test_a_result_that_its_records_do_not_give_is_told(
     change: Callable[[Any], None], words: str, bundled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Check that each changed value of a trial's result is found by its records."""
     name, body = next(iter(files(bundled, "result.json").items()))
     result = json.loads(body)
     change(result)
@@ -276,6 +279,7 @@ def test_a_result_that_its_records_do_not_give_is_told(
 def test_results_of_another_base_than_the_studys_are_told(
     change: dict[str, Any], words: str, bundled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Check that results of another experiment than the study's base are found."""
     state = json.loads(files(bundled, "study.json")["study.json"])
     base = state["study"]["base"]
     base |= {name: base[name] | value if isinstance(value, dict) else value for name, value in change.items()}
@@ -287,6 +291,7 @@ def test_results_of_another_base_than_the_studys_are_told(
 def test_a_base_that_is_no_experiment_is_refused(
     bundled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Check that a bundle is refused if its study's base is not an experiment."""
     state = json.loads(files(bundled, "study.json")["study.json"])
     state["study"]["base"]["zzz"] = 1
     assert status("reproduce", str(changed(bundled, tmp_path, "study.json", json.dumps(state).encode()))) == 2
@@ -294,7 +299,7 @@ def test_a_base_that_is_no_experiment_is_refused(
 
 
 def test_a_study_of_several_fields_is_reproduced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Rows are named by the fields in the study's order, whatever order JSON has."""
+    """Check that a study that varies several fields is reproduced, whatever order JSON has: the study's order names the rows."""
     grid = {"training.momentum": [0.9], "training.learning_rate": [0.05]}
     path = written(tmp_path, grid=grid, seeds=1, pairs={})
     out = tmp_path / "two"
@@ -310,7 +315,7 @@ def test_a_study_of_several_fields_is_reproduced(tmp_path: Path, capsys: pytest.
 def test_one_run_does_not_count_as_two_trials(
     bundled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The bundle has the result and records of another trial, with only the seed changed."""
+    """Check that a bundle is refused in which a trial has another's result and records with only the seed changed."""
     metrics, results = files(bundled, "metrics.jsonl"), files(bundled, "result.json")
     (metric, other_metric), (name, other_name) = list(metrics)[:2], list(results)[:2]
     result = json.loads(results[name])
@@ -326,6 +331,7 @@ def test_one_run_does_not_count_as_two_trials(
 def test_files_of_no_trial_are_refused(
     name: str, bundled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Check that a bundle with a file of no trial is refused."""
     path = edited(bundled, tmp_path, {})
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr(name, b"{}")
@@ -336,6 +342,7 @@ def test_files_of_no_trial_are_refused(
 def test_dollars_by_other_prices_are_not_called_counted(
     bundled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Check that `reproduce` says if a trial's dollars were computed by other prices."""
     name, body = next(iter(files(bundled, "result.json").items()))
     result = json.loads(body)
     result["cost"]["prices_as_of"] = "2019-01"
@@ -346,6 +353,7 @@ def test_dollars_by_other_prices_are_not_called_counted(
 def test_files_of_other_bytes_than_their_digests_are_named(
     bundled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Check that `reproduce` names a file whose bytes do not have its digest."""
     name, body = next(iter(files(bundled, "metrics.jsonl").items()))
     path = edited(bundled, tmp_path, {name: body.replace(b"{", b"{ ", 1)}, digests=False)
     assert status("reproduce", str(path)) == 1
@@ -356,7 +364,7 @@ def test_files_of_other_bytes_than_their_digests_are_named(
 def test_code_that_is_not_the_studys_is_named(
     bundled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A path that leads out of the project's folder counts as none of its files."""
+    """Check that `reproduce` names files of code that differ from the study's, and those outside the project's folder too."""
     assert status("reproduce", str(bundled)) == 0 and "files that computed the study" not in capsys.readouterr().out
     name, body = next(iter(files(bundled, "result.json").items()))
     result = json.loads(body)
@@ -397,6 +405,7 @@ def _line(records: bytes, **changes: Any) -> bytes:
 def test_records_that_nobody_writes_are_refused(
     body: Callable[[bytes], bytes], words: str, bundled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Check that records are refused that no run writes, such as too long or negative ones."""
     name, records = next(iter(files(bundled, "metrics.jsonl").items()))
     assert status("reproduce", str(changed(bundled, tmp_path, name, body(records)))) == 2
     assert words in capsys.readouterr().err
@@ -427,6 +436,7 @@ def _archive(path: Path, names: list[str], how: int = zipfile.ZIP_DEFLATED, comm
 def test_archives_that_would_fill_the_memory_are_refused(
     names: list[str], how: int, comment: bytes, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Check that archives with too many, repeated or unexpected members are refused, and those with another compression."""
     assert status("reproduce", str(_archive(tmp_path / "a.zip", names, how, comment))) == 2
     assert words in capsys.readouterr().err
 
@@ -434,6 +444,7 @@ def test_archives_that_would_fill_the_memory_are_refused(
 def test_figures_that_add_up_to_infinity_are_refused(
     bundled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Check that a bundle with a figure above 1e15 is refused, because sums of such figures would be infinite."""
     name, body = next(iter(files(bundled, "result.json").items()))
     result = json.loads(body)
     result["final"]["val_metric"] = 1e308
@@ -444,6 +455,7 @@ def test_figures_that_add_up_to_infinity_are_refused(
 def test_control_characters_of_a_stranger_are_written_out(
     bundled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Check that control characters in a study's name are printed as escapes, and that --run refuses the study."""
     state = json.loads(files(bundled, "study.json")["study.json"])
     state["study"]["name"] = "\x1b]0;owned\x07\x1b[2J\nall is well"
     path = changed(bundled, tmp_path, "study.json", json.dumps(state).encode())
@@ -484,7 +496,7 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_own_code_is_named_before_it_is_imported(
     own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The file that was run is beside the bundle."""
+    """Check that `reproduce --run` names the user's module beside the bundle, which it imports, and its digest."""
     bundle = tmp_path / "rates.zip"
     bundle.write_bytes((own / "rates" / "rates.zip").read_bytes())
     body = (own / "sketch.py").read_bytes()
@@ -500,6 +512,7 @@ def test_own_code_is_named_before_it_is_imported(
 def test_other_own_code_than_the_bundles_is_not_imported(
     kind: str, own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Check that a user's module is not imported if it is absent, another one, or has no digest in the bundle."""
     bundle, mark = own / "rates" / "rates.zip", tmp_path / "imported"
     if kind == "unknown":
         results = {name: json.loads(body) for name, body in files(bundle, "result.json").items()}

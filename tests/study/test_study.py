@@ -107,6 +107,7 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
 def test_a_bad_file_is_refused_with_all_that_is_wrong(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Check that a bad study file is refused with everything that is wrong, and that nothing is written."""
     changes, expected = BAD[name]
     assert status("study", str(written(tmp_path, **changes)), "--on", "inline", "--out", str(tmp_path / "out")) == 2
     said = capsys.readouterr().err
@@ -117,6 +118,7 @@ def test_a_bad_file_is_refused_with_all_that_is_wrong(
 def test_a_million_trials_are_told_with_dollars_before_anything(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Check that too many trials are refused, after their dollars were estimated from a few."""
     rates = [round(0.001 * n, 3) for n in range(1, 1_001)]
     grid = {"training.learning_rate": rates, "training.epochs": list(range(1, 101))}
     assert status("study", str(written(tmp_path, grid=grid, seeds=10, pairs={})), "--on", "inline") == 2
@@ -130,6 +132,7 @@ def test_a_million_trials_are_told_with_dollars_before_anything(
 
 
 def test_a_dry_run_tells_and_begins_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Check that --dry-run prints the plan and writes nothing."""
     out = tmp_path / "out"
     assert status("study", str(written(tmp_path)), "--dry-run", "--out", str(out)) == 0
     said = capsys.readouterr().out
@@ -137,6 +140,7 @@ def test_a_dry_run_tells_and_begins_nothing(tmp_path: Path, capsys: pytest.Captu
 
 
 def test_a_budget_below_the_cheapest_trial_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Check that a budget below the cheapest trial's cost is refused, and that nothing is written."""
     out = tmp_path / "out"
     assert status("study", str(written(tmp_path)), "--budget", "0.00001", "--out", str(out)) == 2
     assert "the cheapest trial may cost $" in capsys.readouterr().err and not out.exists()
@@ -146,6 +150,7 @@ def test_a_budget_below_the_cheapest_trial_is_refused(tmp_path: Path, capsys: py
 def test_another_study_in_the_folder_is_refused(
     damage: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Check that a study is not resumed in a folder whose study differs from it."""
     path, out = written(tmp_path), tmp_path / "out"
     runner.begin_study(read(path), out, where="inline", resume=False)
     state = json.loads((out / runner.STATE).read_text())
@@ -197,6 +202,7 @@ SEARCH: dict[str, Any] = {
 def test_what_optuna_does_not_know_is_refused(
     part: str, given: Any, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Check that names and settings that Optuna does not know are refused."""
     path = written(tmp_path, grid=None, pairs={}, seeds=1, search=SEARCH | {part: given})
     assert status("study", str(path), "--on", "inline", "--out", str(tmp_path / "out")) == 2
     assert words in capsys.readouterr().err
@@ -204,6 +210,7 @@ def test_what_optuna_does_not_know_is_refused(
 
 @pytest.mark.slow
 def test_a_setting_asked_for_again_is_no_second_draw(tmp_path: Path) -> None:
+    """Check that a setting which the search proposes again is not run again, and is counted on the page."""
     search = {"trials": 3, "space": {"training.epochs": [1]}, "sampler": "RandomSampler"}
     written(tmp_path, grid=None, pairs={}, seeds=2, search=search)
     ended, out = command(tmp_path, tmp_path / "out", on="inline"), tmp_path / "out"
@@ -216,6 +223,7 @@ def test_a_setting_asked_for_again_is_no_second_draw(tmp_path: Path) -> None:
 
 
 def test_trials_are_interleaved_by_seed_in_an_order_that_is_drawn(tmp_path: Path) -> None:
+    """Check that the trials of each seed follow one another, in an order that is drawn anew for each, the same every time."""
     path = written(
         tmp_path, grid={"training.learning_rate": [0.01 * n for n in range(1, 9)]}, seeds=[3, 1, 2], pairs={}
     )
@@ -231,7 +239,10 @@ def test_trials_are_interleaved_by_seed_in_an_order_that_is_drawn(tmp_path: Path
 def test_no_trial_is_begun_that_may_pass_the_budget(
     budget: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A trial's p95 is about 0.0008: of four not all are begun, then the same study goes on with more money."""
+    """Check that trials are not begun that might pass the budget, and that the study continues with a larger one.
+
+    A trial's p95 is about 0.0008 dollars, so not all of the four trials are begun.
+    """
     path, out = str(written(tmp_path)), tmp_path / "out"
     assert status("study", path, "--on", "inline", "--budget", str(budget), "--out", str(out)) == 0
     said = capsys.readouterr().out
@@ -249,7 +260,7 @@ def test_no_trial_is_begun_that_may_pass_the_budget(
 def test_a_trial_that_passes_its_own_budget_is_stopped_and_left_out(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Two of four may cost next to nothing. A second command knows that they would be stopped again."""
+    """Check that two trials with a tiny budget are stopped and left out, and that a second command does not begin them again."""
     path = str(written(tmp_path, grid={"lifetime.budget_usd": [0.0001, 1.0]}, pairs={}))
     for options in ([], ["--resume"]):
         assert status("study", path, "--on", "inline", "--out", str(tmp_path / "out"), *options) == 0
@@ -302,6 +313,7 @@ MOMENTS = 30
 def test_a_killed_study_continues_to_the_same_table(
     moment: int, undisturbed: tuple[Path, str, int], tmp_path: Path
 ) -> None:
+    """Check that a study killed at some moment and resumed gives the undisturbed one's table, with every invocation billed once."""
     folder, on, touches = undisturbed
     out, span = tmp_path / "out", touches / MOMENTS
     at = 1 + int(moment * span + random.Random(f"study {moment}").random() * span)
@@ -320,8 +332,9 @@ def test_a_killed_study_continues_to_the_same_table(
 
 @pytest.mark.slow
 def test_three_architectures_come_and_go_on_aws(cloud: LocalCloud, tmp_path: Path) -> None:
-    """Use AWS's APIs and the CDK's command, beside a stack of another study, which must stay unchanged; the budget is not exceeded. The
-    command is killed once, and continues with the deployed stacks.
+    """Check that a study deploys, runs and deletes three architectures by AWS's APIs, although it is killed once.
+
+    A stack of another study must stay unchanged, and the budget must hold.
     """
     session = cloud.session()
     session.client("cloudformation").create_stack(
@@ -359,7 +372,7 @@ def test_three_architectures_come_and_go_on_aws(cloud: LocalCloud, tmp_path: Pat
 
 
 def test_a_failed_trial_is_told_and_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A learning rate that ends in NaN fails the run; the others count."""
+    """Check that trials which fail by NaN are told and left out of all means, and that the others count."""
     path, out = str(written(tmp_path, grid={"training.learning_rate": [0.1, 1e30]}, pairs={})), tmp_path / "out"
     assert status("study", path, "--on", "inline", "--out", str(out)) == 1
     assert "2 of 4 trials failed" in capsys.readouterr().err

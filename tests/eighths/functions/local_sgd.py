@@ -37,12 +37,14 @@ class OuterSteps(synchronous.LocalSteps):
     """A worker that begins every round at the shared model, takes local steps, and applies their mean as an outer gradient."""
 
     def __init__(self, invocation: "Invocation", exchange: "GroupExchange") -> None:
+        """Begin with the worker's model as the shared one and no velocity."""
         super().__init__(invocation, exchange)
         self._outer = self.ctx.experiment.settings(LocalSGD)
         self._begun = self.model.clone()  # the model of all when the round began
         self._velocity = self.model.new_zeros(self.ctx.facts.parameters)
 
     def extra_state(self) -> "Mapping[str, Tensor]":
+        """Return the vectors that a checkpoint keeps besides the model and the optimizer's."""
         return {"begun": self._begun, "velocity": self._velocity}
 
     def compute(self) -> None:
