@@ -41,6 +41,7 @@ class Race:
         ctx = self._ctx(OWN)
 
         def clear(of: list[Keys]) -> None:
+            """Delete the own checkpoints of each of the attempts."""
             for keys in of:
                 self.objects.delete_prefix(keys.own_checkpoints)
 
@@ -63,6 +64,9 @@ class Race:
 
 
 def test_who_finds_nothing_to_go_on_with_clears_away_for_a_slower_one_too() -> None:
+    """If the attempt before concludes the run, both first steps of the resumed one raise StaleAttempt, and the slower one's copies are
+    deleted.
+    """
     race = Race()
 
     def faster() -> None:
@@ -79,6 +83,7 @@ def test_who_finds_nothing_to_go_on_with_clears_away_for_a_slower_one_too() -> N
 
 
 def test_where_one_has_set_the_attempt_up_another_does_not_clear_its_state_away() -> None:
+    """A second first step leaves an attempt's state in place if the first one has set it up, although the attempt before has ended."""
     race = Race()
     with race.first_step():
         race.concludes()

@@ -50,6 +50,7 @@ def random(elements: int, seed: int = 1) -> torch.Tensor:
 
 @given(st.integers(0, 300), st.integers(0, 9), st.integers(0, 2**31))
 def test_an_uncompressed_gradient_comes_back_bit_for_bit(parameters: int, statistics: int, seed: int) -> None:
+    """A gradient that is sent without compression is read back with the same bytes."""
     gradient, peer = random(parameters + statistics, seed), Peer(parameters=parameters)
     assert bytes(buffers.view(peer.read(peer.body(gradient), like=gradient))) == bytes(buffers.view(gradient))
 
@@ -66,6 +67,9 @@ def test_an_uncompressed_gradient_comes_back_bit_for_bit(parameters: int, statis
 def test_compression_keeps_statistics_whole_and_is_as_small_as_it_says(
     settings: dict[str, Any], share: float, error: float
 ) -> None:
+    """A compressed gradient is at most `share` of its size, deterministic, off by less than `error` (relative norm), and keeps
+    statistics exactly.
+    """
     peer, gradient = Peer(parameters=100_000, round=3, **settings), random(100_033)
     body = peer.body(gradient)
     assert len(body) <= share * 4 * gradient.numel()
@@ -78,6 +82,7 @@ def test_compression_keeps_statistics_whole_and_is_as_small_as_it_says(
 
 @pytest.mark.parametrize("settings", WAYS, ids=str)
 def test_gradients_of_other_models_or_with_nan_are_refused(settings: dict[str, Any]) -> None:
+    """A gradient of another model's size, with another number of samples, or with NaN raises Corrupt."""
     each, other, ones = Peer(**settings), Peer(parameters=1001, **settings), torch.ones(1006)
     good = each.body(ones)
     with pytest.raises(Corrupt, match="trains another model"):
@@ -91,12 +96,13 @@ def test_gradients_of_other_models_or_with_nan_are_refused(settings: dict[str, A
 
 
 def test_half_precision_does_not_overflow() -> None:
+    """Finite values beyond float16 are sent as its largest number with their sign."""
     peer, large = Peer(parameters=2, compression="fp16"), torch.tensor([1e6, -1e6])
     assert peer.read(peer.body(large), like=large).tolist() == [65_504.0, -65_504.0]
 
 
 def test_half_precision_keeps_infinity_for_the_rule_to_see() -> None:
-    """It became float16's largest number: peers took for finite what `aggregation.non_finite: drop` leaves out."""
+    """Infinite values stay infinite in fp16, so that the aggregation can drop them."""
     drops = Aggregation(rule="median", non_finite="drop")
     peer, sent = Peer(parameters=2, aggregation=drops, compression="fp16"), torch.tensor([1.0, -float("inf"), 0.5])
     assert torch.equal(peer.read(peer.body(sent), like=sent), sent)

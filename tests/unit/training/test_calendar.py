@@ -20,6 +20,9 @@ from crossover.algorithms.schedule import Calendar
     ],
 )
 def test_rounds_of_a_run(days: Calendar, rounds: list[tuple[int, bool, list[int]]]) -> None:
+    """A calendar's rounds have the given epochs and minibatches. `rounds`: (last epoch, whether that goes on afterwards, minibatches) of
+    each.
+    """
     assert days.rounds == len(rounds)
     before = 0
     for round, (epoch, within, numbers) in enumerate(rounds):
@@ -33,6 +36,7 @@ def test_rounds_of_a_run(days: Calendar, rounds: list[tuple[int, bool, list[int]
 
 
 def test_decisions_follow_the_epochs_that_end_with_a_round() -> None:
+    """Decisions are numbered by the epochs that end with a round, of which some are passed over if rounds span several epochs."""
     days = Calendar(minibatches=2, sync_every=4, epochs=5, local=True)
     assert [days.epoch_of_decision(number) for number in (1, 2, 3)] == [2, 4, 5]
     assert (

@@ -43,6 +43,7 @@ def saved(ctx: Context, worker: int = 0) -> list[str]:
     facts=st.dictionaries(st.text(max_size=5), st.integers() | st.text(max_size=9) | st.none(), max_size=3),
 )
 def test_read_gives_what_was_encoded(lengths: list[int], round: int, minibatch: int, facts: dict[str, object]) -> None:
+    """An encoded checkpoint is read back equal."""
     vectors = {f"v{i}": Vector(VectorKind.VELOCITY, memoryview(bytes(4 * n)), samples=i) for i, n in enumerate(lengths)}
     checkpoint = Checkpoint(Position(round, minibatch), vectors, facts)
     assert read(b"".join(encode(checkpoint)), key="k") == checkpoint
@@ -50,6 +51,7 @@ def test_read_gives_what_was_encoded(lengths: list[int], round: int, minibatch: 
 
 @given(at=st.integers(0, 10**6), bit=st.integers(0, 7))
 def test_a_flipped_bit_is_noticed(at: int, bit: int) -> None:
+    """Reading a checkpoint with a flipped bit raises Corrupt, or gives the same position, facts and vectors."""
     body = bytearray(b"".join(encode(Checkpoint(Position(3), {"model": vector(1, 2, 3)}, {"a": 1}))))
     body[at % len(body)] ^= 1 << bit
     try:
@@ -62,12 +64,14 @@ def test_a_flipped_bit_is_noticed(at: int, bit: int) -> None:
 
 
 def test_another_format_is_named() -> None:
+    """Reading a checkpoint of another format raises Corrupt with the key and both formats."""
     body = b"".join(encode(Checkpoint(Position(3), {"model": vector(1)})))
     with pytest.raises(Corrupt, match="the key: a checkpoint of format 2; this version reads 1"):
         read(body[:4] + b"\2" + body[5:], key="the key")
 
 
 def test_a_cut_body_is_corrupt() -> None:
+    """Reading the beginning of a checkpoint raises Corrupt with the key."""
     body = b"".join(encode(Checkpoint(Position(3), {"model": vector(1)})))
     for length in (0, 3, 15, 30, len(body) - 1):
         with pytest.raises(Corrupt, match="the key"):
@@ -75,6 +79,7 @@ def test_a_cut_body_is_corrupt() -> None:
 
 
 def test_the_highest_one_is_found_without_listing(ctx: Context) -> None:
+    """A new invocation restores the newest checkpoint without listing the store."""
     journal = Journal(ctx, 0, every=2)
     for round in range(0, 9, 2):
         journal.save(Position(round), {"model": vector(round)}, {})
@@ -84,6 +89,7 @@ def test_the_highest_one_is_found_without_listing(ctx: Context) -> None:
 
 
 def test_a_position_within_a_round_is_found_by_the_event(ctx: Context) -> None:
+    """The checkpoint at a position within a round is restored if that position is given, and another one raises Missing."""
     Journal(ctx, 0, every=4).save(Position(5, 3), {"model": vector(1)}, {"a": 1})
     found = Journal(ctx, 0, every=4).restore(Position(5, 3))
     assert found.position == Position(5, 3) and found.facts["a"] == 1
@@ -92,6 +98,7 @@ def test_a_position_within_a_round_is_found_by_the_event(ctx: Context) -> None:
 
 
 def test_the_two_newest_multiples_stay_and_what_this_invocation_could_be_retried_with(ctx: Context) -> None:
+    """A journal deletes checkpoints except the two newest multiples of `every` and those from the position that its invocation began at."""
     first = Journal(ctx, 0, every=2)
     first.save(Position(0), {}, {})
     for round in (2, 4, 5):
@@ -118,6 +125,7 @@ def test_the_two_newest_multiples_stay_and_what_this_invocation_could_be_retried
 
 
 def test_saving_again_changes_nothing(ctx: Context) -> None:
+    """A checkpoint that exists at a position is not replaced by saving another one there."""
     journal = Journal(ctx, 0, every=2)
     journal.save(Position(2), {"model": vector(1)}, {})
     journal.save(Position(2), {"model": vector(9)}, {})
@@ -127,6 +135,7 @@ def test_saving_again_changes_nothing(ctx: Context) -> None:
 
 
 def test_a_later_attempt_is_noticed(ctx: Context) -> None:
+    """A journal is superseded at a round if a checkpoint of a later round exists."""
     journal = Journal(ctx, 0, every=4)
     assert not journal.is_superseded(3)
     Journal(ctx, 0, every=4).save(Position(4), {}, {})
@@ -134,6 +143,7 @@ def test_a_later_attempt_is_noticed(ctx: Context) -> None:
 
 
 def test_a_resumed_run_starts_where_all_can(ctx: Context) -> None:
+    """The last common round is the newest whose checkpoint all workers have; a worker without any raises Missing."""
     for worker, rounds in enumerate([(4, 6, 8), (4, 6, 7)]):
         journal = Journal(ctx, worker, every=2)
         for round in rounds:
@@ -145,6 +155,7 @@ def test_a_resumed_run_starts_where_all_can(ctx: Context) -> None:
 
 
 def test_a_program_alone_spends_two_percent_of_its_time_on_checkpoints_and_saves_every_ten_minutes() -> None:
+    """A checkpoint is due after 50 times the seconds that saving took, at the next multiple of rounds, and at any round after 600 s."""
     now = [0.0]
     pace = CheckpointPace(8, lambda: now[0])
     assert pace.is_due(8) and not pace.is_due(9)

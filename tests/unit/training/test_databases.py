@@ -39,6 +39,7 @@ class Stored:
 
 
 def test_a_round_that_is_not_over_keeps_everything() -> None:
+    """A database that still has the round's model is not rolled back."""
     stored = Stored(models=(ROUND,))
     stored.settle()
 
@@ -51,6 +52,9 @@ def test_a_round_that_is_not_over_keeps_everything() -> None:
     ids=["the next one may be resumed", "and so is the next"],
 )
 def test_a_contribution_to_a_round_that_is_over_is_stale(models: tuple[int, ...], left: set[str]) -> None:
+    """A contribution to a round whose model is gone is deleted and raises StaleAttempt. `models`: rounds whose models exist; `left`:
+    what is kept.
+    """
     stored = Stored(models=models)
     with pytest.raises(StaleAttempt, match="round 3 is over"):
         stored.settle()
@@ -60,6 +64,7 @@ def test_a_contribution_to_a_round_that_is_over_is_stale(models: tuple[int, ...]
 
 @pytest.mark.parametrize("taken_over", [False, True])
 def test_a_contribution_of_a_superseded_attempt_is_stale(taken_over: bool) -> None:
+    """A superseded attempt raises StaleAttempt, and its contribution is deleted once the next attempt has taken over."""
     stored = Stored(models=(ROUND,))
     stored.objects.put_new(KEYS.overtaken_marker, b"")
     if taken_over:
@@ -71,7 +76,7 @@ def test_a_contribution_of_a_superseded_attempt_is_stale(taken_over: bool) -> No
 
 
 def test_a_database_that_has_lost_what_no_other_holds_is_named() -> None:
-    """With local steps: nothing is made up for it, and no model of the new attempt stands."""
+    """A database that lost a worker's own optimizer vector raises Missing with the worker, and no model of the new attempt is stored."""
     experiment = replace(small("spirt", workers=2), exchange=Exchange(what="delta", every=1))
     vector = Vector(VectorKind.STATE, memoryview(bytearray(4)).cast("f"))
     tensors = [MemoryTensorStore(Traffic()) for _ in range(2)]

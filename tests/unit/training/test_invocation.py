@@ -47,18 +47,21 @@ def clock(ctx: Context) -> Stepping:
 
 
 def test_the_first_worker_evaluates_and_its_retry_does_so_again(ctx: Context) -> None:
+    """The first worker at an epoch's end claims the evaluation, and a retry of that worker keeps it."""
     assert not elsewhere(ctx, 1)
     assert not elsewhere(ctx, 1)
     assert json.loads(ctx.objects.get(ctx.keys.evaluation_claim(1))) == {"by": 1, "at": 1000.0}
 
 
 def test_other_workers_take_the_evaluating_workers_decision(ctx: Context) -> None:
+    """Another worker takes the decision that the evaluating one stored."""
     elsewhere(ctx, 1)
     ctx.objects.put(ctx.keys.decision(1), b"{}")
     assert elsewhere(ctx, 0)
 
 
 def test_one_that_left_with_an_error_is_not_waited_for(ctx: Context) -> None:
+    """A worker evaluates itself, without waiting long, if the evaluating one failed."""
     elsewhere(ctx, 1)
     report_failure(ctx, attempt=0, member=1, cause=RuntimeError("out of memory"))
     clock(ctx).step_s = 0.1
@@ -67,7 +70,9 @@ def test_one_that_left_with_an_error_is_not_waited_for(ctx: Context) -> None:
 
 
 def test_one_that_is_silent_is_waited_for_as_long_as_it_has_been_silent_in_all(ctx: Context) -> None:
-    """That holds also if each invocation waits for less time."""
+    """A worker waits for the silent evaluating one over several invocations, for between one and two timeouts in all, and then evaluates
+    itself.
+    """
     elsewhere(ctx, 1)
     clock(ctx).step_s = 1.0
     for _ in range(5):
@@ -81,7 +86,7 @@ def test_one_that_is_silent_is_waited_for_as_long_as_it_has_been_silent_in_all(c
 
 
 def test_once_it_is_decided_nothing_is_waited_for_any_more(ctx: Context) -> None:
-    """Otherwise the next wait, restored with the beginning of this one, would end too soon."""
+    """Reading a decision ends the wait: the beginning of the wait is forgotten."""
     ctx.objects.put(
         ctx.keys.decision(1),
         seal(decision()),

@@ -40,6 +40,7 @@ def never() -> Any:
 
 
 def test_a_wait_ends_and_says_who_waited_for_whom_and_what() -> None:
+    """A wait that takes too long raises WaitTimeout with the worker, round, sender and key, and keeps its beginning."""
     waiting = waits(step_s=5.0)
     with pytest.raises(WaitTimeout, match=r"worker 1, round 4: waited \d+ s for worker 2: the/key was not stored"):
         waiting.wait_for(never, round=4, key="the/key", sender=2)
@@ -47,7 +48,7 @@ def test_a_wait_ends_and_says_who_waited_for_whom_and_what() -> None:
 
 
 def test_a_wait_goes_on_in_the_next_invocation() -> None:
-    """It ends by the time since it began, not since the invocation did."""
+    """A wait whose beginning was restored from an earlier invocation ends by the time since then."""
     waiting = waits()
     waiting.since = waiting.ctx.clock() - wait_timeout_s(FACTS) - 1
     with pytest.raises(WaitTimeout):
@@ -55,6 +56,7 @@ def test_a_wait_goes_on_in_the_next_invocation() -> None:
 
 
 def test_the_deadline_comes_before_the_end_of_the_wait() -> None:
+    """A wait near its invocation's deadline raises NearDeadline with more than a second left."""
     waiting = waits(step_s=0.1, deadline=1010.0)
     with pytest.raises(NearDeadline):
         waiting.wait_for(never, round=4, key="k", sender=2)
@@ -62,11 +64,13 @@ def test_the_deadline_comes_before_the_end_of_the_wait() -> None:
 
 
 def test_what_came_while_evidence_was_gathered_counts() -> None:
+    """A wait returns what appeared while it checked whether to give up."""
     there = []
     waiting = waits()
     waiting.is_superseded = lambda round: bool(there.append(round)) or True
 
     def look() -> str:
+        """Return "found" once the check was made, else raise Missing."""
         return "found" if there else never()
 
     assert waiting.wait_for(look, round=4, key="k", sender=2) == "found"
@@ -91,11 +95,15 @@ def test_what_came_while_evidence_was_gathered_counts() -> None:
 def test_what_a_wait_ends_with(
     how: dict[str, Any], sender: int, settled: bool, error: type[BaseException], words: str | None
 ) -> None:
+    """A wait without result raises `error` with `words`. `how`: settings of the waits; `sender`: who is awaited; `settled`: result not
+    needed.
+    """
     with pytest.raises(error, match=words):
         waits(**how).wait_for(never, round=4, key="k", sender=sender, is_unneeded=lambda: settled)
 
 
 def test_a_finished_run_makes_every_attempt_late() -> None:
+    """A wait raises StaleAttempt if the run has an outcome."""
     waiting = waits()
     waiting.ctx.objects.put(waiting.ctx.keys.outcome, seal({"attempt": 0}))
     with pytest.raises(StaleAttempt):
@@ -110,6 +118,7 @@ def test_a_finished_run_makes_every_attempt_late() -> None:
     ],
 )
 def test_who_left_for_good_is_not_waited_for(attempt: int, error: type[BaseException], words: str) -> None:
+    """A wait for a worker that failed raises RunFailed with its cause; a failure of another attempt does not count."""
     waiting = waits(step_s=5.0)
     report_failure(waiting.ctx, attempt=attempt, member=2, cause=RuntimeError("out of memory"))
     with pytest.raises(error, match=words):
@@ -117,7 +126,7 @@ def test_who_left_for_good_is_not_waited_for(attempt: int, error: type[BaseExcep
 
 
 def test_what_was_settled_while_evidence_was_gathered_is_not_over_for_everybody() -> None:
-    """Another invocation of this worker does its share of the round, and all go on, while this one is told of nothing for a while."""
+    """A wait raises ResultExists, not StaleAttempt, if its result became unneeded while it checked whether to give up."""
     there: list[int] = []
     waiting = waits()
     waiting.is_superseded = lambda round: bool(there.append(round)) or True
@@ -162,6 +171,7 @@ def there_at(passing: Passing, seconds: float) -> Callable[[], str]:
 def test_looks_become_rarer_with_the_time_waited(
     channel: str, waited_s: float, pause_s: float, passing: Passing
 ) -> None:
+    """The pause between looks grows with the time waited. `pause_s`: expected pause after `waited_s` on the channel."""
     pause = POLLING[channel].pauses()
     passing.now_s += waited_s
     assert pause() and passing.slept_s == [pytest.approx(pause_s)]
@@ -169,6 +179,7 @@ def test_looks_become_rarer_with_the_time_waited(
 
 @pytest.mark.parametrize("comes_s", [0.001, 0.03, 0.4, 5.0])
 def test_what_comes_is_found_a_twentieth_of_the_wait_late_at_most(comes_s: float, passing: Passing) -> None:
+    """A wait finds what comes at most 5 % of the waiting time later, with less than 200 looks. `comes_s`: when it comes."""
     waiting = waits()
     assert waiting.wait_for(there_at(passing, comes_s), round=4, key="k", sender=2) == "found"
     assert waiting.since is None
@@ -177,11 +188,13 @@ def test_what_comes_is_found_a_twentieth_of_the_wait_late_at_most(comes_s: float
 
 
 def test_a_key_beside_the_channel_has_pauses_of_its_own(passing: Passing) -> None:
+    """A wait for a key in S3 has S3's longer pauses."""
     waits().wait_for(there_at(passing, 1.0), round=4, key="k", sender=2, channel="s3")
     assert min(passing.slept_s) == 0.02 and len(passing.slept_s) < 40
 
 
 def test_whether_waiting_has_a_point_is_asked_soon_and_then_every_few_seconds(passing: Passing) -> None:
+    """A wait checks whether to give up after 0.2 to 0.3 s, and later at least every 5.1 s."""
     asked_s = list[float]()
     waiting = waits()
     waiting.is_superseded = lambda round: bool(asked_s.append(passing.now_s))
@@ -193,7 +206,7 @@ def test_whether_waiting_has_a_point_is_asked_soon_and_then_every_few_seconds(pa
 
 
 def test_an_outage_is_waited_out_for_a_minute(passing: Passing) -> None:
-    """Twenty seconds are survived; after a minute the store's own words are passed on."""
+    """A call is tried again while its store is unavailable, for a minute at most; then the store's error is raised."""
 
     def call(back_s: float) -> str:
         """Raise Unavailable until the clock shows `back_s`."""
@@ -211,7 +224,10 @@ def test_an_outage_is_waited_out_for_a_minute(passing: Passing) -> None:
 
 
 def test_near_the_deadline_an_outage_is_passed_on_at_once(passing: Passing) -> None:
+    """A store's outage near the invocation's deadline is raised without a retry."""
+
     def call() -> None:
+        """Raise Unavailable."""
         raise Unavailable("down")
 
     with pytest.raises(Unavailable):
@@ -230,6 +246,7 @@ SEVERAL = replace(EXPERIMENT, exchange=Exchange(every=12, what="model"), trainin
 def test_the_timeout_is_a_multiple_of_the_usual_one(
     experiment: Experiment, timeout_factor: float, times: float, passing: Passing
 ) -> None:
+    """A wait ends after `times` the usual timeout: `timeout_factor` times the number of epochs in a round."""
     waiting = waits(facts=replace(FACTS, experiment=experiment))
     waiting.ctx.clock = passing.monotonic
     passing.now_s = 1.0

@@ -27,6 +27,7 @@ class Metadata(ThreadingHTTPServer):
     notice, looks = b"", 0
 
     def __init__(self) -> None:
+        """Listen on a free port of this machine."""
         super().__init__(("127.0.0.1", 0), Answer)
         self.url = f"http://127.0.0.1:{self.server_address[1]}"
 
@@ -79,6 +80,7 @@ def member(metadata: str) -> Membership:
 
 
 def test_a_notice_is_seen_once_the_service_has_one(metadata: Metadata) -> None:
+    """A program on a spot instance asks the metadata service once for each check, and is interrupted from the check that finds a notice."""
     on_spot = member(metadata.url)
     on_spot.check_for_notice()
     assert metadata.looks == 1 and not on_spot.interrupted
@@ -88,22 +90,26 @@ def test_a_notice_is_seen_once_the_service_has_one(metadata: Metadata) -> None:
 
 
 def test_without_a_metadata_service_nobody_is_asked(metadata: Metadata, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program without a metadata service's URL asks nobody for notices."""
     monkeypatch.setattr("crossover.training.fleet.has_notice", lambda _: pytest.fail("asked"))
     member("").check_for_notice()
 
 
 def test_a_service_that_does_not_answer_announces_nothing(metadata: Metadata) -> None:
+    """There is no notice if the metadata service does not answer."""
     url = metadata.url
     metadata.server_close()
     assert not has_notice(url)
 
 
 def test_the_rank_is_given_back_and_the_instance_keeps_its_place_until_it_is_taken() -> None:
+    """A program whose instance is reclaimed gives back its rank without a failure, and sleeps twice the notice time before it ends."""
     store = MemoryObjectStore(Traffic())
     announce(store, fleet="f", run="run", members=1)
     resources: Any = SimpleNamespace(clients=SimpleNamespace(objects=lambda traffic: store))
 
     def body(ctx: Context, membership: Membership) -> None:
+        """Raise InstanceReclaimed."""
         raise InstanceReclaimed("taken")
 
     with use(passing := Passing()):

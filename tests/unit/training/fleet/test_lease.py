@@ -46,6 +46,7 @@ def claim(
 
 
 def test_each_rank_is_claimed_once_however_many_programs_want_one(store: MemoryObjectStore) -> None:
+    """Nine programs that claim five ranks at once get each rank once."""
     found: list[Membership | None] = []
     threads = [threading.Thread(target=lambda: found.append(claim(store, members=5))) for _ in range(9)]
     for thread in threads:
@@ -67,7 +68,9 @@ def next_beat(store: MemoryObjectStore, after: int) -> int:
 
 
 def test_a_beating_heart_keeps_its_rank_and_a_silent_one_loses_it(store: MemoryObjectStore) -> None:
-    """The heart beats by the real clock; who wants its rank looks at one that the test sets."""
+    """A rank whose program sends heartbeats cannot be claimed, however long it is held; one without new heartbeats can, after the lease
+    time.
+    """
     first = claim(store, members=1, lease_s=0.02)
     assert first is not None
     beat, hearts = 0, Heartbeats(store, KEYS)
@@ -90,7 +93,7 @@ def test_a_beating_heart_keeps_its_rank_and_a_silent_one_loses_it(store: MemoryO
 
 
 def test_a_rank_that_failed_is_nobodys_and_one_that_has_left_comes_last(store: MemoryObjectStore) -> None:
-    """What one that has left said may be lost while others wait for it: somebody must send it again, and clear away."""
+    """A rank that failed cannot be claimed; one that has left is claimed after those that still train."""
     for each in [claim(store), claim(store)]:
         assert each is not None
         with each:
@@ -106,6 +109,7 @@ def test_a_rank_that_failed_is_nobodys_and_one_that_has_left_comes_last(store: M
 
 
 def test_a_program_killed_has_no_last_word(store: MemoryObjectStore) -> None:
+    """A program that is killed does not give its rank back: no other can claim it yet."""
     first = claim(store, members=1)
     assert first is not None
     with pytest.raises(KeyboardInterrupt), first:
@@ -114,6 +118,7 @@ def test_a_program_killed_has_no_last_word(store: MemoryObjectStore) -> None:
 
 
 def test_waiting_ends_with_a_name(store: MemoryObjectStore) -> None:
+    """Waiting for a peer raises RunFailed if it failed, and WaitTimeout if it is silent or never joined; both name the peer."""
     me, other = claim(store, absence_s=0.05), claim(store)
     assert me is not None and other is not None
     me.raise_if_pointless([1], what="waited for the arrival")  # the first look
@@ -124,6 +129,7 @@ def test_waiting_ends_with_a_name(store: MemoryObjectStore) -> None:
     end_s = time.monotonic() + 60
 
     def ask_until(peer: int) -> None:
+        """Ask about a peer again and again, for a minute at most."""
         while time.monotonic() < end_s:
             me.raise_if_pointless([peer], what="waited for the arrival")
 
@@ -134,6 +140,7 @@ def test_waiting_ends_with_a_name(store: MemoryObjectStore) -> None:
 
 
 def test_a_program_without_a_run_or_rank_leaves_after_a_while(store: MemoryObjectStore) -> None:
+    """`join` returns None after the idle time if there is no run, no free rank, or only a finished run."""
     assert join(store, settings(idle_s=0.05)) is None
     announce(store, fleet="f", run="run", members=1)
     assert join(store, settings(idle_s=60)) is not None
@@ -143,6 +150,7 @@ def test_a_program_without_a_run_or_rank_leaves_after_a_while(store: MemoryObjec
 
 
 def test_announcing_a_run_again_forgets_how_it_failed(store: MemoryObjectStore) -> None:
+    """Announcing a run deletes its failures and stores its id and number of members."""
     store.put(KEYS.failure(0), b"{}")
     announce(store, fleet="f", run="run", members=2)
     assert store.list(KEYS.failures) == []
@@ -150,7 +158,7 @@ def test_announcing_a_run_again_forgets_how_it_failed(store: MemoryObjectStore) 
 
 
 def test_a_resumed_run_takes_every_rank_from_its_program_at_once(store: MemoryObjectStore) -> None:
-    """Programs of the old attempt may live on and fail: the new attempt does not count that as its failure."""
+    """Announcing a run again makes the attempts before stale: their failures are not stored, and every rank can be claimed at once."""
     with claim(store) as former:
         assert former is not None
         announce(store, fleet="f", run="run", members=1)
@@ -168,6 +176,9 @@ def fail(store: MemoryObjectStore, rank: int, error: str, cause: str) -> None:
 
 
 def test_the_runner_is_told_the_cause_and_not_its_echo(store: MemoryObjectStore) -> None:
+    """The error of a failed run is that of the peer that failed first by itself, not of one that waited for it; a finished marker ends
+    the run well.
+    """
     run = ProgramsExecution(store, KEYS, 3, tolerant=False, release=lambda: None)
     assert run.has_ended() is False
     fail(store, 0, "RunFailed", "peer 0: waited for peer 2, which gave up")
@@ -179,6 +190,7 @@ def test_the_runner_is_told_the_cause_and_not_its_echo(store: MemoryObjectStore)
 
 
 def test_asynchronous_runs_outlive_a_peer(store: MemoryObjectStore) -> None:
+    """A tolerant run goes on after the failure of one peer, and fails after that of all."""
     run = ProgramsExecution(store, KEYS, 2, tolerant=True, release=lambda: None)
     fail(store, 0, "MemoryError", "no room")
     assert run.has_ended() is False
@@ -200,6 +212,9 @@ def test_asynchronous_runs_outlive_a_peer(store: MemoryObjectStore) -> None:
 def test_a_fleet_that_never_starts_or_ends_without_a_word_is_explained(
     how: dict[str, Any], words: str, store: MemoryObjectStore
 ) -> None:
+    """A run that no program joins, or whose programs have ended without a result, raises RunFailed with the reason. `how`: arguments;
+    `words`: message.
+    """
     run = ProgramsExecution(store, KEYS, 2, tolerant=False, release=lambda: None, **how)
     with pytest.raises(RunFailed, match=words):
         run.has_ended()

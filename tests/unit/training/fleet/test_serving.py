@@ -73,6 +73,7 @@ def run(store: Forgetful, body: Callable[[Membership], None], settings: ServingS
     resources: Any = SimpleNamespace(clients=SimpleNamespace(objects=lambda traffic: store))
 
     def with_context(ctx: Context, membership: Membership) -> None:
+        """Call `body` with the membership only."""
         body(membership)
 
     serve(resources, settings, with_context)
@@ -80,7 +81,9 @@ def run(store: Forgetful, body: Callable[[Membership], None], settings: ServingS
 
 @pytest.mark.usefixtures("sleeps")
 def test_a_program_that_its_service_starts_again_has_its_rank_back_at_once(store: Forgetful, tmp_path: Path) -> None:
-    """The one before it is dead: nobody waits for the end of its lease. Programs beside it on the same instance are others."""
+    """A program that is started again on its instance gets its rank back at once, as a new attempt; another program on that instance
+    does not.
+    """
     variables = {
         "CROSSOVER_FLEET": "f",
         "CROSSOVER_INSTANCE": "boot",
@@ -107,7 +110,7 @@ def test_a_program_that_its_service_starts_again_has_its_rank_back_at_once(store
 
 @pytest.mark.usefixtures("sleeps")
 def test_a_rank_whose_claim_was_not_answered_is_not_waited_for(store: Forgetful) -> None:
-    """Nobody else can give it back; its lease time is far longer than the program looks."""
+    """A program whose claim was stored, but not answered, gets the rank at its next try as a new attempt."""
     store.losing = "create"
     found = join(store, SETTINGS)
     assert store.exists(KEYS.lease(0, 0))
@@ -118,6 +121,7 @@ def test_a_rank_whose_claim_was_not_answered_is_not_waited_for(store: Forgetful)
 
 @pytest.mark.usefixtures("sleeps")
 def test_a_rank_that_could_not_be_given_back_is_taken_up_again(store: Forgetful) -> None:
+    """A program that fails, and cannot give back its rank, takes the rank up again as a new attempt."""
     attempts: list[int] = []
 
     def body(membership: Membership) -> None:
@@ -135,6 +139,7 @@ def test_a_rank_that_could_not_be_given_back_is_taken_up_again(store: Forgetful)
 @pytest.mark.usefixtures("sleeps")
 @pytest.mark.parametrize("progresses", [True, False])
 def test_only_troubles_without_progress_between_them_end_a_program(progresses: bool, store: Forgetful) -> None:
+    """A program is tried again without limit if it progresses between troubles; else it ends with the error, which is stored."""
     tries = 0
 
     def body(membership: Membership) -> None:
@@ -159,7 +164,7 @@ def test_only_troubles_without_progress_between_them_end_a_program(progresses: b
 def test_nothing_of_a_failed_attempt_is_held_during_the_pause(
     store: Forgetful, sleeps: list[Callable[[], None]]
 ) -> None:
-    """The rendezvous of a collective, for one, would keep its port, and those who connect would wait for it."""
+    """Objects of an attempt that failed are released before the pause that follows."""
 
     class Connection:
         """An object that is deleted when nothing refers to it any more."""
