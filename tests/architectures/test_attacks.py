@@ -69,6 +69,7 @@ def test_the_mean_does_not_withstand_an_attack(attack: Attack) -> None:
 @pytest.mark.deep
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_clean_run_reaches_95_percent_with_every_seed(seed: int) -> None:
+    """Check that a run of SPIRT without attack ends with a validation accuracy of at least 95 percent."""
     job = Job(load(ROOT / "config" / "spirt.yaml", [f"seed={seed}"]))
     job.run()
     assert job.decisions()[-1]["val_metric"] >= 0.95

@@ -402,6 +402,7 @@ class Last(nn.Linear):
     """A linear layer whose output, the logits of each token, has the classes on its second axis."""
 
     def __init__(self) -> None:
+        """Create the layer, of WIDTH inputs and WORDS outputs."""
         super().__init__(WIDTH, WORDS)
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -426,6 +427,7 @@ class Codebook(nn.Module):
     """A layer of codes that move by an exponential average during training, as in VQ-VAE (van den Oord et al. 2017)."""
 
     def __init__(self) -> None:
+        """Draw five codes of 32 elements, kept as the buffer `codes`."""
         super().__init__()
         self.register_buffer("codes", torch.randn(5, 32))
 
@@ -451,6 +453,7 @@ class Counting(nn.Module):
     """A layer that counts its calls and depends on their number."""
 
     def __init__(self) -> None:
+        """Set the number of calls to 0."""
         super().__init__()
         self.steps = 0
 
@@ -469,6 +472,7 @@ class Remembering(nn.Module):
     """A layer that adds the mean of the previous minibatch, which it keeps outside of the state_dict."""
 
     def __init__(self) -> None:
+        """Begin with no previous minibatch."""
         super().__init__()
         self.past: list[Tensor] = []
 
@@ -489,6 +493,7 @@ class Scaled(nn.Module):
     """A layer that divides by the standard deviation of the first minibatch."""
 
     def __init__(self) -> None:
+        """Leave the scale to the first call."""
         super().__init__()
         self.scale: Tensor | None = None
 
@@ -508,6 +513,7 @@ class Clipped(nn.Embedding):
     """An embedding with a largest norm, indexed by the sign of the first input."""
 
     def __init__(self) -> None:
+        """Create two embeddings of 16 elements with a largest norm of 9."""
         super().__init__(2, 16, max_norm=9.0)  # of which the first weights know nothing
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -519,6 +525,7 @@ class Centred(nn.Module):
     """A layer that subtracts the mean of the first minibatch, as ActNorm does (Kingma and Dhariwal 2018)."""
 
     def __init__(self) -> None:
+        """Create the centre, 16 zeros, as a parameter."""
         super().__init__()
         self.centre, self.begun = nn.Parameter(torch.zeros(16)), False
 
@@ -544,6 +551,7 @@ class Kept(nn.Module):
     """A layer that creates a constant in its first call, equal in every process, and keeps its last inputs."""
 
     def __init__(self) -> None:
+        """Leave the constant to the first call."""
         super().__init__()
         self.waves: Tensor | None = None
 
@@ -610,6 +618,7 @@ class Twice(nn.Module):
     """A layer that applies its normalization twice."""
 
     def __init__(self) -> None:
+        """Create the normalization, of 16 features."""
         super().__init__()
         self.norm = nn.BatchNorm1d(16)
 
@@ -642,6 +651,7 @@ class Idle(nn.Linear):
     """A layer with a parameter that does not affect its output."""
 
     def __init__(self) -> None:
+        """Create the layer, of 32 inputs and 16 outputs, and the parameter without effect."""
         super().__init__(32, 16)
         self.idle = nn.Parameter(torch.ones(3))
 

@@ -215,5 +215,6 @@ def test_another_instance_type(synth: Synthesize, spirt: Experiment) -> None:
 
 
 def test_a_fact_that_would_end_the_shells_quotes_is_refused() -> None:
+    """`user_data` raises ValueError with the fact's name if its value has a single quote."""
     with pytest.raises(ValueError, match=r"NAME: .*single quote"):
         hosts.user_data("true\n", {"NAME": "it's"})

@@ -99,6 +99,7 @@ def test_constraints_decide_which_finalist_is_chosen(
 
 
 def test_a_longer_deadline_never_costs_more() -> None:
+    """The finalist that `choose_finalist` returns never costs more (median) for a longer deadline."""
     by_deadline = [choose_finalist([*FRONT, *TIED], Constraints(deadline_s=s)).usd.p50 for s in range(111, 1_200)]
     assert by_deadline == sorted(by_deadline, reverse=True)
 
@@ -159,6 +160,7 @@ def test_in_a_real_search_a_looser_constraint_never_gives_a_worse_answer(
 
 @pytest.mark.slow
 def test_the_same_input_gives_the_same_advice(found: Advice) -> None:
+    """Advice for the same question, also if computed by two processes, has the same JSON."""
     again = advise(
         found.question, found.constraints, subject.build_question(found.question.base)[1], processes=2, repetitions=5
     )
@@ -221,6 +223,7 @@ def called(found: Advice, name: str, **training: str) -> Advice:
 
 
 def test_a_file_that_somebody_changed_is_not_overwritten(found: Advice, tmp_path: Path) -> None:
+    """Advice raises ConfigError with the names of YAML files that were edited since it wrote them, and changes no file."""
     config = tmp_path / "mine.yaml"
     for each in (found, found, called(found, "other")):
         first, second, *_ = (path for path in written(each, tmp_path, config=config) if path.suffix == ".yaml")
@@ -355,6 +358,9 @@ def test_this_machine_is_the_answer_if_it_is_sooner(found: Advice) -> None:
 
 
 def test_the_page_shows_answer_chart_choices_and_assumptions(found: Advice, tmp_path: Path) -> None:
+    """The advice page has a headline, a plot in a wide and a narrow drawing, an open table of choices, folded further tables, and
+    assumptions of which only the first is unfolded.
+    """
     text = page.write_page(found, tmp_path, ["a note"]).read_text()
     assert "Train it on" in text
     assert text.count("<title>") == 1 + 2 * len(found.finalists), "each point says what it is, on a desk and on a phone"
@@ -373,6 +379,7 @@ def test_the_page_shows_answer_chart_choices_and_assumptions(found: Advice, tmp_
 
 
 def test_this_machine_is_a_point_of_the_chart(found: Advice) -> None:
+    """The plot, wide and narrow, shows this machine as a point at $0, and marks it as the advice if it is the fastest."""
     slow = ThisMachine(seconds=10 * found.winner.seconds.p50, threads=2, sooner=found.winner, times=None)
     for here, label in ((slow, "this machine"), (replace(slow, seconds=1.0), "advice: this machine")):
         made = page.build_page(replace(found, here=here), [])

@@ -48,6 +48,7 @@ def test_project_says_of_the_files_that_advise_wrote_what_advise_said(own: Path,
 
 
 def test_a_deadline_that_nothing_meets_ends_with_status_3(own: Path, tmp_path: Path) -> None:
+    """`advise` ends with status 3 if no candidate meets the deadline."""
     with few_candidates():
         assert (
             status("advise", str(own), "--on-hand", "lambda", "--deadline", "1s", "--out", str(tmp_path / "advice"))

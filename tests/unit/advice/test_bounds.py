@@ -71,6 +71,9 @@ def test_no_bound_is_above_the_simulation(name: str, changes: tuple[str, ...], m
 
 
 def test_a_minibatch_of_512_does_not_fit_into_1769_mb() -> None:
+    """`find_problem` reports kind "memory" for minibatches of 512 with 1,769 MB, and no problem with 2,685 MB or with
+    minibatches of 256.
+    """
     question, sizes = asked("all-reduce-cifar10")
     shipped = Candidate("all_reduce", 4, 512, 1, memory_mb=2_685)
     assert find_problem(shipped, sizes, ON_HAND) == ("", "")

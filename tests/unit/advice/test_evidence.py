@@ -54,6 +54,7 @@ def test_whoever_computes_the_same_updates_shows_the_same(tmp_path: Path) -> Non
 
 
 def test_a_target_without_evidence_is_refused(tmp_path: Path) -> None:
+    """`settings_reaching` raises ConfigError if no run is given or none reached the target; the error says what evidence would be."""
     run = kept(tmp_path / "one", BASE, [0.5, 0.6])
     for folders in ([], [run]):
         with pytest.raises(ConfigError, match="evidence would be") as refused:
@@ -63,6 +64,7 @@ def test_a_target_without_evidence_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_run_of_another_experiment_is_refused(tmp_path: Path) -> None:
+    """`settings_reaching` raises ConfigError for a run with another model, and for a failed run."""
     other = replace(BASE, training=replace(BASE.training, model="mobilenet"))
     with pytest.raises(ConfigError, match=r"training\.model is mobilenet"):
         evidence.settings_reaching(BASE, [kept(tmp_path / "other", other, [0.9])], 0.5)

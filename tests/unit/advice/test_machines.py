@@ -23,6 +23,9 @@ GIB = 2**30
 
 
 def test_every_priced_machine_is_a_candidate_and_spot_only_with_a_price_of_its_own() -> None:
+    """The candidates of a single worker include CPU and GPU instances with a price, on the spot market only those with a spot price, with
+    all vCPUs as threads.
+    """
     base = Experiment(name="one", architecture="single", workers=1, training=Training(model="mobilenet"))
     found = list(
         candidates.list_candidates(base, samples=50_000, prices=prices.load(), least_mb=lambda _: 1_024, alone=True)
@@ -36,6 +39,7 @@ def test_every_priced_machine_is_a_candidate_and_spot_only_with_a_price_of_its_o
 
 
 def test_an_instance_type_without_a_price_is_refused_by_name() -> None:
+    """A candidate whose instance type has no price raises ConfigError with its name and the file to add it to."""
     base = Experiment(name="one", architecture="single", workers=1, training=Training(model="mobilenet"))
     question = Question(base, Workload.from_experiment(base), 50_000, AWS, prices.load())
     shape = next(
@@ -93,6 +97,9 @@ def test_spot_says_how_often_it_would_be_interrupted(counts: tuple[int, ...], sa
 
 
 def test_if_no_gpu_is_free_the_next_best_is_named_and_functions_wait_for_none() -> None:
+    """If a GPU wins, the advice says how long GPUs were waited for and names the best candidate without one; if a function wins, it says
+    nothing.
+    """
     gpu = finalist(Candidate("single", 1, 32, 1, on="gpu", instance="g4dn.xlarge"), 0)
     function = finalist(Candidate("single", 1, 32, 1, on="function", memory_mb=1_024), 0)
     (words,) = gpu_wait_words(cast(Advice, SimpleNamespace(winner=gpu, alternatives=(gpu, function))))

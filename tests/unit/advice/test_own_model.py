@@ -58,6 +58,7 @@ def asked(rows: str, *, model: str = "net.py:network") -> Experiment:
 
 
 def test_a_last_column_of_few_whole_numbers_is_classes(folder: Path) -> None:
+    """A table whose last column has few whole numbers gives an experiment of classification, with labels from 0."""
     found = asked("a,b,kind\n" + "".join(f"{n},0.5,{7 * (n % 3)}\n" for n in range(60)))
     assert (found.name, found.training.model, found.training.epochs, found.training.loss) == (
         "net",
@@ -184,6 +185,8 @@ def test_a_file_that_says_its_data_takes_no_other(capsys: pytest.CaptureFixture[
 def test_a_first_estimate_comes_before_the_model_is_tried(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """`advise` prints experiment, data, training and a first estimate, in this order, before it tries the model."""
+
     def stop(experiment: Experiment) -> None:
         """Raise ConfigError in place of trying the model."""
         raise ConfigError(f"the trial of {experiment.name} begins")
@@ -317,6 +320,7 @@ def test_options_of_a_csv_are_refused_elsewhere(folder: Path, capsys: pytest.Cap
 
 
 def test_plan_says_how_data_was_understood(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`plan` says before the costs how it read the table, and its JSON has the same under `data`; CIFAR-10 has ten classes there."""
     Path("table.csv").write_text(FIRST)
     own_model.write_experiment("net.py:network", "table.csv", 3)
     assert status("plan", "net.yaml") == 0

@@ -98,6 +98,7 @@ def test_the_schedule_is_one_line_for_cron(every: str, times: str, found: Advice
 
 
 def test_a_run_that_does_not_end_before_the_next_one_comes_last(found: Advice) -> None:
+    """A run on this machine that takes longer than the time until the next one comes last in the monthly costs, marked as not in time."""
     never = ThisMachine(seconds=7_200.0, threads=1, sooner=found.winner, times=None)
     costs = recurrence.monthly_costs(
         replace(found, here=never), "hour", hourly_cost=lambda _: recurrence.HourlyCost(0.0, 0.0)
@@ -141,5 +142,6 @@ def test_what_a_new_account_may_start_today_takes_few_standard_vcpus(found: Advi
 
 @pytest.mark.parametrize("text", ["some", "-1", "1.5", ""])
 def test_a_quota_that_is_no_number_is_refused(text: str) -> None:
+    """`parse_constraints` raises ConfigError for a GPU quota that is not a whole number from 0."""
     with pytest.raises(ConfigError, match=r"--gpu-quota: .* expected none, or the vCPUs"):
         subject.parse_constraints(None, None, None, None, text)

@@ -55,6 +55,7 @@ def test_a_full_disk_is_not_called_our_fault_and_nothing_is_left(
 
 
 def test_a_folder_that_cannot_be_written_is_refused_before_training(capsys: pytest.CaptureFixture[str]) -> None:
+    """`run` ends with status 2 and names the folder if `--out` cannot be written to."""
     assert status("run", str(ROOT / "config/spirt.yaml"), "--on", "inline", "--out", "/proc/nowhere") == 2
     assert "--out /proc/nowhere: cannot be written to" in capsys.readouterr().err
 
@@ -87,6 +88,7 @@ def test_a_folder_in_which_another_run_is_at_work_is_refused(
 
 @pytest.mark.slow
 def test_missing_servers_are_named_with_the_command_that_installs_them(tmp_path: Path) -> None:
+    """`run` ends with status 2 if the local cloud's servers are not installed; it names them and the command that installs them."""
     command = [sys.executable, "-m", "crossover.cli", "run", "config/spirt.yaml", "--out", str(tmp_path / "out")]
     environment = {**os.environ, "PATH": str(tmp_path)}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)

@@ -98,6 +98,7 @@ def test_plan_refuses_what_cannot_be_deployed(tmp_path: Path, capsys: pytest.Cap
 def test_doctor_names_what_is_missing_and_how_to_get_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """`doctor` ends with status 2 if programs are missing; it lists each with the command that installs it."""
     monkeypatch.setenv("PATH", str(tmp_path))
     assert status("doctor", str(CONFIG)) == 2
     shown = capsys.readouterr()
@@ -130,6 +131,7 @@ def test_status_tells_deployed_stacks_from_others() -> None:
 
 
 def test_time_to_live_counts_down_and_then_says_that_it_is_over() -> None:
+    """`time_to_live` returns the hours that are left or since the expiry, or "" if there is no expiry."""
     now = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
     assert time_to_live(datetime(2026, 11, 21, 19, 30, tzinfo=UTC), now=now) == "in 7.5 h"
     assert time_to_live(datetime(2026, 11, 21, 11, 0, tzinfo=UTC), now=now) == "expired 1.0 h ago: being deleted"
@@ -139,6 +141,7 @@ def test_time_to_live_counts_down_and_then_says_that_it_is_over() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["status", "deploy", "destroy"])
 def test_without_credentials_it_says_how_to_get_them(command: str, tmp_path: Path) -> None:
+    """A cloud command without AWS credentials ends with status 2 and one line that says how to get them."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
     environment |= {"HOME": str(tmp_path), "AWS_EC2_METADATA_DISABLED": "true", "AWS_DEFAULT_REGION": "us-east-1"}
     code = "from crossover.cli.main import main; main()"
@@ -211,6 +214,7 @@ def test_what_stands_alone_is_deployed_in_minutes_and_without_a_zone(
 @pytest.mark.slow
 @mock_aws
 def test_destroying_what_is_not_there_calls_nothing_and_succeeds(cdk: Path) -> None:
+    """`destroy` of stacks that do not exist ends with status 0 and does not call the CDK."""
     assert status("destroy", str(CONFIG), "--yes", "--verify", "--shared") == 0
     assert not cdk.exists()
 

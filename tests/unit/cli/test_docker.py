@@ -68,6 +68,7 @@ def test_a_docker_that_cannot_is_refused_with_the_way_out(
     "inspect", ["exit 1", "echo 'Platforms: linux/amd64, linux/arm64'"], ids=["no buildx", "emulated"]
 )
 def test_a_docker_that_can_is_accepted(image: Experiment, program: Path, inspect: str) -> None:
+    """`check_docker` accepts a Docker that emulates ARM, and one whose platforms it cannot ask for."""
     says(program, inspect=inspect)
     check_docker(image)
 
@@ -85,6 +86,7 @@ def test_doctor_asks_the_same_before_a_deployment(image: Experiment, program: Pa
 
 
 def test_an_arm_machine_needs_no_emulation(image: Experiment, program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`check_docker` accepts a Docker that builds only for amd64 if this machine is an ARM one."""
     monkeypatch.setattr("platform.machine", lambda: "arm64")
     says(program, inspect=ONLY_INTEL)
     check_docker(image)

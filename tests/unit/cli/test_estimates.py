@@ -33,6 +33,9 @@ SPIRT = load(CONFIG / "spirt.yaml")
 @pytest.mark.slow
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
 def test_every_experiment_that_comes_with_the_project_has_an_estimate(path: Path, tmp_path: Path) -> None:
+    """Each YAML in config/ has an estimate of minutes and dollars by simulation, with 5th percentile below median below 95th, and no
+    problem.
+    """
     shorter = ["training.epochs=2"]
     found = plan.estimate_run(load(path, shorter), results=tmp_path, repetitions=3)
     for figure in (found.minutes, found.usd):
@@ -59,6 +62,9 @@ def test_plan_says_what_project_says(name: str, tmp_path: Path) -> None:
 def test_plan_counts_start_up_as_advise_does(
     name: str, instances: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """`plan` prints the total of `_list_start_up`, and counts booting only if the experiment has `instances`; its JSON lists lines of
+    costs.
+    """
     monkeypatch.chdir(tmp_path)
     experiment = load(CONFIG / f"{name}.yaml", ["training.epochs=1"])
     parts = plan._list_start_up(experiment)

@@ -72,6 +72,7 @@ def test_help_shows_every_word_of_an_options_text(name: str) -> None:
 def test_errors_that_the_user_can_fix_end_with_status_2(
     arguments: list[str], config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Wrong `arguments` end with status 2 and an error without a traceback."""
     assert status(*[a.format(config=config, folder=config.parent) for a in arguments]) == 2
     shown = capsys.readouterr().err
     assert shown
@@ -124,6 +125,7 @@ def test_a_failure_after_the_answer_adds_no_second_json_object(
 
 
 def test_every_command_that_takes_an_experiment_takes_set() -> None:
+    """Each command with an argument for experiments has the option `--set`."""
     commands = cast(Any, typer.main.get_group(app))
     taking = {
         name: {option for each in command.params for option in each.opts}
@@ -166,6 +168,8 @@ def test_a_stack_is_not_deployed_for_a_model_that_no_run_would_find(
 def test_a_fault_of_crossover_ends_with_status_1_and_debug_shows_the_traceback(
     error: Exception, config: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """An `error` during a run ends with status 1 and one line; with `--debug` also the traceback is printed."""
+
     def fail(*_: Any, **__: Any) -> None:
         """Raise `error` in place of training."""
         raise error
@@ -241,6 +245,7 @@ def test_a_reader_that_leaves_early_is_no_failure_to_explain() -> None:
 
 
 def test_the_schema_that_is_printed_is_json(capsys: pytest.CaptureFixture[str]) -> None:
+    """`schema` prints JSON with the property `training`."""
     assert status("schema") == 0
     assert json.loads(capsys.readouterr().out)["properties"]["training"]
 

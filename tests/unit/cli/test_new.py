@@ -51,6 +51,7 @@ def test_settings_of_its_own_are_a_section_of_its_own() -> None:
     ],
 )
 def test_a_name_that_cannot_be_taken_is_refused(name: str, said: str) -> None:
+    """A name that is no module name, or is taken, raises UserError with `said`."""
     with pytest.raises(UserError, match=f"^name: .*{said}"):
         new.draft_files(name, "spirt")
 

@@ -138,6 +138,7 @@ class Session:
 
 
 def test_every_item_gets_todays_price_and_date(tmp_path: Path) -> None:
+    """`refresh_prices` sets price, date and `verified` of every item, keeps units, sources, notes and comments, and lists the changes."""
     session = Session()
     text, changes, kept = refresh_prices(TEXT, session, region="us-east-1", now=NOW)
     path = tmp_path / "pricing.yaml"
@@ -171,6 +172,7 @@ def test_what_is_asked_names_region_and_product() -> None:
 
 
 def test_a_second_refresh_changes_nothing() -> None:
+    """`refresh_prices` of its own result returns the same text and no changes."""
     text, _, _ = refresh_prices(TEXT, Session(), region="us-east-1", now=NOW)
     assert refresh_prices(text, Session(), region="us-east-1", now=NOW) == (text, [], [])
 

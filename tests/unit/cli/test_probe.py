@@ -82,6 +82,7 @@ def test_a_row_needs_pytorch_alone_and_says_what_was_measured(tmp_path: Path) ->
 
 
 def test_tokens_are_measured_from_ones_own_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`probe` of a user's model and data of tokens prints input shape, classes, parameters, and a step for each batch size."""
     (tmp_path / "words.py").write_text(
         """import torch
 from crossover.learning.samples import Samples
@@ -189,11 +190,13 @@ def test_the_rule_is_shown_beside_each_measured_step(tmp_path: Path) -> None:
 def test_a_row_of_another_card_model_or_precision_is_refused(
     tmp_path: Path, changes: dict[str, Any], told: str
 ) -> None:
+    """`read_measured_steps` raises ConfigError with `told` if the row's `changes` make it unusable for the question."""
     with pytest.raises(ConfigError, match=f"--measured: .*{told}"):
         read_measured_steps(row(tmp_path / "t4.json", **changes), workload(), "fp32")
 
 
 def test_a_card_that_no_candidate_has_is_refused(tmp_path: Path) -> None:
+    """`build_question` raises ConfigError for a measured GPU that no candidate has; the error lists the expected ones."""
     experiment = load(ROOT / "config/single-cifar10.yaml", ["training.model=mobilenet"])
     with pytest.raises(ConfigError, match="measured on Tesla K80, which no candidate has; expected a row of A10G, L4"):
         question_.build_question(experiment, gpu_row=row(tmp_path / "k80.json", device="Tesla K80"))

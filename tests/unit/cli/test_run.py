@@ -55,6 +55,7 @@ def test_plain_lines_where_the_output_is_no_terminal() -> None:
 
 
 def test_a_bar_on_a_terminal() -> None:
+    """Output to a terminal has the epoch's line and, with control characters, a bar that counts epochs."""
     text = shown(terminal=True)
     assert "\x1b[" in text
     assert format_epoch(DONE) in text
@@ -62,6 +63,7 @@ def test_a_bar_on_a_terminal() -> None:
 
 
 def test_a_failed_run_is_not_called_finished() -> None:
+    """The display of progress does not print "finished" if the run raises an error."""
     text = io.StringIO()
     with (
         pytest.raises(ZeroDivisionError),

@@ -38,6 +38,7 @@ def test_what_the_code_says_stays_as_it_is() -> None:
 
 
 def test_the_innermost_of_nested_causes_is_told() -> None:
+    """A cause that contains another one is described by the inner one."""
     nested = "worker failed: " + json.dumps({"Cause": cause("Missing", "no such key")})
     assert describe_cause("StepFailed", nested) == f"{WHERE}: Missing: no such key"
 
@@ -51,6 +52,7 @@ def test_a_cause_without_a_step_and_one_without_words() -> None:
 
 
 def test_an_execution_that_ran_out_of_time_names_the_field_that_bounds_it() -> None:
+    """`has_ended` of a timed-out execution raises RunFailed with the field that sets the timeout."""
     answer = {"status": "TIMED_OUT"}
     execution = StateMachineExecution(SimpleNamespace(describe_execution=lambda executionArn: answer), "arn")
     with pytest.raises(RunFailed, match=r"lifetime\.maximum_run_hours"):

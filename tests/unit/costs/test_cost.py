@@ -66,6 +66,7 @@ def test_billed_milliseconds(changes: dict[str, Any], expected: int) -> None:
 
 @given(st.integers(min_value=1, max_value=900_000))
 def test_whole_milliseconds_are_billed_as_they_are(ms: int) -> None:
+    """A duration of whole milliseconds is billed without rounding."""
     assert billed_ms(record(wall_s=ms / 1_000)) == ms
 
 
@@ -78,6 +79,9 @@ def test_the_papers_gigabyte_is_not_amazons() -> None:
 
 
 def test_every_line_of_a_spirt_runs_bill() -> None:
+    """The bill of a SPIRT run has exactly the expected lines and dollars; its total is their sum, and the papers' formula counts only
+    functions.
+    """
     records = [
         record(traffic={"object_store": {"bytes_in": 0, "bytes_out": 10**9, "requests": 1_000}}),
         record(wall_s=2.0, cold=True, init_s=1.0, memory_mb=512, outcome="error"),
@@ -114,6 +118,7 @@ def test_every_line_of_a_spirt_runs_bill() -> None:
 
 
 def test_killed_invocations_are_in_the_bill_and_not_in_the_papers_formula() -> None:
+    """Invocations without a record add to the bill's duration and requests, but not to the papers' formula."""
     arguments: dict[str, Any] = {"infrastructure": Infrastructure(), "prices": PRICES, "duration_s": 1.0}
     spirt = Experiment(name="x", architecture="spirt")
     without = of_run(spirt, [record()], **arguments)
@@ -131,6 +136,7 @@ def test_transitions_nobody_counted_are_a_lower_bound() -> None:
 
 
 def test_instances_are_billed_from_their_boot_and_for_a_minute_at_least() -> None:
+    """`instance_hours` adds the boot's seconds and counts at least a minute per instance."""
     assert bill.instance_hours(count=2, seconds=10.0) == pytest.approx(2 * 60 / 3_600)
     assert bill.instance_hours(count=1, seconds=100.0, boot_s=180.0) == pytest.approx(280 / 3_600)
 
@@ -216,6 +222,7 @@ def test_table_2_and_3_of_the_2023_paper_from_records() -> None:
 
 
 def test_programs_are_not_billed_as_functions() -> None:
+    """The bill of a run whose peers are instances has their EC2 line and no line of Lambda or Step Functions."""
     infrastructure_, programs = peers("t2.large", seconds=258.0)
     found = of_run(
         Experiment(name="x", architecture="p2p_instance"),
@@ -254,6 +261,7 @@ def test_cost_accrues_monotonically_up_to_the_total() -> None:
 
 
 def test_an_instance_type_without_price_is_refused() -> None:
+    """`of_run` raises ConfigError with the item's name if an instance type has no price."""
     fleets = (Fleet(purpose="tensor database", instance_type="x9.huge", count=1),)
     with pytest.raises(ConfigError, match=r"ec2\.x9\.huge"):
         of_run(

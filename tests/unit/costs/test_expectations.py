@@ -55,5 +55,6 @@ def test_transitions_are_those_of_the_generated_states() -> None:
 
 
 def test_a_failed_program_on_an_instance_enters_no_state() -> None:
+    """A failed program on an instance adds no state transition."""
     failed = {"step": "train_gpu", "outcome": "error", "worker": 0, "epoch": 1, "instance_type": "g4dn.xlarge"}
     assert state_transitions(load("gpu"), [failed], workers=1, epochs=1) == 0

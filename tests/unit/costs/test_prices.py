@@ -11,6 +11,7 @@ from crossover.simulation import figures
 
 
 def test_every_price_has_unit_date_and_source() -> None:
+    """Each price in config/pricing.yaml is above 0 and has a unit, a date and a source at AWS or GitHub."""
     listed = prices.load()
     assert listed.region == "us-east-1"
     for item, price in listed.items.items():
@@ -43,6 +44,7 @@ GPUS += ("g6e.2xlarge", "g6f.large", "g6f.xlarge", "g6f.2xlarge", "g6f.4xlarge")
 
 
 def test_every_instance_type_that_people_would_choose_has_a_price_and_a_size() -> None:
+    """Each common CPU and GPU instance type has a price and a known memory, and only GPU types have GPU memory."""
     listed, known = prices.load(), figures.load_instances()
     for name in (*(f"{family}.{size}" for family in ("c7g", "c8g", "m7g") for size in SIZES), *GPUS):
         assert listed.of(f"ec2.{name}").usd > 0 and known[name].memory_gb, name
@@ -94,6 +96,7 @@ def test_a_bad_entry_is_named(tmp_path: Path, entry: str, complaint: str) -> Non
 
 
 def test_a_file_that_is_no_price_list_is_refused(tmp_path: Path) -> None:
+    """`prices.load` raises ConfigError with the file's name if it is missing or not a valid price list."""
     path = tmp_path / "pricing.yaml"
     for text in (
         "stale_after: 0\n" + HEAD + "  a: {usd: 1, unit: x, source: s}",

@@ -5,6 +5,7 @@ from functions.mlless.words import StepReport, Word, encode, read_report, read_w
 
 
 def test_messages_are_read_as_written() -> None:
+    """A report and a word, encoded and read, are equal to the originals; a word is encoded as a record."""
     report = StepReport(loss=0.5, samples=7, seconds=1.5, update=True, complaints=(2, 3))
     assert read_report(encode(report), key="k") == report
     word = Word(step=3, senders=(0, 2), leaves={1: 9}, dropped=(3,), loss=0.25, at=12.5)

@@ -124,6 +124,7 @@ def test_a_name_that_is_somebody_elses_is_refused(folders: Folders) -> None:
 
 
 def test_a_module_that_is_not_there_names_the_folders(folders: Folders) -> None:
+    """The error for a missing module names it and the folders that were searched."""
     folders.experiment(task="")
     assert "there is no module tusk; looked in experiment and the current folder" in message("tusk:factory")
 

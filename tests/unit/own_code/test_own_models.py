@@ -38,6 +38,7 @@ def test_what_cannot_be_trained_names_the_line(body: str, said: str, folders: Fo
 
 
 def test_another_shape_at_the_second_call_is_refused(folders: Folders) -> None:
+    """A user's factory that returns a model of another shape in its second call raises OwnCodeError with the line and both shapes."""
     folders.experiment(task=f"{HEAD}def factory(classes, shape):\n    return nn.Linear(3, next(count))\n")
     zoo.find_factory("task:factory")(2, (3,))
     with pytest.raises(

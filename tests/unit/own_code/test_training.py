@@ -284,6 +284,9 @@ def test_numbers_are_preprocessed_by_column_and_tokens_are_left_alone() -> None:
 
 
 def test_losses_and_metrics_against_their_definitions() -> None:
+    """`Objective` computes cross-entropy with label smoothing, accuracy, squared and absolute errors, and binary classification as
+    defined; labels of -100 are not counted.
+    """
     classes = Objective(Training(label_smoothing=0.1))
     outputs, labels = torch.randn(6, 3, 5), torch.randint(3, (6, 5))
     labels[0, 1:] = -100  # no answer is asked for

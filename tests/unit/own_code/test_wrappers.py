@@ -105,6 +105,7 @@ def test_wrappers_are_left_out_and_said(
     "classes", ["numpy.int64(3)", "numpy.uint8(3)", "torch.tensor(3)", "torch.tensor([3])", "numpy.array(3)"]
 )
 def test_classes_of_numpy_and_torch_are_whole_numbers_too(folders: Folders, classes: str) -> None:
+    """A number of classes of a NumPy or torch type is accepted; the model is the same."""
     assert trained(folders, "plain()", classes)[1] == PLAIN
 
 

@@ -49,6 +49,7 @@ def test_the_setting_is_that_of_the_architecture(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("free_mb", [3_932.0, inf])
 def test_enough_or_unknown_memory_is_no_reason_to_refuse(free_mb: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check of memory raises no error with `free_mb` free, or if that is unknown (inf)."""
     check(free_mb, monkeypatch)
 
 

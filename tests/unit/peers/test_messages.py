@@ -28,6 +28,7 @@ def test_anything_else_is_refused(text: bytes) -> None:
 
 
 def test_another_version_is_refused_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`messages.read` raises Corrupt for a message of another version; the error says to deploy all peers anew."""
     said = Message("run", 0, 0, 1, "", memoryview(b""))
     monkeypatch.setattr(messages, "VERSION", 2)
     text = messages.encode(said, [])
@@ -37,6 +38,7 @@ def test_another_version_is_refused_with_what_to_do(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_changed_message_is_refused() -> None:
+    """`messages.read` raises Corrupt for a message with a changed bit."""
     text = bytearray(messages.encode(Message("run", 0, 0, 1, "", memoryview(b"")), []))
     text[20] ^= 1
     with pytest.raises(Corrupt, match="checksum"):

@@ -292,6 +292,7 @@ def test_records_that_were_lost_afterwards_are_noticed(save: Save) -> None:
 
 
 def test_a_run_is_not_compared_with_itself(save: Save, tmp_path: Path) -> None:
+    """`compare_folders` raises ConfigError if two folders are the same run."""
     run = save("a", SPIRT)
     (tmp_path / "same").symlink_to(run.path)
     with pytest.raises(ConfigError, match=r"compare: 2 folders contain only 1 different runs; give each run once"):
@@ -322,6 +323,9 @@ def test_local_seconds_do_not_race_amazons(save: Save) -> None:
 
 
 def test_failed_and_incomplete_runs_are_marked_and_do_not_win(save: Save) -> None:
+    """A comparison marks failed, incomplete and unchecked runs, leaves the first two out of the verdict, and has no winner among fewer
+    than two others.
+    """
     lost = [r for r in FAST.records if r["step"] != "update_model"]
     runs = [
         save("a", SPIRT),

@@ -10,6 +10,7 @@ NAME = "\x1b]0;owned\x07\x1b[2J\x9b2J\u202e"
 
 
 def test_control_characters_in_tables_are_quoted(capsys: pytest.CaptureFixture[str]) -> None:
+    """A printed table has control characters in title and cells as escapes."""
     tables.show(NAME, tables.TextTable(NAME, ["run", "is"], [[NAME, NAME]]))
     shown = capsys.readouterr().out
     assert shown.count("\\x1b]0;owned") == 4
@@ -17,6 +18,7 @@ def test_control_characters_in_tables_are_quoted(capsys: pytest.CaptureFixture[s
 
 
 def test_control_characters_in_errors_are_quoted(capsys: pytest.CaptureFixture[str]) -> None:
+    """A printed error has control characters as escapes."""
     with pytest.raises(SystemExit):
         main._fail(ConfigError(NAME), NAME, status=2, arguments=[])
     assert capsys.readouterr().err.startswith("error: \\x1b]0;owned\\x07\\x1b[2J\\x9b2J\\u202e")

@@ -45,6 +45,7 @@ def test_the_run_itself_stays_where_it_is(tmp_path: Path) -> None:
 
 
 def test_each_earlier_run_keeps_a_folder_of_its_own(tmp_path: Path) -> None:
+    """`move_aside` of a second run leaves the first one's folder as it is."""
     run_in(tmp_path, FIRST)
     move_aside(tmp_path)
     (tmp_path / "notes.txt").unlink()
@@ -85,6 +86,7 @@ def test_files_that_name_no_run_are_moved_aside_too(tmp_path: Path) -> None:
 
 
 def test_reading_a_folder_without_a_run_names_the_earlier_run(tmp_path: Path) -> None:
+    """`read` of a folder whose run was moved aside raises DataError with that run's folder."""
     run_in(tmp_path, FIRST)
     move_aside(tmp_path)
     with pytest.raises(DataError, match=rf"no such file; give the folder of a run, such as .*{FIRST}, an earlier run"):

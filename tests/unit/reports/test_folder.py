@@ -35,6 +35,7 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
 def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """`write_atomically` that fails raises the error, and leaves the old content and no temporary file."""
     target = tmp_path / "result.json"
     folder.write_atomically(target, b"old")
 

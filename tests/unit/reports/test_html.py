@@ -96,6 +96,7 @@ def test_tables_and_plots_can_be_downloaded_from_the_page_alone(report: str) -> 
 
 
 def test_the_eight_largest_lines_of_the_bill_are_drawn() -> None:
+    """The plot of costs has the eight largest lines of ten, the largest first."""
     result = EXAMPLE.result()
     result["cost"]["lines"] = [{"item": f"line {n}", "usd": float(n)} for n in range(10)]
     (bars,) = [each for each in report_pages._run_bars(result) if each.title == "Largest cost lines"]

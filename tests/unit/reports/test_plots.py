@@ -49,16 +49,19 @@ def test_ids_are_unique_in_a_page_and_every_reference_is_kept() -> None:
 
 
 def test_the_same_figures_draw_the_same_bytes() -> None:
+    """A plot that is drawn twice has the same bytes."""
     assert lines() == lines()
 
 
 def test_settings_of_matplotlib_are_left_alone() -> None:
+    """Drawing a plot changes none of Matplotlib's settings."""
     before = dict(mpl.rcParams)
     lines()
     assert dict(mpl.rcParams) == before
 
 
 def test_labels_are_escaped() -> None:
+    """Labels of plots are escaped for XML, and a dollar sign in them begins no formula."""
     text = plots.lines({"<script>&": [(1.0, 1.0)], "$x$": [(1.0, 2.0)]}, x='"><b>', y="<i>", name="p")
     ET.fromstring(text)
     assert "<script>" not in text and "<b>" not in text and "<i>" not in text
@@ -159,6 +162,7 @@ def test_every_invocation_is_drawn_with_its_cold_start_and_wait() -> None:
 
 
 def test_no_two_spans_of_a_lane_overlap() -> None:
+    """The timeline's spans in one lane of one row do not overlap."""
     lanes: dict[tuple[str, int], list[Span]] = {}
     for span in plots.spans(EXAMPLE.records, started_at=STARTED_AT):
         lanes.setdefault((span.row, span.lane), []).append(span)
@@ -209,6 +213,7 @@ def test_the_first_epochs_are_shown_singly_where_all_are_too_many() -> None:
 
 
 def test_every_bar_of_a_timeline_lies_within_its_axes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No bar of a drawn timeline extends beyond the vertical limits of its axes."""
     drawn = list[Figure]()
     monkeypatch.setattr(plots, "svg", lambda figure, **_: drawn.append(figure) or "")
     plots.draw(EXAMPLE.records, started_at=STARTED_AT, epochs=[], name="p")

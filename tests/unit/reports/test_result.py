@@ -111,6 +111,7 @@ def test_stages_add_up_to_the_invocations() -> None:
 
 
 def test_traffic_is_the_sum_of_the_records() -> None:
+    """Each traffic figure of the result is the sum over all records."""
     found = EXAMPLE.result()["traffic"]
     for channel, figures in found.items():
         for figure, total in figures.items():
@@ -118,6 +119,7 @@ def test_traffic_is_the_sum_of_the_records() -> None:
 
 
 def test_waits_for_a_core_are_apart_from_billed_time() -> None:
+    """A step's row has the seconds of waiting for a core on their own; its billed seconds are those of running and starting."""
     (row,) = [row for row in EXAMPLE.result()["steps"] if row["step"] == "compute_gradients"]
     computed = [r for r in EXAMPLE.records if r["step"] == "compute_gradients"]
     assert row["slot_wait_s"] == pytest.approx(sum(r["slot_wait_s"] for r in computed))
@@ -149,6 +151,7 @@ def test_epochs_by_moment_or_by_duration() -> None:
 
 
 def test_a_resumed_run_begins_with_its_first_record() -> None:
+    """Duration and epochs' times of a result count from the first record if that is before the given start."""
     first = min(r["started_at"] for r in EXAMPLE.records)
     found = EXAMPLE.result(started_at=STARTED_AT + 10.0)
     assert found["duration_s"] == pytest.approx(EXAMPLE.result()["duration_s"] - (first - STARTED_AT))
@@ -156,6 +159,7 @@ def test_a_resumed_run_begins_with_its_first_record() -> None:
 
 
 def test_a_diverged_loss_is_null_not_nan() -> None:
+    """A validation loss of NaN or infinity is null in the result's JSON."""
     epochs = [EXAMPLE.epochs[0] | {"val_loss": math.nan}, EXAMPLE.epochs[1] | {"val_loss": math.inf}]
     found = EXAMPLE.result(epochs=epochs)
     assert [row["val_loss"] for row in found["epochs"]] == [None, None]

@@ -13,4 +13,5 @@ def test_a_formula_is_shown(text: str) -> None:
 
 @pytest.mark.parametrize("cell", [-1.5, -3, "-1.5", "+2e-3", "spirt", "", None, True])
 def test_numbers_and_other_text_stay(cell: object) -> None:
+    """`escape_formula` returns numbers, text of a number and harmless text unchanged."""
     assert escape_formula(cell) == cell

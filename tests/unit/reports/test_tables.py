@@ -99,6 +99,7 @@ def test_who_was_dropped_is_named_with_the_rounds() -> None:
 
 
 def test_square_brackets_in_a_cause_are_text() -> None:
+    """A failure's text with square brackets is printed as it is, not as markup."""
     result = EXAMPLE.result(failure="[red]KeyError[/nonsense]: 'x'")
     assert "! this run failed: [red]KeyError[/nonsense]: 'x'" in printed(tables.summary(result))
 

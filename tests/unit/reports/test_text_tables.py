@@ -59,6 +59,7 @@ def test_the_last_columns_words_are_broken_first_and_then_rows_are_records() -> 
 
 @pytest.mark.parametrize("width", range(20, 60))
 def test_text_is_never_broken_inside_a_figure(width: int) -> None:
+    """Text of any `width` is not broken between a figure and its unit."""
     text = f"it takes 14{GAP}min 05{GAP}s, 0.5 minutes, 2 h 03 min, 20 % and 512 MB of /a/path/that/is/longer/than/any/line/here"
     lines = drawn(tables.WholeLine(Text(text)), width)
     assert " ".join(lines) == text.replace(GAP, " ")

@@ -31,6 +31,7 @@ def test_every_epoch_has_its_figures_at_its_time(run: RunFolder) -> None:
 
 
 def test_dollars_that_aws_billed_are_not_called_projected(tmp_path: Path) -> None:
+    """The tracked dollars of a run on AWS are named `full_usd`, without `projected`."""
     result = EXAMPLE.result(where="aws", label="measured-aws")
     billed = folder.write(tmp_path / "aws", result=result, records=EXAMPLE.records)
     (_, _, figures), *_ = tracking.iter_points(billed)

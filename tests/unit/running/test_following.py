@@ -81,6 +81,7 @@ def test_what_cannot_be_learned_hides_no_failure(prepared: PreparedRun, tmp_path
     """A run that failed keeps its own failure if the reports on its invocations cannot be read."""
 
     def denied(prepared: PreparedRun) -> None:
+        """Raise PermissionError in place of completing the records."""
         raise PermissionError("logs")
 
     run = ended(prepared, tmp_path, RunFailed("no memory left"), denied)
@@ -279,6 +280,7 @@ def test_whoever_follows_a_run_looks_four_times_a_second(prepared: PreparedRun) 
         """An execution that ends after a minute of the clock and notes the time of each poll."""
 
         def has_ended(self) -> bool:
+            """Note the clock's time; return whether a minute has passed."""
             looks.append(clock.now_s)
             return clock.now_s >= 60.0
 

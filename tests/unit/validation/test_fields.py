@@ -82,6 +82,7 @@ def test_an_unknown_name_gets_the_nearest_and_all() -> None:
 
 
 def test_all_problems_are_reported_at_once() -> None:
+    """Four problems in different sections are reported together, each with a proposal after "; "."""
     found = problems(training={"epochs": 0, "lr": 1}, workers=65, gpus={})
     assert len(found) == 4
     assert all("; " in line for line in found)
