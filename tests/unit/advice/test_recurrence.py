@@ -142,6 +142,6 @@ def test_what_a_new_account_may_start_today_takes_few_standard_vcpus(found: Advi
 
 @pytest.mark.parametrize("text", ["some", "-1", "1.5", ""])
 def test_a_quota_that_is_no_number_is_refused(text: str) -> None:
-    """`parse_constraints` raises ConfigError for a GPU quota that is not a whole number from 0."""
+    """`parse_constraints` raises ConfigError for a GPU quota that is neither `none` nor a whole number from 0."""
     with pytest.raises(ConfigError, match=r"--gpu-quota: .* expected none, or the vCPUs"):
         subject.parse_constraints(None, None, None, None, text)

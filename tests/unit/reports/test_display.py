@@ -41,5 +41,5 @@ from crossover.reports import display
     ],
 )
 def test_figures_are_formatted_with_their_units(shown: str, expected: str) -> None:
-    """Each function of `display` returns `expected`, with figure and unit joined by a narrow space."""
+    """Each function of `display` returns `expected`, with figure and unit joined by a no-break space."""
     assert shown.replace(display.GAP, " ") == expected
