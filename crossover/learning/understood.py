@@ -197,8 +197,8 @@ def _describe_label(samples: "Samples", scale: "LabelScale | None") -> dict[str,
 
 
 def _find_remarkable_columns(inputs: "Tensor", reading: "Reading | None") -> tuple[list[str], list[str], list[str]]:
-    """Return three lists of column names: columns that look like row numbers, constant ones, and those whose values float32 cannot
-    tell apart. `inputs`: (N, columns); `reading`: how a CSV was read, else None.
+    """Return three lists of column names: columns that look like row numbers, constant ones, and those in which rounding to float32 moves
+    values by more than LOST standard deviations. `inputs`: (N, columns); `reading`: how a CSV was read, else None.
     """
     from crossover.learning.table import is_index_name
 

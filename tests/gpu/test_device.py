@@ -200,7 +200,7 @@ def test_vectors_of_a_run_without_an_exchange_stay_on_the_device(
         return load(self)
 
     def count_round(self: Replica, *given: Any, **named: Any) -> None:
-        """Record the round, and advance."""
+        """Record the replica's round, and call the real `advance`."""
         rounds.append(self.round)
         advance(self, *given, **named)
 

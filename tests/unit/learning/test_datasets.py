@@ -52,7 +52,7 @@ def test_digits() -> None:
     assert torch.bincount(together).tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
 
 
-def test_splits_are_disjoint_seeded_and_cut_to_the_limit() -> None:
+def test_splits_are_the_same_at_each_load_and_cut_to_the_limit() -> None:
     """Check that loading twice gives equal splits, and that `data.limit` takes its samples from the training part only."""
     whole = datasets.load(experiment(dataset="digits"))
     again = datasets.load(experiment(dataset="digits"))

@@ -58,7 +58,9 @@ def test_a_quick_look_at_functions_is_enough_if_their_run_ends_before_their_limi
 
 @pytest.mark.parametrize(("quick", "rounds"), [(False, LONGER_ROUNDS), (True, QUICK_LONGER_ROUNDS)])
 def test_the_number_of_rounds_costs_nothing(quick: bool, rounds: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that 100,000 rounds are simulated by at most `rounds`, and that twice as many take twice the time and bytes."""
+    """Check that for 100,000 rounds the longest simulated epoch has `rounds` rounds, and that twice as many take twice the
+    time and bytes.
+    """
     experiment = load(f"config/{'gpu' if quick else 'all-reduce'}.yaml")
     experiment = replace(experiment, training=experiment.training.with_epochs(2))
     simulated: list[int] = []
