@@ -47,8 +47,8 @@ MIN_NAMED_SHARE = 0.05  # a share that is smaller drives nothing
 
 @dataclass(frozen=True)
 class Drivers:
-    """What a candidate's time and dollars are spent on, simulated without random stragglers under median AWS conditions. `seconds`: by
-    purpose, such as computing gradients, start-up included; `usd`: by component, such as database hosts; `exchanges`: number of times that
+    """Parts of a candidate's time and dollars, simulated without random stragglers under median AWS conditions. `seconds`: by purpose,
+    such as computing gradients, start-up included; `usd`: by component, such as database hosts; `exchanges`: number of times that
     workers exchange a vector in the run; `vector_bytes`: size of the vector.
     """
 

@@ -182,8 +182,8 @@ LONGEST_S = 720 * 3_600.0  # lifetime.ttl_hours: no stack lives longer
 
 @dataclass(frozen=True, kw_only=True)
 class Constraints:
-    """What the user asks of the advice. `deadline_s`: seconds until the model must be ready; `budget_usd`: most dollars for one run;
-    `target`: value of the metric to reach; each None if not given. `on_hand`: resources that may be used; `gpu_quota`: vCPUs of GPU
+    """Limits and resources that the user gives. `deadline_s`: seconds until the model must be ready; `budget_usd`: most dollars for one
+    run; `target`: value of the metric to reach; each None if not given. `on_hand`: resources that may be used; `gpu_quota`: vCPUs of GPU
     instances that the account may run, 0 if none or not known.
     """
 

@@ -39,6 +39,9 @@ def onward(state: State) -> set[str]:
 
 @pytest.mark.parametrize("name", architectures())
 def test_every_step_stands_in_a_machine_and_passes_exactly_the_event(name: str) -> None:
+    """The state machines of an architecture have a task for each of its steps, which passes all fields of the event, retries and
+    catches.
+    """
     architecture = load(name)
     machines = build_definitions(architecture, experiment(architecture=name), minibatches=6)
     tasks = [s for d in machines.values() for b in blocks(d) for s in b["States"].values() if s["Type"] == "Task"]
@@ -54,6 +57,7 @@ def test_every_step_stands_in_a_machine_and_passes_exactly_the_event(name: str) 
 
 
 def test_a_map_above_forty_is_distributed_because_an_inline_one_never_opens() -> None:
+    """A Map over more than 40 workers is distributed, and runs all of them at once."""
     for workers, mode in ((INLINE_MAP_LIMIT, "INLINE"), (INLINE_MAP_LIMIT + 1, "DISTRIBUTED")):
         run = build_definitions(load("spirt"), experiment(workers), minibatches=6)["run"]
         each = run["States"]["each worker"]
@@ -62,6 +66,7 @@ def test_a_map_above_forty_is_distributed_because_an_inline_one_never_opens() ->
 
 
 def test_an_unknown_number_of_minibatches_makes_the_map_distributed() -> None:
+    """A Map over minibatches is distributed if their number is not known."""
     each = build_definitions(load("spirt"), experiment())["round"]["States"]["each minibatch"]
     assert each["ItemProcessor"]["ProcessorConfig"] == {"Mode": "DISTRIBUTED", "ExecutionType": "STANDARD"}
 
@@ -97,6 +102,9 @@ def history_events(block: State, *, turns: dict[str, int], items: int) -> int:
 
 @pytest.mark.parametrize("sync_every", [1, 240])
 def test_no_history_overflows_at_1000_epochs_of_240_minibatches_on_64_workers(sync_every: int) -> None:
+    """The history of each of SPIRT's state machines stays below its limit for 1,000 epochs with 64 workers. `sync_every`: minibatches
+    per round.
+    """
     # Looks for up to a second and then waits a second; the time-out of the barrier is 900 s.
     turns = {"synchronised": 900, "epoch_finished": 240 // sync_every, "finished": 1_000}
     machines = build_definitions(load("spirt"), experiment(64), minibatches=sync_every)
@@ -141,6 +149,7 @@ def adopting(block: State, *, limit_s: int, items: int, times: int = 1) -> int:
 @pytest.mark.parametrize("hours", [0.5, 6, 20, 720])
 @pytest.mark.parametrize("workers", [1, 4, 40, 64])
 def test_waiting_as_long_as_a_machine_may_last_fits_into_its_history(workers: int, hours: float) -> None:
+    """A state machine's timeout is the experiment's longest run, and waiting that long takes less than half of its history's limit."""
     for name in architectures():
         made = replace(experiment(workers, name), lifetime=Lifetime(ttl_hours=hours, maximum_run_hours=hours))
         for machine, definition in build_definitions(load(name), made, minibatches=6).items():
@@ -153,6 +162,7 @@ def test_waiting_as_long_as_a_machine_may_last_fits_into_its_history(workers: in
 
 
 def test_a_wait_that_cannot_last_until_its_time_out_is_refused() -> None:
+    """A Repeat whose looks would exceed the history's limit before its timeout raises AssertionError with the number of events."""
     look = steps(load("spirt"))[4]
     for node, told in (
         (Repeat(look, until="synchronised", every_s=1, timeout_s=DAY_S), "machine run: 777,604 events"),
@@ -169,6 +179,7 @@ def test_a_wait_that_cannot_last_until_its_time_out_is_refused() -> None:
 
 
 def test_two_subtrees_of_one_name_are_refused() -> None:
+    """An architecture with two state machines of one name raises AssertionError."""
     spirt = load("spirt")
     with pytest.raises(AssertionError, match="'run'"):
         build_definitions(Architecture("x", run=spirt.run, machines={"run": spirt.run}), experiment())  # type: ignore[dict-item]

@@ -62,6 +62,9 @@ TREES = st.recursive(st.sampled_from(STEPS), grown, max_leaves=12).map(
 def test_a_states_name_occurs_once_in_its_machine_and_every_way_leads_on(
     tree: Node, workers: int, minibatches: int | None
 ) -> None:
+    """The state machines of any tree have unique names of at most 80 characters, and each state can be reached and has a successor or
+    ends.
+    """
     assume(count_events(tree, {"workers": workers, "minibatches": minibatches}) <= HISTORY_LIMIT)
     experiment = Experiment(name="x", architecture="x", workers=workers)
     for definition in build_definitions(Architecture("x", run=tree), experiment, minibatches=minibatches).values():

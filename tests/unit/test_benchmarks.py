@@ -15,6 +15,7 @@ BENCHMARKS = [
 def test_a_benchmark_can_be_quick(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Every benchmark has the option `--quick`."""
     module = importlib.import_module(f"benchmarks.{name}")
     monkeypatch.setattr(sys, "argv", [name, "--help"])
     with pytest.raises(SystemExit) as end:
@@ -23,5 +24,6 @@ def test_a_benchmark_can_be_quick(
 
 
 def test_the_integration_runs_them_all() -> None:
+    """The continuous integration runs the quick benchmarks."""
     root = Path(__file__).parents[2]
     assert "bench-quick" in (root / ".ci" / "run").read_text()

@@ -151,12 +151,14 @@ DECODERS = [
 
 @pytest.mark.parametrize("decoder", DECODERS, ids=lambda decoder: decoder.name)
 def test_the_sample_is_read(decoder: Decoder) -> None:
+    """Every decoder reads its sample."""
     decoder.read(json.dumps(decoder.sample).encode())
 
 
 @pytest.mark.parametrize("decoder", DECODERS, ids=lambda decoder: decoder.name)
 @given(data=st.data())
 def test_another_shape_is_corrupt_and_names_the_key(decoder: Decoder, data: st.DataObject) -> None:
+    """A changed document is read, or raises Corrupt with its key, and nothing else."""
     body = data.draw(mutated(decoder.sample).map(lambda plain: json.dumps(plain).encode()) | st.binary(max_size=20))
     said = decoder.key
     try:
@@ -182,6 +184,7 @@ def test_another_shape_is_corrupt_and_names_the_key(decoder: Decoder, data: st.D
     ],
 )
 def test_a_wrong_value_is_refused_with_its_place(name: str, place: str, value: Any) -> None:
+    """A sample with a wrong value raises Corrupt with the field. `name`: the decoder's; `place`: the field."""
     decoder = next(each for each in DECODERS if each.name == name)
     with pytest.raises(Corrupt, match=place):
         decoder.read(json.dumps({**decoder.sample, place: value}).encode())

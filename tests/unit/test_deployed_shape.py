@@ -18,6 +18,9 @@ from crossover.workflow.architecture import load
 def test_more_minibatches_than_a_map_is_given_are_refused_once_the_data_are_known(
     minibatches: int, refused: bool
 ) -> None:
+    """A deployed stack refuses a prepared run with more than 1,000 minibatches per round, unless its workers compute them one after
+    another.
+    """
     experiment = Experiment(
         name="x", architecture="spirt", training=Training(batch_size=10), exchange=Exchange(every="epoch")
     )

@@ -49,6 +49,7 @@ def _anchors(page: Path) -> set[str]:
 
 
 def test_links_lead_to_files_and_anchors_that_exist() -> None:
+    """Every relative link of the documents leads to a file, and its anchor to a heading there."""
     broken = []
     for page in _list_documents():
         for target in LINK.findall(CODE.sub("", page.read_text("utf-8"))):
@@ -62,6 +63,7 @@ def test_links_lead_to_files_and_anchors_that_exist() -> None:
 
 
 def test_each_page_says_whom_it_is_for_and_is_in_the_index() -> None:
+    """Every page of docs begins with its readers and is linked in docs/README.md."""
     index = (DOCS / "README.md").read_text("utf-8")
     for page in [*DOCS.glob("*.md"), *(DOCS / "architectures").glob("*.md")]:
         assert page.read_text("utf-8").startswith(("For ", "# Assist")), page
@@ -69,6 +71,8 @@ def test_each_page_says_whom_it_is_for_and_is_in_the_index() -> None:
 
 
 def test_the_navigation_of_the_site_names_every_page_once() -> None:
+    """The navigation in zensical.toml has every page of the site once."""
+
     def list_entries(entry: Any) -> Iterator[str]:
         """Yield the pages of an entry of the navigation and of all below it."""
         if isinstance(entry, str):
@@ -82,6 +86,7 @@ def test_the_navigation_of_the_site_names_every_page_once() -> None:
 
 
 def test_readme_is_short_and_states_the_errors_that_calibration_found() -> None:
+    """README.md has at most 900 words, and its three rows of errors are those of docs/calibration.md."""
     readme, calibration = (ROOT / "README.md").read_text("utf-8"), (DOCS / "calibration.md").read_text("utf-8")
     assert len(readme.split()) <= 900
     rows = re.findall(r"^\| (.*?) \| (\d+) \| ([\d.]+) % \| ([\d.]+) % \| ([\d,.]+) % \|$", readme, re.MULTILINE)
@@ -92,11 +97,13 @@ def test_readme_is_short_and_states_the_errors_that_calibration_found() -> None:
 
 
 def test_the_reference_of_fields_is_what_the_schema_says() -> None:
+    """The committed reference of YAML fields is what its tool writes."""
     assert PAGE.read_text("utf-8") == render_page(), "python -m tools.reference_yaml"
 
 
 @pytest.mark.parametrize("override", REFUSED)
 def test_troubleshooting_quotes_messages_as_they_are(override: str) -> None:
+    """The messages in docs/troubleshooting.md about wrong settings are those that such settings raise."""
     config, message = REFUSED[override]
     with pytest.raises(ConfigError) as refused:
         load_runnable(ROOT / "config" / f"{config}.yaml", [override])
@@ -105,6 +112,7 @@ def test_troubleshooting_quotes_messages_as_they_are(override: str) -> None:
 
 
 def test_troubleshooting_quotes_messages_that_the_code_has() -> None:
+    """Other messages that docs/troubleshooting.md quotes occur in the code."""
     rows = re.findall(r"^\| (.*?) \|", (DOCS / "troubleshooting.md").read_text("utf-8"), re.MULTILINE)
     quoted = {text for row in rows for text in re.findall("`([^`]* [^`]*)`", row)}
     quoted -= {message for _, message in REFUSED.values()}
@@ -115,6 +123,7 @@ def test_troubleshooting_quotes_messages_that_the_code_has() -> None:
 
 @pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md", "docs/troubleshooting.md"])
 def test_commands_and_their_options_exist(page: str) -> None:
+    """The `crossover` commands, options and config files that a page mentions exist."""
     group: Any = get_command(app)
     found = re.findall(r"(?:\.venv/bin/|`)crossover (\w[^\n`#]*)", (ROOT / page).read_text("utf-8"))
     assert found
@@ -126,6 +135,7 @@ def test_commands_and_their_options_exist(page: str) -> None:
 
 
 def test_the_costs_of_an_hour_are_those_that_plan_prints() -> None:
+    """The hourly costs in docs/aws.md are those that `crossover plan` prints."""
     rows = re.findall(
         r"^\| `([\w-]+)` \| (\d\.\d\d) \| (\d\.\d\d) \|$", (DOCS / "aws.md").read_text("utf-8"), re.MULTILINE
     )

@@ -7,6 +7,7 @@ from tools.freshness import CONFIG, FILES, list_old
 
 
 def test_old_dates_are_listed_by_file(tmp_path: Path) -> None:
+    """`list_old` yields a line for each file and date that is older than the file's limit in days."""
     for name in FILES:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text('as_of: "2026-11"\n')
@@ -20,5 +21,6 @@ def test_old_dates_are_listed_by_file(tmp_path: Path) -> None:
 
 
 def test_the_project_has_dates_in_each_file() -> None:
+    """Every file that is checked for old dates has dates."""
     old = list(list_old(CONFIG, today=date(2040, 1, 1)))
     assert {line.partition(":")[0] for line in old} == {f"config/{name}" for name in FILES}

@@ -21,6 +21,7 @@ def called(*arguments: str) -> list[list[str]]:
 
 
 def test_all_runs_every_architecture_and_then_compares_them() -> None:
+    """`make run ARCH=all` runs one file of each architecture, and then compares their folders."""
     *runs, comparison = called("run", "ARCH=all", "ON=inline")
     configs = [Path(run[2]) for run in runs]
     trained = {yaml.safe_load((ROOT / config).read_text())["architecture"] for config in configs}
@@ -33,6 +34,7 @@ def test_all_runs_every_architecture_and_then_compares_them() -> None:
 
 
 def test_one_is_run_alone() -> None:
+    """`make run` with one architecture runs its file locally."""
     assert called("run", "ARCH=all_reduce") == [
         ["crossover", "run", "config/all-reduce.yaml", "--on", "local", "--out", "results/all-reduce"]
     ]
@@ -56,6 +58,7 @@ ASKED = [
 def test_what_is_no_plain_name_is_refused_and_not_run(
     tmp_path: Path, target: str, variable: str, value: str, given: str
 ) -> None:
+    """A variable of make with anything but a plain name is refused, and no command in it is run. `given`: how the variable is set."""
     command = ["make", "--no-print-directory", "-o", "setup", "-o", "redis-module", "-o", "cross-compiler", target]
     command += ["CROSSOVER=echo", "PYTHON=echo"]
     wish, surroundings = value.format(tmp_path / "touched"), dict(os.environ)
@@ -108,7 +111,7 @@ def make(*arguments: str, programs: Path) -> tuple[int, str, str]:
 
 @pytest.mark.parametrize("tool", ["apt-get", "pip"])
 def test_package_managers_are_quiet_unless_they_fail(bare: Path, tool: str) -> None:
-    """If one fails, its last lines are shown after each of three attempts."""
+    """A package manager that succeeds prints one line; one that fails is tried three times, and its last lines are shown each time."""
     calls = bare.parent / "calls"
     if tool == "apt-get":
         program, target = bare / "apt-get", ["packages"]

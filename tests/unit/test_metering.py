@@ -47,6 +47,7 @@ def records(clients: MemoryClients) -> list[dict[str, object]]:
 
 
 def test_the_first_invocation_of_a_process_is_its_cold_start(clients: MemoryClients) -> None:
+    """The first record of a process is cold, with the seconds since the process began; the second is not."""
     first, second = records(clients)
     assert (first["cold"], second["cold"]) == (True, False)
     assert first["init_s"] >= 2.0
@@ -56,7 +57,7 @@ def test_the_first_invocation_of_a_process_is_its_cold_start(clients: MemoryClie
 def test_what_was_restored_from_a_snapshot_does_not_count_the_snapshots_age(
     clients: MemoryClients, process: Old, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """SnapStart: modules were imported when the version was published, a week ago."""
+    """The first record of a process restored by SnapStart is cold, with zero seconds of INIT."""
     monkeypatch.setenv("AWS_LAMBDA_INITIALIZATION_TYPE", "snap-start")
     process.age_s = 7 * 86_400
     first, _ = records(clients)
@@ -65,6 +66,7 @@ def test_what_was_restored_from_a_snapshot_does_not_count_the_snapshots_age(
 
 
 def test_a_long_invocation_says_what_it_has_used_until_its_record_is_there(clients: MemoryClients) -> None:
+    """An invocation under way stores a mark with its usage so far, which its record then contains and which is deleted."""
     ctx = Context(Resources(clients), run="r", memory_mb=512)
     ctx.report_usage()  # nothing is metered: nothing to say
     with Meter("train", ctx, first_event("r", workers=1)):
@@ -83,7 +85,10 @@ def test_a_long_invocation_says_what_it_has_used_until_its_record_is_there(clien
 def test_a_mark_that_cannot_be_written_is_not_worth_the_invocation(
     clients: MemoryClients, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """An invocation goes on and stores its record, although its marks cannot be stored."""
+
     def refuse(*arguments: object) -> None:
+        """Raise Unavailable."""
         raise Unavailable("the store is away")
 
     ctx = Context(Resources(clients), run="r")
@@ -95,6 +100,7 @@ def test_a_mark_that_cannot_be_written_is_not_worth_the_invocation(
 
 
 def test_a_step_of_a_program_says_on_which_instance_type_it_ran(clients: MemoryClients) -> None:
+    """The record of a program's step has its instance type, and no notes of the program's context."""
     ctx = Context(Resources(clients), run="r", memory_mb=512)
     ctx.note(steps=3)
     with record_step(ctx, "train_peer", first_event("r", workers=1), instance_type="t2.large"):

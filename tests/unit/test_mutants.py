@@ -34,6 +34,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def test_every_fault_changes_one_line_and_still_compiles(root: Path) -> None:
+    """Every planted fault changes exactly one line, and the source still compiles; all kinds of faults are found."""
     path, lines = root / "crossover" / "store.py", SOURCE.splitlines()
     found = list(mutants.faults_of(SOURCE, "crossover/store.py"))
     assert {fault.kind for fault in found} == set(mutants.KINDS)
@@ -48,18 +49,21 @@ def test_every_fault_changes_one_line_and_still_compiles(root: Path) -> None:
 
 
 def test_strings_annotations_and_what_stands_outside_functions_stay() -> None:
+    """No fault changes a string, an annotation or a line outside functions."""
     after = "\n".join(fault.after for fault in mutants.faults_of(SOURCE, "crossover/store.py"))
     assert "Words" not in after and "LIMIT" not in after and "{key:>2}" not in after
     assert 'key == "a < 1"' in after
 
 
 def test_the_same_seed_draws_the_same(root: Path) -> None:
+    """A seed draws the same faults each time, as many of each kind as asked."""
     drawn = mutants.draw(root, seed=1, of_a_kind=1)
     assert [fault.kind for fault in drawn] == list(mutants.KINDS)
     assert drawn == mutants.draw(root, seed=1, of_a_kind=1)
 
 
 def test_a_fault_is_found_by_what_its_line_says(root: Path) -> None:
+    """A fault is found by its line's text, also if it has moved, and not if the text has changed."""
     fault = next(each for each in mutants.faults_of(SOURCE, "crossover/store.py") if each.before.startswith("size +="))
     path = root / "crossover" / "store.py"
     before = mutants.line_of(fault, root)
@@ -71,8 +75,8 @@ def test_a_fault_is_found_by_what_its_line_says(root: Path) -> None:
 
 
 def test_a_note_tells_which_test_reaches_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A function's head, which runs once, counts as reached by whoever calls the function; a second condition by whoever reaches the
-    first.
+    """A line's tests are those noted for it; a function's head is reached by who calls the function, a second condition by who reaches
+    the first.
     """
     source = SOURCE + "        elif (\n            size > 7\n        ):\n            size = 3\n        assert size\n"
     source = source.replace("text: str) -> None", "text: str, size: int = 2) -> None").replace("len(text)", "size")
@@ -92,7 +96,7 @@ def test_a_note_tells_which_test_reaches_a_line(tmp_path: Path, monkeypatch: pyt
 
 
 def test_the_drawn_faults_can_be_read() -> None:
-    """Faults whose lines have changed since are no longer found; some of the rest must be."""
+    """The file of drawn faults has all of them, and some lines of the code still match."""
     faults = mutants.listed()
     assert len(faults) == len(mutants.KINDS) * mutants.OF_A_KIND
     assert any(mutants.line_of(fault, mutants.ROOT) for fault in faults)

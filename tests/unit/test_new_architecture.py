@@ -63,6 +63,7 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
     ],
 )
 def test_a_module_without_an_architecture_is_told_with_its_line(write: Write, text: str, said: str) -> None:
+    """A new architecture's module that cannot be imported, or has no ARCHITECTURE, raises ConfigError with `said`, its file and line."""
     write("functions/eighth.py", text)
     with pytest.raises(ConfigError, match=said):
         load("eighth")
@@ -80,6 +81,7 @@ PROGRAM = (ROOT / "peers" / "p2p_instance.py").read_text().replace('"p2p_instanc
     ],
 )
 def test_an_architecture_without_its_stack_says_so(write: Write, file: str, text: str, said: str) -> None:
+    """A new architecture without the stack that it needs raises ConfigError, which names the file that must have one."""
     write(file, text)
     with pytest.raises(ConfigError, match=f"'eighth': {said}"):
         synthesis._stack_of(Experiment(name="x", architecture="eighth"))
@@ -122,6 +124,7 @@ def eighth(write: Write) -> Callable[..., Experiment]:
 
 
 def test_its_settings_are_a_section_of_the_yaml(eighth: Callable[..., Experiment]) -> None:
+    """A new architecture's settings are a section of the YAML and of the schema, and are stored and read back."""
     settings = load("eighth").settings
     assert settings is not None
     found = eighth(rate=2, order=[1, 2])
@@ -142,6 +145,7 @@ def test_its_settings_are_a_section_of_the_yaml(eighth: Callable[..., Experiment
 def test_its_settings_are_checked_as_ours_are(
     eighth: Callable[..., Experiment], section: dict[str, Any], said: str
 ) -> None:
+    """Wrong values and names in a new architecture's section raise ConfigError with `said`. `section`: its fields."""
     with pytest.raises(ConfigError) as caught:
         eighth(**section)
     assert str(caught.value) == said
@@ -150,6 +154,7 @@ def test_its_settings_are_checked_as_ours_are(
 def test_what_the_yaml_leaves_out_is_in_the_result_and_in_the_check_of_a_resumed_run(
     eighth: Callable[..., Experiment],
 ) -> None:
+    """Defaults of a new architecture's section are in the resolved experiment, and differences to them are listed."""
     resolve = load("eighth").resolve
     there = resolve(validate({"name": "x", "architecture": "eighth"}))
     assert there.to_plain()["eighth"] == {"rate": 0.7, "order": []}
@@ -158,6 +163,7 @@ def test_what_the_yaml_leaves_out_is_in_the_result_and_in_the_check_of_a_resumed
 
 
 def test_another_experiment_does_not_mind_a_faulty_eighth(eighth: Callable[..., Experiment], write: Write) -> None:
+    """An experiment is valid although another architecture's module is faulty, and one of that architecture raises ConfigError."""
     write("functions/ninth.py", "import no_such_thing\n")
     assert eighth().architecture == "eighth"
     with pytest.raises(ConfigError, match=r"functions/ninth\.py, line 1: ModuleNotFoundError"):
@@ -218,6 +224,9 @@ LINE = (
     ],
 )
 def test_what_it_says_of_itself_is_checked(write: Write, old: str, new: str, said: str) -> None:
+    """A wrong part of an architecture's definition is refused with its file, line and `said`. `old`, `new`: the text and its
+    replacement.
+    """
     assert old in EIGHTH
     write("functions/eighth.py", EIGHTH.replace(old, new))
     assert refused().startswith(f"architecture: 'eighth': functions/eighth.py, {said}")
@@ -225,11 +234,13 @@ def test_what_it_says_of_itself_is_checked(write: Write, old: str, new: str, sai
 
 @pytest.mark.parametrize("kind", ["complex", '"NotThere"'])
 def test_settings_that_no_yaml_could_give_are_its_authors_fault(write: Write, kind: str) -> None:
+    """Settings of a type that YAML cannot express are refused as a fault of the architecture. `kind`: the type."""
     write("functions/eighth.py", EIGHTH.replace(": tuple[int, ...] = ()", f": {kind} = 1"))
     assert refused().startswith("architecture: 'eighth': settings=Settings")
 
 
 def test_two_of_one_name_are_both_named(write: Write) -> None:
+    """Two modules that define one architecture are refused, and both are named."""
     write("functions/eighth.py", EIGHTH)
     write("peers/eighth.py", EIGHTH)
     assert refused() == (
@@ -238,6 +249,7 @@ def test_two_of_one_name_are_both_named(write: Write) -> None:
 
 
 def test_two_that_describe_one_section_differently_are_both_named(write: Write) -> None:
+    """Two architectures with different settings classes for one section are refused, and both are named; they may share one class."""
     write("functions/eighth.py", EIGHTH)
     other = EIGHTH.replace('"eighth"', '"ninth"').replace("    order:", '    section = "eighth"\n    order:')
     write("functions/ninth.py", other)
@@ -255,6 +267,7 @@ def test_two_that_describe_one_section_differently_are_both_named(write: Write) 
     "faulty", [EIGHTH.replace("Annotated[float, Gt(0)]", '"NotThere"').encode(), b"ARCHITECTURE = '\xff'\n"]
 )
 def test_a_yaml_of_another_architecture_does_not_hear_of_it(write: Write, tmp_path: Path, faulty: bytes) -> None:
+    """An experiment is valid although another architecture has faulty settings or an unreadable file."""
     write("functions/ninth.py", EIGHTH.replace('"eighth"', '"ninth"'))
     (tmp_path / "functions" / "eighth.py").write_bytes(faulty)
     assert validate({"name": "x", "architecture": "ninth", "ninth": {"rate": 0.5}}).sections["ninth"]["rate"] == 0.5
@@ -262,6 +275,7 @@ def test_a_yaml_of_another_architecture_does_not_hear_of_it(write: Write, tmp_pa
 
 
 def test_two_others_that_describe_one_section_differently_do_not_disturb_a_third(write: Write) -> None:
+    """An experiment is valid although two other architectures have different settings classes for one section."""
     other = EIGHTH.replace("    order:", '    section = "eighth"\n    order:')
     for name, text in {"eighth": EIGHTH, "ninth": other, "tenth": EIGHTH}.items():
         write(f"functions/{name}.py", text.replace('"eighth", run', f'"{name}", run'))
@@ -269,6 +283,7 @@ def test_two_others_that_describe_one_section_differently_do_not_disturb_a_third
 
 
 def test_an_unknown_architecture_is_told_before_what_is_unknown_for_it() -> None:
+    """An unknown architecture is reported first, and unknown sections after it."""
     with pytest.raises(ConfigError) as caught:
         validate({"name": "x", "architecture": "spirit", "mine": {"a": 1}})
     first, second = str(caught.value).splitlines()
@@ -288,6 +303,7 @@ def test_an_unknown_architecture_is_told_before_what_is_unknown_for_it() -> None
     ],
 )
 def test_a_name_that_none_can_have_is_told_in_its_own_words(name: str, said: str) -> None:
+    """A name that no architecture can have is refused with `said`, which quotes it."""
     assert refused(name).startswith(said)
 
 
@@ -304,7 +320,9 @@ def test_a_name_that_none_can_have_is_told_in_its_own_words(name: str, said: str
 def test_a_step_that_imports_torch_at_the_top_is_refused_with_its_line(
     write: Write, text: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The check runs as in a command, in which nothing has imported torch yet."""
+    """A module of steps that imports PyTorch at its top, itself or through another module, is refused with the line. `said`: part of the
+    message.
+    """
     monkeypatch.delattr(algorithms, "averaging")
     for name in [each for each in sys.modules if each.split(".")[0] == "torch" or each == averaging.__name__]:
         monkeypatch.delitem(sys.modules, name)

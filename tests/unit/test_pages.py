@@ -118,6 +118,7 @@ PAGES = [name for name in FILES if name.endswith(".md")]
 
 @pytest.mark.parametrize("files", [PAGES, [str(path) for path in MODULES]], ids=["pages", "modules"])
 def test_what_is_mentioned_exists(files: list[str]) -> None:
+    """The files, folders, modules and fields that documents, docstrings and comments mention exist."""
     wrong = []
     for file in files:
         own = own_names(file)
@@ -143,12 +144,14 @@ def test_what_is_mentioned_exists(files: list[str]) -> None:
 
 
 def test_the_map_has_a_line_for_every_part_of_the_house() -> None:
+    """The table in docs/architecture.md has a line for every package of `crossover`."""
     rows = "".join(re.findall(r"^\| .*", (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8"), re.MULTILINE))
     names = {part.removeprefix("crossover.") for part in FLOOR} - {"app"}
     assert {name for name in names if f"`{name}/`" not in rows and f"`{name}.py`" not in rows} == set()
 
 
 def test_sections_that_are_named_by_number_exist() -> None:
+    """Every section that a file names by its page and number exists."""
     cited = [
         (file, *found)
         for file in FILES
@@ -164,10 +167,12 @@ def test_sections_that_are_named_by_number_exist() -> None:
 
 
 def test_the_picture_of_the_house_is_the_one_that_its_imports_draw() -> None:
+    """The committed picture of the packages is what their imports give."""
     assert house.PAGE.read_text(encoding="utf-8") == house.draw_page(), "draw it anew: python -m tools.house"
 
 
 def test_files_of_the_project_that_a_page_shows_are_shown_as_they_stand() -> None:
+    """A file of the project that a page shows in full is shown unchanged."""
     blocks = [(page, *each) for page in PAGES for each in BLOCK.findall((ROOT / page).read_text("utf-8"))]
     shown = [(page, name, text) for page, name, text in blocks if name in FILES]
     assert shown and not [f"{page}: {name}" for page, name, text in shown if text != (ROOT / name).read_text("utf-8")]

@@ -137,6 +137,7 @@ def named(path: Path, *, for_types: bool = False) -> Iterator[tuple[str, int]]:
 
 
 def test_imports_go_one_way() -> None:
+    """Every package imports only packages on floors below its own."""
     wrong = []
     for path in files():
         own = part_of(module_of(path))
@@ -148,7 +149,7 @@ def test_imports_go_one_way() -> None:
 
 
 def test_no_module_is_looked_up_by_a_name_that_nobody_sees() -> None:
-    """`imports` reads what an import by string begins with; where it begins with nothing, BY_NAME says who it is."""
+    """Only the files in BY_NAME import modules by names that are computed."""
     called = {str(path.relative_to(ROOT)) for path in files() if None in dict(imports(path))}
     assert called == BY_NAME
 
@@ -171,7 +172,7 @@ def circles(graph: Mapping[str, set[str]]) -> list[set[str]]:
 
 
 def test_no_modules_and_no_parts_import_one_another() -> None:
-    """Deferred imports count, and those for type checkers: nobody understands one of the two without the other."""
+    """No modules, and no packages, import one another in a circle, deferred imports and those for type checkers included."""
     known = {module_of(path): path for path in files()}
     modules: dict[str, set[str]] = {module: set() for module in known}
     parts: dict[str, set[str]] = {part_of(module): set() for module in known}
@@ -186,6 +187,7 @@ def test_no_modules_and_no_parts_import_one_another() -> None:
 
 @pytest.mark.slow
 def test_third_party_packages_stay_where_they_belong() -> None:
+    """Third-party packages are imported only in the packages that CONFINED allows, and numpy only in the allowed files."""
     wrong = []
     for path in files():
         own = part_of(module_of(path))
@@ -199,7 +201,7 @@ def test_third_party_packages_stay_where_they_belong() -> None:
 
 
 def test_every_part_of_the_project_has_a_floor() -> None:
-    """Every part has its floor."""
+    """Every package has a floor in FLOOR, and FLOOR has no others."""
     assert {part_of(module_of(path)) for path in files()} - {"crossover"} == FLOOR.keys()
 
 
@@ -225,7 +227,7 @@ def test_every_part_of_the_project_has_a_floor() -> None:
     ],
 )
 def test_start_up_is_light(module: str, heavy: tuple[str, ...]) -> None:
-    """In a process of its own: what `module` drags in."""
+    """Importing `module` in a new process imports none of the packages `heavy`."""
     code = f"import sys, {module}; print(*[name for name in {heavy!r} if name in sys.modules])"
     ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert ended.stdout.split() == []
@@ -233,6 +235,7 @@ def test_start_up_is_light(module: str, heavy: tuple[str, ...]) -> None:
 
 @pytest.mark.slow
 def test_nothing_goes_around_the_runtime() -> None:
+    """Code within the scope uses time, threads and state through crossover.runtime only, except for the listed exceptions."""
     wrong = []
     for path in around_runtime.in_scope():
         file = str(path.relative_to(ROOT))
@@ -243,6 +246,7 @@ def test_nothing_goes_around_the_runtime() -> None:
 
 
 def test_every_exception_is_needed() -> None:
+    """Every listed exception from the rule on crossover.runtime is used."""
     found = {
         file: {name for name, _, _ in around_runtime.around((ROOT / file).read_text(encoding="utf-8"))}
         for file in around_runtime.EXCEPTIONS
@@ -274,6 +278,7 @@ def test_every_exception_is_needed() -> None:
     ],
 )
 def test_a_way_around_is_found_and_what_is_a_functions_own_is_none(text: str, around: bool) -> None:
+    """The check finds code that bypasses crossover.runtime, and nothing in a function's own state. `around`: whether `text` bypasses it."""
     assert bool(list(around_runtime.around(text))) == around
 
 
@@ -282,7 +287,7 @@ def test_a_way_around_is_found_and_what_is_a_functions_own_is_none(text: str, ar
 
 @pytest.mark.slow
 def test_every_text_that_is_read_or_written_says_its_encoding() -> None:
-    """A locale may be ASCII, and YAML, code and logs are not."""
+    """Every call in the product that reads or writes text names its encoding."""
     files = [ROOT / "app.py", *(file for part in (*PACKAGES, "layer") for file in (ROOT / part).rglob("*.py"))]
     found = [
         f"{file.relative_to(ROOT)}:{line}: {called}"
@@ -309,6 +314,7 @@ def test_every_text_that_is_read_or_written_says_its_encoding() -> None:
     ],
 )
 def test_an_encoding_that_is_not_said_is_found(text: str, unsaid: bool) -> None:
+    """The check finds calls without an encoding. `unsaid`: whether `text` is one."""
     assert bool(list(encodings.unsaid(text))) == unsaid
 
 
@@ -329,5 +335,6 @@ def types_of(tree: ast.Module) -> Iterator[str]:
 
 
 def test_a_type_name_stands_for_one_thing() -> None:
+    """No public type name is defined twice in the product."""
     counted = Counter(name for _, tree in trees() for name in types_of(tree) if not name.startswith("_"))
     assert [name for name, times in counted.items() if times > 1] == []

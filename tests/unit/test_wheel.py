@@ -15,7 +15,9 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.slow
 def test_a_wheel_in_an_empty_folder_projects_and_trains(tmp_path: Path) -> None:
-    """Its data files are in it: prices, calibrations, schemas, the page's template."""
+    """The installed wheel projects, trains and writes examples in an empty folder, writes nothing into itself, and says what needs a
+    checkout.
+    """
     source, installed, empty = tmp_path / "source", tmp_path / "installed", tmp_path / "empty"
     source.mkdir()
     empty.mkdir()

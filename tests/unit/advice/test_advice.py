@@ -293,7 +293,9 @@ def test_advice_json_has_its_published_form(found: Advice, tmp_path: Path) -> No
 
 
 def test_the_front_is_that_of_the_figures_that_are_printed(found: Advice) -> None:
-    """By their medians, no candidate beats one of the front, and for each other one the front has one that is at least as good."""
+    """No candidate beats one of the front by median time and dollars, and each candidate outside is matched or beaten by one of the
+    front.
+    """
     figures = {
         each.candidate: (each.usd.p50, each.seconds.p50) for each in found.finalists if each not in found.unknown
     }

@@ -115,7 +115,7 @@ def test_evidence_is_tried_in_the_experiments_own_precision(tmp_path: Path) -> N
 
 
 def test_what_comes_with_the_project_is_evidence_for_what_it_is() -> None:
-    """Without folders of runs, the runs shipped with the project are the evidence, with their epochs and schedule."""
+    """The runs shipped with the project are the evidence if no folders of runs are given, with their epochs and schedule."""
     asked = load(CONFIG / "all-reduce-cifar10.yaml")
     (setting, *_), _ = evidence.settings_reaching(asked, [], 0.85)
     assert setting.experiment.training.epochs == 16

@@ -108,7 +108,7 @@ def _loss_gradient(model: Tensor, data: Tensor, targets: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("nesterov", [False, True])
 def test_at_threshold_0_three_epochs_equal_sgd_on_the_mean_gradient_in_float64(nesterov: bool) -> None:
-    """Without a threshold, four workers with unequal shares train as SGD on the mean gradient, within an L2 distance of 1e-10."""
+    """Four workers with unequal shares and no threshold train as SGD on the mean gradient, within an L2 distance of 1e-10."""
     random = torch.Generator().manual_seed(2)
     counts, size, rate, momentum, decay = (5, 6, 6, 3), 12, 0.01, 0.9, 0.01
     data = [torch.randn(n, size, generator=random, dtype=torch.float64) for n in counts]

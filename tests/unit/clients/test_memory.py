@@ -10,7 +10,7 @@ WAIT_S = 60.0
 
 
 def test_no_more_compute_at_a_time_than_there_are_slots() -> None:
-    """Of eight threads, exactly two hold a slot at once if there are two slots."""
+    """Exactly two of eight threads hold a slot at once if there are two slots."""
     clients, begun, meeting = MemoryClients(workers=4, slots=2), threading.Barrier(8), threading.Barrier(2)
     computing, most, lock = 0, 0, threading.Lock()
 

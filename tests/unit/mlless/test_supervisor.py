@@ -130,9 +130,7 @@ def test_the_wait_for_reports_is_counted_apart_from_the_one_for_the_decision(
 def test_past_its_knee_the_loss_decides_by_what_the_next_seconds_promise(
     ctx: Context, shrinks: float, removed: int | None
 ) -> None:
-    """After the knee of the loss, the supervisor removes the worker `removed` if the loss falls too slowly. `shrinks`: rate at which it
-    falls.
-    """
+    """The supervisor removes the worker `removed` if the loss falls too slowly after its knee. `shrinks`: rate at which it falls."""
     settings = MLLess(scale_in=True, knee_window_s=10.0, knee_reduction=0.02)
     ctx.resources.facts["r"] = replace(ctx.facts, experiment=EXPERIMENT.with_settings(settings))
     with ctx.child() as own:

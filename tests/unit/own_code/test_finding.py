@@ -130,7 +130,7 @@ def test_a_module_that_is_not_there_names_the_folders(folders: Folders) -> None:
 
 
 def test_printing_is_fine_and_so_are_others_imports(folders: Folders, capsys: pytest.CaptureFixture[str]) -> None:
-    """What a user's module prints at import goes to stderr, and its imports of the standard library work."""
+    """A user's module that prints at import does so on stderr, and its imports of the standard library work."""
     folders.experiment(task="print('hello')\nimport multiprocessing.pool\ndef factory(): return 7")
     assert user_code.load("task:factory", field="training.model")() == 7
     assert capsys.readouterr() == ("", "hello\n")

@@ -90,7 +90,7 @@ def test_the_dollars_of_an_earlier_attempt_are_counted(tmp_path: Path) -> None:
 
 
 def test_the_dollars_of_a_trial_that_fails_are_counted(tmp_path: Path) -> None:
-    """What a study has spent includes both attempts of a trial that failed."""
+    """A study's spent dollars include both attempts of a trial that failed."""
     conductor = conducted(tmp_path, "a server did not start", "nor did it again")
     assert not conductor.outcome.found and conductor.outcome.failed
     assert conductor.spent_usd() == pytest.approx(2 * USD)

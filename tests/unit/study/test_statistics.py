@@ -52,14 +52,14 @@ def test_the_front_is_what_nothing_beats() -> None:
 
 @pytest.mark.parametrize("n", [3, 5])
 def test_intervals_cover_as_often_as_they_say(n: int) -> None:
-    """Of 10,000 drawn samples of n values, the interval contains the true mean in 94.3 to 95.7 %."""
+    """The interval contains the true mean for 94.3 to 95.7 % of 10,000 drawn samples of n values."""
     draws = np.random.default_rng(21).normal(0.93, 0.01, (10_000, n))
     covered = sum(found.low <= 0.93 <= found.high for found in map(compute_interval, draws.tolist()))
     assert 0.943 <= covered / 10_000 <= 0.957
 
 
 def test_pairs_that_do_not_differ_are_called_different_once_in_twenty_studies_at_most() -> None:
-    """Of 2,000 drawn studies of four pairs that do not differ, 3 to 6 % have a pair with an adjusted p of at most 0.05."""
+    """A share of 3 to 6 % of 2,000 drawn studies of four equal pairs has a pair with an adjusted p of at most 0.05."""
     draws = np.random.default_rng(22).normal(0.0, 0.01, (2_000, 4, 5))
     wrong = sum(min(adjust_by_holm([compute_interval(pair).p for pair in study])) <= 0.05 for study in draws.tolist())
     assert 0.03 <= wrong / 2_000 <= 0.06

@@ -24,7 +24,7 @@ def test_a_scale_is_a_share(share: float) -> None:
 
 
 def test_figure_2_has_the_papers_numbers_of_workers_at_large_scales() -> None:
-    """At scale 0.5 the numbers of workers are those of the paper's figure 2."""
+    """The numbers of workers at scale 0.5 are those of the paper's figure 2."""
     assert runs_2025.list_worker_counts(Scale(0.5), "resnet50") == (4, 8, 12, 16)
 
 
@@ -62,7 +62,7 @@ def test_parts_share_their_runs() -> None:
 
 
 def test_the_published_size_is_the_papers() -> None:
-    """At scale 1 the experiments have the papers' workers, minibatches, epochs and data."""
+    """The experiments at scale 1 have the papers' workers, minibatches, epochs and data."""
     for row in runs_2025.load_rows("Table 2"):
         e = runs_2025.make_epoch_run(row).experiment(WHOLE)
         assert (e.workers, e.training.batch_size, e.data.drop_last, e.data.limit) == (4, 512, True, None)
