@@ -26,6 +26,7 @@ from crossover.algorithms.schedule import Calendar
 from crossover.errors import NoProjection
 from crossover.learning.sizes import GPU_VECTORS, HELD_VECTORS
 from crossover.reports import bill, display
+from crossover.reports.display import Band
 from crossover.simulation.calibration import MEASURED_THREADS, MOVING, STARTING, Calibration
 from crossover.simulation.figures import load_instances, load_spot_markets
 from crossover.simulation.gpu_steps import card_of
@@ -38,8 +39,8 @@ from crossover.simulation.simulate import Simulated
 COMPUTING, MOVED, STARTED, BEFORE = (
     "computing gradients",
     "moving data, averaging and updating",
-    "starts and transitions",
-    "waiting until everything stands",
+    "starting functions and state transitions (Step Functions)",
+    "start-up",
 )
 WAITS = ("synchronise", "receive", "aggregate")
 MIN_NAMED_SHARE = 0.05  # a share that is smaller drives nothing
@@ -153,7 +154,7 @@ def simulate_epochs(question: Question, candidate: Candidate, epochs: int) -> Si
 
 COMPONENTS: Mapping[bill.LineKind, str] = {
     "functions": "functions",
-    "transitions": "transitions",
+    "transitions": "Step Functions",
     "objects": "object requests and storage",
     "logs": "logs and requests",
     "secrets": "network and secrets",
@@ -584,13 +585,16 @@ def headline(found: Advice) -> str:
         return f"No candidate keeps to deadline and budget in 19 of 20 repetitions; the nearest is {on_aws}"
     if here is None or not is_this_machine_best(found):
         return f"Train it on {on_aws}"
-    epochs = found.question.base.training.epochs
-    an_epoch = f", {display.rough_seconds(here.seconds / epochs)} an epoch" if epochs > 1 else ""
     free = "" if found.month_usd is None else ", $0 a month"
-    return (
-        f"Train it on this machine: ready in {display.rough_seconds(here.seconds)}{an_epoch}{free}; AWS would cost more than it saves. "
-        f"If it must be AWS: {on_aws}"
-    )
+    ready = _describe_ready(here.band, here.before_s, "starting the command, reading the data and the report")
+    return f"Train it on this machine: {ready}{free}; AWS would cost more than it saves. If it must be AWS: {on_aws}"
+
+
+def _describe_ready(seconds: Band, before_s: float, what: str) -> str:
+    """Return in words when the model is ready, with the percentiles, and how much of that is `before_s`, named `what`, if it is not 0."""
+    low, middle, high = map(display.rough_seconds, seconds)
+    part = f"; {display.rough_seconds(before_s)} of them {what}" if before_s else ""
+    return f"ready in {middle} ({low} to {high}{part})"
 
 
 def is_this_machine_best(found: Advice) -> bool:
@@ -604,17 +608,12 @@ def _describe_roughly(winner: Finalist, found: Advice) -> str:
     """Return the winner's dollars, its time with start-up and their percentiles, and its expected spot interruptions in words, rounded to
     two significant digits. If the model is trained again and again, the dollars of a run are a month's, divided by its number of runs.
     """
-    low_s, _, high_s = winner.seconds
-    band = f"{display.rough_seconds(low_s)} to {display.rough_seconds(high_s)}"
-    startup = (
-        f" ({band}; {display.rough_seconds(winner.before_s)} of them start-up)" if winner.before_s else f" ({band})"
-    )
     often = f"; expect {_interruption_text(winner)} interruptions" if winner.candidate.spot else ""
     dollars = f"about {display.rough_usd(winner.usd.p50)}"
     if found.month_usd is not None and found.month_runs is not None:
         a_run = display.rough_usd(found.month_usd / found.month_runs)
         dollars = f"about {a_run} a run with start-up and network, about {display.rough_usd(found.month_usd)} a month"
-    return f"{dollars}, ready in {display.rough_seconds(winner.seconds.p50)}{startup}{often}"
+    return f"{dollars}, {_describe_ready(winner.seconds, winner.before_s, 'start-up')}{often}"
 
 
 def _interruption_text(winner: Finalist) -> str:
@@ -650,7 +649,7 @@ def alternatives(found: Advice) -> list[str]:
             if rival is found.on_demand
             else f"{_format_comparison(dollars, 'dollars')}, {_format_comparison(time, 'time')}"
         )
-        if found.met and _list_missed_constraints(found, rival):
+        if found.met and list_missed_constraints(found, rival):
             text += ", more than was asked for"
         turn = turning_point(found.question, winner.candidate, rival.candidate)
         if turn is not None and turn >= 2 and display.OPEN not in dollars and winner.usd.p50 < rival.usd.p50:
@@ -673,7 +672,7 @@ def figures_and_caveats(found: Advice) -> str:
     winner = found.winner
     text = f"In figures: {winner.words}."
     if not found.met:
-        text += f" It would take {' and '.join(_list_missed_constraints(found, winner).values())}."
+        text += f" It would take {' and '.join(list_missed_constraints(found, winner).values())}."
     if found.on_demand:
         text += f" On demand: {display.band(display.usd, *found.on_demand.usd)}."
     return text + "".join(
@@ -686,7 +685,7 @@ def figures_and_caveats(found: Advice) -> str:
     )
 
 
-def _list_missed_constraints(found: Advice, each: Finalist) -> dict[str, str]:
+def list_missed_constraints(found: Advice, each: Finalist) -> dict[str, str]:
     """Return what the candidate misses at the 95th percentile, `the deadline` and `the budget`, each with what it would need in words; {}
     if it keeps to both.
     """
@@ -706,7 +705,7 @@ def quota_line(found: Advice) -> str:
         return ""
     if (today := found.startable) is None:
         return f"Not today: {word}."
-    missed = _list_missed_constraints(found, today)
+    missed = list_missed_constraints(found, today)
     held = f", which misses {' and '.join(missed)}" if missed else ""
     answer = f"{today.candidate.words}: {today.words}{held}."
     return f"Until AWS grants the quota that the first line needs: {answer} For the first line: {word}."
@@ -723,10 +722,10 @@ def describe_drivers(found: Advice) -> str:
     exchanged = found.drives[shared.candidate].exchanged
     if shared is winner:
         return f"{text} Between its {winner.candidate.workers} workers {exchanged}."
-    dollars, time = (times_of(winner, shared, figure) for figure in ("usd", "seconds"))
+    dollars, time = (times_of(winner, shared, figure) for figure in ("usd", "ready"))
     return (
-        f"{text} On several workers, at its cheapest ({shared.candidate.words}), training takes {time} the time and costs "
-        f"{dollars} the dollars: {exchanged}."
+        f"{text} The cheapest way with several workers ({shared.candidate.words}): {_format_comparison(dollars, 'dollars')}, "
+        f"{_format_comparison(time, 'time')}; {exchanged}."
     )
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from crossover import runtime
 from crossover.advice import candidates
 from crossover.advice import question as needs
-from crossover.advice.advice import Advice, extrapolate, simulate_epochs
+from crossover.advice.advice import Advice, extrapolate, list_missed_constraints, simulate_epochs
 from crossover.advice.candidates import Candidate
 from crossover.advice.evaluation import Estimate, Question
 from crossover.advice.question import NEW_ACCOUNT_MB, Constraints, Sizes, describe_needed_quota
@@ -32,29 +32,42 @@ if TYPE_CHECKING:
 
 # --- tables -----------------------------------------------------------------------------------------------------------
 
-FRONT_HEAD = ["how", "time", "p5 to p95", "start-up", "dollars", "p5 to p95", "minibatch", "an update", "threads"]
-REJECTED_HEAD = ["architecture", "at its cheapest", "time", "dollars", "what weighs most against it"]
+FRONT_HEAD = [
+    "how",
+    "update after",
+    "ready in",
+    "p5 to p95",
+    "of it start-up",
+    "dollars",
+    "p5 to p95",
+    "minibatch",
+    "threads",
+]
+FRONT_WORDS = 2  # leading columns of words
+REJECTED_HEAD = ["architecture", "at its cheapest", "ready in", "dollars", "main drawback"]
 
 
 def front_rows(found: Sequence[Finalist]) -> list[list[str]]:
-    """Return one table row for each of the shortlisted candidates, in the given order: name, time, start-up, dollars and settings."""
+    """Return one table row for each of the shortlisted candidates, in the given order: name, what makes an update, time with
+    start-up, dollars and settings.
+    """
     return [
         [
             each.candidate.words,
-            display.seconds(each.running.p50),
-            f"{display.seconds(each.running.p5)} to {display.seconds(each.running.p95)}",
+            describe_update(each),
+            display.seconds(each.seconds.p50),
+            f"{display.seconds(each.seconds.p5)} to {display.seconds(each.seconds.p95)}",
             display.seconds(each.before_s),
             display.usd(each.usd.p50),
             f"{display.usd(each.usd.p5)} to {display.usd(each.usd.p95)}",
             f"{each.candidate.batch_size:,}",
-            describe_update(each),
             str(each.candidate.threads),
         ]
         for each in found
     ]
 
 
-CARDS_HEAD = ["", "how", "time", "start-up", "dollars", "p5 to p95", "file"]
+CARDS_HEAD = ["", "how", "ready in", "dollars", "p5 to p95", "file"]
 
 
 def card_rows(found: Advice, files: Sequence[Path] = ()) -> list[list[str]]:
@@ -63,14 +76,13 @@ def card_rows(found: Advice, files: Sequence[Path] = ()) -> list[list[str]]:
     """
     rows = []
     for card in found.cards:
-        names = ", ".join(card.names)
-        for name, each in ((names, card.finalist), (f"{names}, on demand", card.on_demand)):
+        for name, each in ((", ".join(card.names), card.finalist), ("the same on demand", card.on_demand)):
             if each is not None:
                 rows.append(card_row(name, each, found, files))
     if found.here:
         process = f"one process of {found.here.threads} threads" if found.here.threads > 1 else "one process"
         time = display.seconds(found.here.seconds)
-        rows.append(["this machine", process, time, display.DASH, display.usd(0.0), display.DASH, display.DASH])
+        rows.append(["this machine", process, time, display.usd(0.0), display.DASH, display.DASH])
     return rows
 
 
@@ -78,20 +90,20 @@ def card_row(name: str, each: Finalist, found: Advice, files: Sequence[Path]) ->
     """Return a table row of one candidate, its last cell the path of its YAML file. `name`: first cell, such as cheapest; `files`: as for
     `card_rows`.
     """
-    (how, time, _, before, *dollars), *_ = front_rows([each])
+    (how, _, time, _, _, *dollars), *_ = front_rows([each])
     told = [one.candidate for one in found.told]
     file = str(files[told.index(each.candidate)]) if files and each.candidate in told else display.DASH
-    return [name, how, time, before, *dollars[:2], file]
+    return [name, how, time, *dollars[:2], file]
 
 
 def describe_update(each: Finalist) -> str:
-    """Return in words how many workers times how many minibatches make one update, such as `4 x 2`, or one average of the
-    workers' models.
+    """Return in words after how many minibatches the model is updated, such as `2 minibatches per worker`, or after how many the workers'
+    models are averaged (local SGD), or their changes (DiLoCo's outer step).
     """
     every = each.candidate.every
-    count = "all" if every == "epoch" else str(every)
-    what = {"model": "an average of models after ", "delta": "an outer step after "}.get(each.candidate.what, "")
-    return f"{what}{each.candidate.workers} x {count}"
+    count = "an epoch" if every == "epoch" else f"{every} minibatch{'es' if every > 1 else ''}"
+    what = {"model": ", by averaging models", "delta": ", by an outer step (DiLoCo)"}.get(each.candidate.what, "")
+    return f"{count}{' per worker' if each.candidate.workers > 1 and every != 'epoch' else ''}{what}"
 
 
 def rejected_rows(found: Advice) -> list[list[str]]:
@@ -102,7 +114,7 @@ def rejected_rows(found: Advice) -> list[list[str]]:
         [
             each.architecture,
             each.best.candidate.words if each.best else display.DASH,
-            display.seconds(each.best.running.p50) if each.best else display.DASH,
+            display.seconds(each.best.seconds.p50) if each.best else display.DASH,
             display.usd(each.best.usd.p50) if each.best else display.DASH,
             each.reason,
         ]
@@ -115,20 +127,15 @@ def list_notes(found: Advice) -> list[str]:
     searched, base = found.searched, found.question.base
     kinds = "".join(f", {count:,} for {kind}" for kind, count in sorted(found.excluded.items()))
     refused = f", {len(searched.impossible):,} that AWS would not run" if searched.impossible else ""
-    updates = (
-        "the experiment's own updates"
-        if found.constraints.target is None
-        else "the updates of the runs that are its evidence"
-    )
+    updates = "the experiment" if found.constraints.target is None else "the runs that are the evidence"
     lines = [
-        f"understood: {base.training.model} on {base.data.dataset}, {base.training.epochs} epochs, {found.constraints.words}",
-        f"{found.candidates:,} ways to train it: {len(searched.simulated):,} simulated, {len(searched.bounded):,} excluded by what they "
-        f"take at least{kinds}{refused}",
-        f"they make {updates}, each of as many samples; BatchNorm sees a worker's minibatch, which may be another size. "
-        "Others, which average models, filter or compress updates, are listed separately: accuracy unknown",
-        "time is the run's, as `project` and `breakeven` count it; start-up is from `deploy` until everything is deployed, and a deadline "
-        "holds with both, the band of start-up among them; "
-        f"dollars are of the run; {len(found.winner.outcomes)} repetitions; {LIMITS}",
+        f"the question: {base.training.model} on {base.data.dataset}, {base.training.epochs} epochs, {found.constraints.words}",
+        f"{found.candidates:,} ways to train it: {len(searched.simulated):,} simulated, {len(searched.bounded):,} excluded because their "
+        f"lower bounds of time and dollars are worse than a simulated one{kinds}{refused}",
+        f"each update uses as many samples as those of {updates}; only BatchNorm may see minibatches of another size. Ways that average "
+        "models, or filter or compress updates, are in a table of their own: their accuracy is unknown",
+        "`ready in` counts from `deploy` and includes start-up, and the deadline is checked against it (`project` and `breakeven` show "
+        f"the run without start-up); dollars are of the run; {len(found.winner.outcomes)} simulations of each; {LIMITS}",
     ]
     lines.append(start_up.describe(found.question.start_up(found.winner.candidate)))
     if word := describe_needed_quota(found.winner.candidate, found.constraints.gpu_quota):
@@ -136,7 +143,7 @@ def list_notes(found: Advice) -> list[str]:
     lines += price_notes(found)
     outside = {limit for outcome in found.winner.outcomes for limit in outcome.outside}
     rules = "; ".join(f"{name}: {rule}" for name, rule in RULES.items())
-    lines.append(f"of the candidates that keep to deadline and budget (of all, if none does) {rules}")
+    lines.append(f"among the candidates that keep to deadline and budget (all, if none does): {rules}")
     return [*lines, *(f"beyond the measured range: {limit}" for limit in sorted(outside))]
 
 
@@ -208,9 +215,9 @@ def answer_by_calibration(found: Advice) -> AnswerOf:
 
 @dataclass(frozen=True)
 class Swing:
-    """The influence of one assumption on the advice. `what`: the assumption and its range, in words; `smaller`, `larger`: the dollars of
-    the winner's rival divided by the winner's, if the assumed quantity is made smaller, and if it is made larger. Below 1 the rival is
-    cheaper.
+    """The influence of one assumption on the advice. `what`: the assumption and its range, in words; `smaller`, `larger`: the dollars (or
+    the time) of the advice's rival divided by those of the advice, if the assumed quantity is made smaller, and if it is made larger. Below
+    1 the rival is better.
     """
 
     what: str
@@ -235,6 +242,23 @@ def list_swings(question: Question, winner: Candidate, rival: Candidate) -> list
 
     span = max(question.span(each) for each in (winner, rival))
     found = [Swing(what, ratio(smaller), ratio(larger)) for what, smaller, larger in _vary_assumptions(question, span)]
+    return sorted(found, key=lambda each: -each.width)
+
+
+def list_time_swings(question: Question, here: ThisMachine) -> list[Swing]:
+    """Return how the time of the soonest candidate on AWS, start-up included, divided by this machine's depends on each assumption, the
+    most influential first. Simulates the candidate twice for each assumption. `here`: estimate for this machine.
+    """
+    sooner, epochs, span = here.sooner.candidate, question.base.training.epochs, question.span(here.sooner.candidate)
+
+    def ratio(changed: Question, speed: float = 1.0) -> float:
+        """Return the time on AWS divided by that on this machine, if this machine were `speed` times as fast."""
+        ready_s = here.sooner.before_s + extrapolate(changed, sooner, lambda run: {"": run.seconds})[""]
+        training_s = (here.seconds - here.before_s) * changed.base.training.epochs / epochs
+        return ready_s / (here.before_s + training_s / speed)
+
+    found = [Swing(what, ratio(less), ratio(more)) for what, less, more in _vary_assumptions(question, span)]
+    found.append(Swing("this machine's speed, half to twice", ratio(question, 0.5), ratio(question, 2.0)))
     return sorted(found, key=lambda each: -each.width)
 
 
@@ -271,11 +295,11 @@ def _vary_assumptions(question: Question, span: int) -> Iterator[tuple[str, Ques
     )
     yield "epochs, a fifth to five times", with_epochs(max(span, epochs // 5)), with_epochs(5 * epochs)
     quick, slow = (replace(question, calibration=apply_session(cloud, sigmas)) for sigmas in (-1.64, 1.64))
-    yield "sessions, p5 to p95", quick, slow
+    yield "AWS's speed of the day, p5 to p95", quick, slow
     for what, begins in (
         ("Lambda's price", "lambda."),
         ("instances' price", ("ec2.", "cpu_credits.")),
-        ("transitions' price", "stepfunctions."),
+        ("Step Functions' price", "stepfunctions."),
     ):
         less, more = (replace(question, prices=scale_prices(question.prices, begins, factor)) for factor in (0.7, 1.3))
         yield f"{what}, 30 % down to up", less, more
@@ -298,14 +322,26 @@ def scale_prices(prices: Prices, begins: str | tuple[str, ...], factor: float) -
 TRIED = 3  # of each kind, until one of them is possible
 
 
-def estimate_of_known(experiment: Experiment, constraints: Constraints) -> str:
-    """Return a first estimate in words, without loading torch, if model and data set come with the project and some candidate is possible;
-    otherwise "". Raises ConfigError if the price list is not valid or lacks a price.
+@dataclass(frozen=True)
+class FirstEstimate:
+    """The answer before the search. `candidate`: the candidate that it names; `figures`: its single estimate, without start-up; `words`:
+    its name, time and cost; `least_mb`: memory of the smallest functions that were tried.
+    """
+
+    candidate: Candidate
+    figures: Estimate
+    words: str
+    least_mb: int = NEW_ACCOUNT_MB
+
+
+def estimate_of_known(experiment: Experiment, constraints: Constraints) -> FirstEstimate | None:
+    """Return a first estimate, without loading torch, if model and data set come with the project and some candidate is possible; otherwise
+    None. Raises ConfigError if the price list is not valid or lacks a price.
     """
     try:
         workload = replace(Workload.from_experiment(experiment), samples=(1,))
     except NoProjection:
-        return ""
+        return None
     training, _ = data_sizes.count_split(experiment) or (0, 0)
     question = Question(
         replace(experiment, baseline="none"), workload, training, AWS.with_uncertainty_of(workload.model), prices.load()
@@ -315,10 +351,10 @@ def estimate_of_known(experiment: Experiment, constraints: Constraints) -> str:
     )
 
 
-def first_estimate(question: Question, sizes: Sizes, constraints: Constraints) -> str:
-    """Return in words the cheapest candidate with one worker (a function, a machine or a GPU) that keeps to the constraints, or the one
-    nearest to them, with its time and cost and their bands; "" if none is possible.. Functions with less than NEW_ACCOUNT_MB are not tried.
-    `sizes`: sizes of the model.
+def first_estimate(question: Question, sizes: Sizes, constraints: Constraints) -> FirstEstimate | None:
+    """Return the cheapest candidate with one worker (a function, a machine or a GPU) that keeps to the constraints, or the one nearest to
+    them, with its time and cost and their bands; None if none is possible. Functions with less than NEW_ACCOUNT_MB are not tried. `sizes`:
+    sizes of the model.
     """
     alone = candidates.list_candidates(
         question.base, samples=question.samples, prices=question.prices, least_mb=sizes.least_mb, alone=True
@@ -344,13 +380,33 @@ def first_estimate(question: Question, sizes: Sizes, constraints: Constraints) -
         if first := _find_first_possible(question, least):
             found.append(first)
     if not found:
-        return ""
+        return None
     candidate, figures = min(found, key=rank)
     seconds_band, usd_band = _estimate_bands(question, candidate, figures)
-    return (
+    return FirstEstimate(
+        candidate,
+        figures,
         f"{candidate.words}: about {display.band(display.seconds, *seconds_band)}, start-up among them, and "
-        f"{display.band(display.usd, *usd_band)}"
+        f"{display.band(display.usd, *usd_band)}",
     )
+
+
+def explain_change(found: Advice, first: FirstEstimate | None) -> str:
+    """Return a sentence on why the advice is not the candidate of the first estimate; "" if it is, or if there was no first estimate."""
+    winner = found.winner
+    if first is None or first.candidate == winner.candidate:
+        return ""
+    repeated = next((each for each in found.finalists if each.candidate == first.candidate), None)
+    missed = list_missed_constraints(found, repeated) if repeated else {}
+    if missed and found.met:
+        needs_ = " and ".join(missed.values())
+        why = f"at p95 it would take {needs_}, because the search also simulates bad luck, such as spot interruptions"
+    elif first.figures.usd > winner.usd.p50:
+        cheaper = display.times(first.figures.usd / winner.usd.p50)
+        why = f"it costs {cheaper} the dollars of an option that the first estimate did not try"
+    else:
+        why = "in repeated simulations the answer above is better by the deadline, the budget or time"
+    return f"The first estimate, {first.candidate.words}, is not the answer: {why}."
 
 
 def _estimate_bands(question: Question, candidate: Candidate, figures: Estimate) -> tuple[Band, Band]:
@@ -388,20 +444,26 @@ def _constraint_ratio(constraints: Constraints, figures: Estimate) -> float:
 # This machine, beside the ways on AWS and outside their front: how long it would take by what a probe measured here.
 
 
+REPORT_S = 5.0  # of a run in this process, beside training: trying the model, and drawing the report; measured
+UPDATE_S = 0.003  # of an update, beside its gradient; measured
+
+
 def local_estimate_of(found: Advice, measured: "Probe") -> ThisMachine:
-    """Return how long training takes on this machine, by the measurement `measured`, and from how many epochs on the soonest candidate on
-    AWS would be quicker. One or two threads are assumed, as cores and measurement allow.
+    """Return how long training takes on this machine, by the measurement `measured`, from the start of the command to its report, and from
+    how many epochs on the soonest candidate on AWS would be quicker. One or two threads are assumed, as cores and measurement allow.
     """
     question = found.question
     threads = 2 if (os.cpu_count() or 1) > 1 and measured.two_threads else 1
     quicker = max(1.0, measured.two_threads or 1.0) if threads == 2 else 1.0
     evaluated = question.calibration.evaluate_share * question.workload.validation_samples
     epoch_s = (question.samples + evaluated) * measured.seconds / measured.batch_size / quicker
+    epoch_s += UPDATE_S * question.samples / question.base.training.batch_size
+    before_s = measured.start_s + REPORT_S
     sooner = next(card.finalist for card in found.cards if "soonest" in card.names)
     epochs = question.base.training.epochs
     fixed_s, each_s = _fit_time_line(question, sooner)
-    times = fixed_s / (epochs * (epoch_s - each_s)) if epoch_s > each_s else None
-    return ThisMachine(epochs * epoch_s, threads, sooner, times)
+    times = max(0.0, fixed_s - before_s) / (epochs * (epoch_s - each_s)) if epoch_s > each_s else None
+    return ThisMachine(before_s + epochs * epoch_s, threads, sooner, times, before_s)
 
 
 def _fit_time_line(question: Question, finalist: Finalist) -> tuple[float, float]:

@@ -26,8 +26,8 @@ from crossover.advice.advice import (
     verdict,
 )
 from crossover.advice.candidates import experiment_of
-from crossover.advice.explain import Swing, list_swings
-from crossover.advice.recurrence import MonthlyCost
+from crossover.advice.explain import Swing, list_swings, list_time_swings
+from crossover.advice.recurrence import MonthlyCost, Schedule
 from crossover.advice.search import RULES, Finalist, ThisMachine
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
@@ -40,6 +40,7 @@ from crossover.reports.report_pages import render
 # --- page -------------------------------------------------------------------------------------------------------------
 
 PAGE = "advice.html"
+NO_SCHEDULE = Schedule("", "")
 KINDS = {"lambda": "functions", "ec2": "instances", "gpu": "GPUs"}
 
 
@@ -52,7 +53,7 @@ def write_page(
     here: Path | None = None,
     every: str = "once",
     monthly: Sequence[MonthlyCost] = (),
-    schedule: str = "",
+    schedule: Schedule = NO_SCHEDULE,
 ) -> Path:
     """Write the page of the advice `found` (advice.html) into the folder `out`, which is created if necessary, and return its path. The
     other arguments are those of `build_page`.
@@ -71,14 +72,14 @@ def build_page(
     here: Path | None = None,
     every: str = "once",
     monthly: Sequence[MonthlyCost] = (),
-    schedule: str = "",
+    schedule: Schedule = NO_SCHEDULE,
 ) -> Page:
     """Return the page of the advice `found`. `notes`: assumptions, a sentence each, which are folded.
 
     `files`: YAML files of the candidates `found.told`, in their order, empty if none was written; the first is the winner's, for the
     command that deploys it; `here`: YAML file that was asked about, for the command that trains it on this machine, if that is the advice;
-    `every`: how often it is trained; `monthly`: the cost of each way to train it that often; `schedule`: how to start it so often, "" if it
-    is trained once.
+    `every`: how often it is trained; `monthly`: the cost of each way to train it that often; `schedule`: how to start it so often, empty if
+    it is trained once.
     """
     base, prices = found.question.base, found.question.prices
     entries = (found.winner, *found.alternatives)
@@ -89,7 +90,8 @@ def build_page(
         words=1,
         label="projected",
         folded=True,
-        note="Dollars of the run in the middle session; a function's dollars by what its seconds go to.",
+        stacked=True,
+        note="Dollars of the run at AWS's median speed; a function's dollars by what its seconds go to.",
     )
     time = Sheet(
         title="Where the time goes",
@@ -98,6 +100,7 @@ def build_page(
         words=1,
         label="projected",
         folded=True,
+        stacked=True,
         note="Seconds from deploy on, without stragglers: by how much a run is shorter if nothing moves, and then if nothing has to start.",
     )
     return Page(
@@ -120,7 +123,7 @@ def build_page(
         sheets=[
             Sheet(
                 title="The candidates to choose from",
-                head=CHOICES_HEAD,
+                head=explain.CARDS_HEAD,
                 rows=_choice_rows(found, files),
                 words=2,
                 label="projected",
@@ -132,9 +135,10 @@ def build_page(
                 title="The Pareto front: dollars, and time with start-up",
                 head=explain.FRONT_HEAD,
                 rows=explain.front_rows(found.front),
-                words=1,
+                words=explain.FRONT_WORDS,
                 label="projected",
                 folded=True,
+                stacked=True,
             ),
             Sheet(
                 title="The best of each other architecture",
@@ -143,6 +147,7 @@ def build_page(
                 words=3,
                 label="projected",
                 folded=True,
+                stacked=True,
             ),
             money,
             time,
@@ -161,23 +166,21 @@ def _list_commands(found: Advice, files: Sequence[Path], here: Path | None) -> l
     return [shlex.join(["crossover", name, str(files[0]), *options]) for name, *options in steps]
 
 
-def _list_monthly_costs(every: str, monthly: Sequence[MonthlyCost], schedule: str) -> Iterator[Sheet]:
+def _list_monthly_costs(every: str, monthly: Sequence[MonthlyCost], schedule: Schedule) -> Iterator[Sheet]:
     """Yield the table of the dollars per month, if the model is trained more than once. `schedule`: how to start it so often."""
     if monthly:
         yield Sheet(
             title=f"Trained every {every}: dollars a month",
-            head=["way", "consists of", "in time", "a month"],
-            rows=[
-                [each.way, each.parts, "yes" if each.in_time else "no", display.rough_usd(each.usd)] for each in monthly
-            ],
+            head=["way", "consists of", "why not", "a month", "ready in"],
+            rows=[[each.way, each.parts, each.why_not or display.DASH, *each.figures] for each in monthly],
             words=3,
-            note=f"{schedule[:1].upper()}{schedule[1:]}",
+            note=f"{schedule.words[:1].upper()}{schedule.words[1:]}",
+            command=schedule.line,
             label="projected",
             stacked=True,
         )
 
 
-CHOICES_HEAD = ["", "how", "time", "start-up", "dollars", "p5 to p95", "file"]
 MOST_CHOICES = 6
 
 
@@ -205,7 +208,16 @@ def _unknown_accuracy_sheets(found: Advice) -> list[Sheet]:
     note = "They make other updates: what accuracy they reach after as many epochs is not known."
     rows = explain.front_rows(found.unknown)
     return [
-        Sheet(title="Accuracy unknown", head=explain.FRONT_HEAD, rows=rows, note=note, label="projected", folded=True)
+        Sheet(
+            title="Accuracy unknown",
+            head=explain.FRONT_HEAD,
+            rows=rows,
+            words=explain.FRONT_WORDS,
+            note=note,
+            label="projected",
+            folded=True,
+            stacked=True,
+        )
     ]
 
 
@@ -242,7 +254,7 @@ def _draw_front(found: Advice) -> Iterator[Plot]:
         shown.append(
             plots.Mark(
                 x=(0.0, 0.0, 0.0),
-                y=(found.here.seconds / 60,) * 3,
+                y=Band(*(value / 60 for value in found.here.band)),
                 title=found.here.words,
                 group="this machine",
                 chosen=is_here,
@@ -276,32 +288,45 @@ def _point_label(each: Finalist, names: str, *, is_advice: bool) -> str:
 
 def _sensitivity_sheets(found: Advice) -> Iterator[Sheet]:
     """Yield a table of what would change the advice: for each assumption that matters, the dollars of the best other candidate divided by
-    the winner's. Yields nothing if there is no other candidate or no assumption matters.
+    the winner's; or, if this machine is the advice, the time of the soonest candidate on AWS divided by this machine's. Yields nothing if
+    there is no other candidate or no assumption matters.
     """
+    if found.here is not None and is_this_machine_best(found):
+        sooner = found.here.sooner.candidate.words
+        note = f"When {sooner} is ready, divided by when this machine is: below 1 AWS would be the sooner one."
+        yield from _swing_sheet(list_time_swings(found.question, found.here), note)
+        return
     rival = next(iter((*rivals_of(found), *found.alternatives)), None)
     if rival is None:
         return
+    note = f"Dollars of {rival.candidate.words}, divided by the dollars of the advice: below 1 it would be the cheaper one."
+    yield from _swing_sheet(list_swings(found.question, found.winner.candidate, rival.candidate), note)
+
+
+def _swing_sheet(swings: Sequence[Swing], note: str) -> Iterator[Sheet]:
+    """Yield the table of those assumptions that matter; nothing if there are none. `note`: what the ratios are."""
     rows = [
-        [each.what, display.times(each.smaller), display.times(each.larger), _describe_turn(each)]
-        for each in list_swings(found.question, found.winner.candidate, rival.candidate)
+        [each.what, _describe_turn(each), display.times(each.smaller), display.times(each.larger)]
+        for each in swings
         if each.width > MATTERS
     ]
     if rows:  # none of two that are alike: nothing sets one apart from the other
         yield Sheet(
             title="What would change the answer",
-            head=["changed by", "with less of it", "with more of it", "then"],
+            head=["changed by", "then", "with less of it", "with more of it"],
             rows=rows,
-            words=1,
+            words=2,
             label="projected",
             folded=True,
-            note=f"Dollars of {rival.candidate.words}, in dollars of the advice: below 1 it would be the cheaper one.",
+            stacked=True,
+            note=note,
         )
 
 
 def _describe_turn(each: Swing) -> str:
-    """Return in words whether less or more of the assumption `each` would make the other candidate cheaper than the winner."""
+    """Return in words whether less or more of the assumption `each` would change the advice."""
     ends = [name for name, ratio in (("less", each.smaller), ("more", each.larger)) if ratio < 1]
-    return f"the other is cheaper with {' and '.join(ends)}" if ends else "the advice stays the cheaper one"
+    return f"the other is better with {' and '.join(ends)}" if ends else "the advice stays"
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------
@@ -557,7 +582,15 @@ def as_json(found: Advice) -> dict[str, Any]:
 
 def _this_machine_as_json(here: ThisMachine) -> dict[str, Any]:
     """Return the estimate for this machine as a dictionary for advice.json."""
-    return {"words": here.words, "seconds": here.seconds, "usd": 0.0, "threads": here.threads, "times": here.times}
+    return {
+        "words": here.words,
+        "seconds": here.seconds,
+        "before_s": here.before_s,
+        "band": here.band._asdict(),
+        "usd": 0.0,
+        "threads": here.threads,
+        "times": here.times,
+    }
 
 
 def _finalist_as_json(each: Finalist) -> dict[str, Any]:

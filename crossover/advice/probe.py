@@ -18,6 +18,7 @@ from crossover.learning.datasets import Dataset, load
 from crossover.learning.learner import Learner, adapt_to_processor, learner_for
 from crossover.learning.memory import find_free_bytes, release_freed_memory
 from crossover.learning.staging import take_first_samples
+from crossover.reports import display
 
 KNOWN, IMAGE = "mobilenet", (3, 32, 32)
 KNOWN_BATCH = 32
@@ -39,7 +40,7 @@ class Probe:
     `batch_ratio`: time of a minibatch that does not depend on its size, in samples of MobileNet; `two_threads`: factor by which two threads
     are faster, None if the machine was too busy to tell; `sample_bytes`: memory for each further sample; `largest`: share of a gradient's
     squared norm in the largest hundredth of its elements; `of_samples`: size of the experiment's minibatch if fewer samples were measured,
-    else 0.
+    else 0; `start_s`: processor seconds of this command from its start until the data was read.
     """
 
     ratio: float
@@ -55,19 +56,24 @@ class Probe:
     sample_bytes: float = 0.0  # by which the peak grows with each sample of a minibatch
     largest: float = 0.0  # share of a gradient's squared norm in the largest hundredth of its elements
     of_samples: int = 0  # samples of the experiment's minibatch, if fewer were measured; else 0
+    start_s: float = 0.0  # of Python, its imports and reading the data
 
     @property
     def words(self) -> str:
         """Sentence with the measured figures, which says that only ratios are used for AWS."""
-        told = f", {self.two_threads:.3g} times as quick with two threads" if self.two_threads else None
-        threads = told or " (too busy to tell what a second one is worth: MobileNet's is taken)"
+        told = f", with two threads {self.two_threads:.3g} times as fast" if self.two_threads else None
+        threads = (
+            told
+            or " (with two threads: not measured, as other programs used the machine; MobileNet's speed-up is assumed)"
+        )
         fewer = f"; minibatches of {self.of_samples} are extrapolated from a batch of {self.batch_size}"
         return (
-            f"[measured-local] a minibatch of {self.batch_size} takes {self.seconds:.3g} s of one thread here{threads}; the process peaks "
-            f"at {self.peak_mb:,.0f} MB, {self.sample_bytes / 1e6:.3g} MB for each sample; a sample takes {self.ratio:.3g} times "
-            f"MobileNet's ({self.pairs} pairs, sigma {self.spread:.2f}), a minibatch as much as {self.batch_ratio:.3g} such samples "
-            "besides: only these ratios are carried over to AWS. The largest hundredth of a gradient's elements holds "
-            f"{self.largest:.0%} of its squared norm{fewer if self.of_samples else ''}"
+            f"[measured-local] the gradient of a minibatch of {self.batch_size} takes {display.seconds(self.seconds)} in one thread "
+            f"here{threads}; peak memory {self.peak_mb:,.0f} MB, {self.sample_bytes / 1e6:.3g} MB per sample. Compared with MobileNet, "
+            f"which is measured alternately, a sample takes {self.ratio:.2g} times as long (median of {self.pairs} measurements, standard "
+            f"deviation {self.spread:.0%}), and a minibatch in addition as long as {self.batch_ratio:.2g} of MobileNet's samples; only "
+            f"these ratios are used for AWS. The largest 1 % of a gradient's elements hold {self.largest:.0%} of its squared "
+            f"norm{fewer if self.of_samples else ''}"
         )
 
 
@@ -82,6 +88,7 @@ def probe(experiment: Experiment, *, most_s: float) -> Probe:
         _make_known_learner(),
     )
     dataset = load(own)
+    start_s = time.process_time()
     release_freed_memory()
     learner = learner_for(adapt_to_processor(own), dataset)
     learner.initialise_model()
@@ -119,6 +126,7 @@ def probe(experiment: Experiment, *, most_s: float) -> Probe:
         sample_bytes=sample_bytes,
         largest=_largest_elements_share(learner),
         of_samples=experiment.training.batch_size if len(large.labels) < most else 0,
+        start_s=start_s,
     )
 
 

@@ -4,10 +4,11 @@ import math
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
-from crossover.advice.advice import Advice, is_this_machine_best
+from crossover.advice.advice import Advice, is_this_machine_best, list_missed_constraints, rivals_of
 from crossover.advice.search import Finalist
 from crossover.experiment import Experiment
 from crossover.reports import display
@@ -17,90 +18,160 @@ HOURS_BETWEEN: Mapping[str, float] = {"hour": 1.0, "day": 24.0, "week": 168.0}
 
 @dataclass(frozen=True)
 class HourlyCost:
-    """The dollars per hour of a deployed experiment: `standing_usd` between runs and `running_usd` during a run, both without functions;
-    `endpoint_usd`: the part of `standing_usd` that AWS bills by started hours; `checks_usd`: the checks whether it has expired, in neither.
+    """The dollars per hour of a deployed experiment, without functions: `standing_usd` between runs; `machine_usd`: the instances that
+    exist only during a run, without CPU credits; `endpoint_usd`: the part of `standing_usd` that AWS bills by started hours; `checks_usd`:
+    the checks whether it has expired, in none of the others.
     """
 
     standing_usd: float
-    running_usd: float
+    machine_usd: float
     endpoint_usd: float = 0.0
     checks_usd: float = 0.0
+
+
+WAYS_HEAD = ["way", "a month", "ready in", "why not"]
 
 
 @dataclass(frozen=True)
 class MonthlyCost:
     """The monthly cost of one way to train again and again. `way`: the way, in words; `usd`: dollars per month; `parts`: what these consist
-    of, in words; `in_time`: False if a run takes longer than the time between two runs; `of_winner`: whether it trains on the advice's
-    winner; `stays`: whether the stack stays deployed between runs.
+    of, in words; `ready_s`: seconds until the model is ready, start-up included; `why_not`: what speaks against it, "" for the best way;
+    `in_time`: False if a run takes longer than the time between two runs; `of_winner`: whether it trains on the advice's winner; `stays`:
+    whether the stack stays deployed between runs.
     """
 
     way: str
     usd: float
     parts: str
+    ready_s: float = 0.0
+    why_not: str = ""
     in_time: bool = True  # False: a run takes longer than the time between two of them
     of_winner: bool = False
     stays: bool = False
 
     @property
+    def figures(self) -> tuple[str, str]:
+        """The dollars a month and the time until the model is ready, as texts of two significant digits."""
+        return display.rough_usd(self.usd), display.rough_seconds(self.ready_s)
+
+    @property
     def words(self) -> str:
-        """One line with the way and its monthly cost, and with a note if a run takes too long for the interval."""
-        late = "" if self.in_time else "; a run takes longer than the time between two of them"
-        return f"{self.way}: {display.rough_usd(self.usd)} a month ({self.parts}{late})"
+        """One line with the way, its monthly cost, its time, and what speaks against it."""
+        against = f". Why not: {self.why_not}" if self.why_not else ""
+        dollars, ready = self.figures
+        return f"{self.way}: {dollars} a month, ready in {ready} ({self.parts}){against}"
 
 
 def monthly_costs(
     found: Advice, every: str, *, hourly_cost: Callable[[Experiment], HourlyCost]
 ) -> tuple[MonthlyCost, ...]:
-    """Return the monthly cost of each way to train the winner of the advice `found` repeatedly: deployed each time, left deployed, on a
-    machine that runs anyway (if a candidate uses a single one), or on this machine (if it was measured). Ways that are in time come first,
-    the cheapest of them first; empty if the model is trained only once.
+    """Return the monthly cost of each way to train repeatedly: on the winner of the advice `found`, deployed each time or left deployed; on
+    the best candidate of each other kind of machine; on a machine that runs already (if a candidate uses a single one); and on this machine
+    (if it was measured). The way that the advice takes comes first, then those that are in time, the cheapest of them first; empty if the
+    model is trained only once.
 
     `every`: "hour", "day", "week" or "once"; `hourly_cost`: returns the hourly dollars of a deployed experiment.
     """
     if every == "once":
         return ()
-    listed = found.question.prices
-    hours_per_month, between_s = listed.hours_per_month, HOURS_BETWEEN[every] * 3_600
-    winner, runs = found.winner, count_runs(found, every)
-    hourly = hourly_cost(found.question.task(winner.candidate).experiment)
-    deployed_h = winner.seconds.p50 / 3_600
-    once_usd = winner.usd.p50 + hourly.standing_usd * winner.before_s / 3_600
-    once_usd += hourly.endpoint_usd * (math.ceil(deployed_h) - deployed_h)
-    stays_usd = (hourly.standing_usd + hourly.checks_usd) * hours_per_month
-    run_usd, count = winner.usd.p50, f"{runs:,.0f} runs" if runs >= 10 else f"{runs:.1f} runs"
-    ways = [
-        MonthlyCost(
-            f"{winner.candidate.words}, deployed and destroyed each time",
-            runs * once_usd,
-            f"{count} of {display.rough_usd(once_usd)}, start-up of {display.rough_seconds(winner.before_s)} each time",
-            winner.seconds.p50 <= between_s,
-            of_winner=True,
-        ),
-        MonthlyCost(
-            f"{winner.candidate.words}, left deployed",
-            stays_usd + runs * run_usd,
-            f"{display.rough_usd(stays_usd)} to stay deployed, {count} of {display.rough_usd(run_usd)}; deploy it again before "
-            "lifetime.ttl_hours, at most 720, have passed",
-            winner.running.p50 <= between_s,
-            of_winner=True,
-            stays=True,
-        ),
-    ]
+    between_s, winner = HOURS_BETWEEN[every] * 3_600, found.winner
+    ways = [_deployed_each_time(found, winner, every, hourly_cost), _left_deployed(found, winner, every, hourly_cost)]
+    for rival in rivals_of(found):
+        pair = [each(found, rival, every, hourly_cost) for each in (_deployed_each_time, _left_deployed)]
+        ways.append(min(pair, key=_sort_key))
     if (machine := _cheapest_machine(found)) is not None:
-        of_machine = hourly_cost(found.question.task(machine.candidate).experiment)
-        alone_usd = hours_per_month * (of_machine.running_usd - of_machine.standing_usd)
+        alone_usd = found.question.prices.hours_per_month * hourly_cost(_experiment_of(found, machine)).machine_usd
+        idle = display.rough_seconds(machine.running.p50)
         ways.append(
             MonthlyCost(
-                f"a {machine.candidate.instance} that runs anyway",
+                f"a {machine.candidate.instance} that you already have running",
                 0.0,
-                f"nothing more, if it is idle for {display.rough_seconds(machine.running.p50)} each {every}; "
-                f"{display.rough_usd(alone_usd)} if it runs for this alone",
+                f"{display.rough_usd(alone_usd)} if you rent it all month only for this",
+                machine.running.p50,
+                f"needs such a machine, idle for {idle} each {every}",
                 machine.running.p50 <= between_s,
             )
         )
     if found.here is not None:
-        ways.append(MonthlyCost("this machine", 0.0, "nothing more", found.here.seconds <= between_s))
-    return tuple(sorted(ways, key=lambda each: (not each.in_time, each.usd)))
+        in_time = found.here.seconds <= between_s
+        ways.append(MonthlyCost("this machine", 0.0, "nothing to pay", found.here.seconds, in_time=in_time))
+    best_way = (
+        ways[-1] if is_this_machine_best(found) else min((each for each in ways if each.of_winner), key=_sort_key)
+    )
+    return tuple(
+        replace(each, why_not="" if each is best_way else _explain_against(each, best_way, every))
+        for each in sorted(ways, key=lambda each: (each is not best_way, *_sort_key(each)))
+    )
+
+
+def _sort_key(each: MonthlyCost) -> tuple[bool, float]:
+    """Return a sort key for ways: those that are in time first, the cheapest of them first."""
+    return not each.in_time, each.usd
+
+
+def _explain_against(each: MonthlyCost, best: MonthlyCost, every: str) -> str:
+    """Return in words what speaks against a way in comparison with the best one. `every`: "hour", "day" or "week"."""
+    found = [] if each.in_time else [f"a run takes longer than the {every} between two runs"]
+    found += [each.why_not] if each.why_not else []
+    if each.usd > best.usd:
+        found.append(f"{display.times(each.usd / best.usd)} the dollars" if best.usd else "costs dollars")
+    if each.ready_s > best.ready_s:
+        found.append(f"{display.times(each.ready_s / best.ready_s)} the time")
+    return ", ".join(found) or "the advice is chosen by the dollars and time of one run"
+
+
+def _experiment_of(found: Advice, finalist: Finalist) -> Experiment:
+    """Return the experiment that the shortlisted candidate trains."""
+    return found.question.task(finalist.candidate).experiment
+
+
+def _missed(found: Advice, finalist: Finalist) -> str:
+    """Return in words which of deadline and budget the candidate misses, if the advice keeps to both; otherwise ""."""
+    missed = list_missed_constraints(found, finalist) if found.met else {}
+    return f"misses {' and '.join(missed)}" if missed else ""
+
+
+def _format_runs(found: Advice, every: str, usd: float) -> str:
+    """Return the number of runs a month and the dollars of each in words, such as `730 runs of 1.2 cents each`."""
+    runs = count_runs(found, every)
+    return f"{f'{runs:,.0f}' if runs >= 10 else f'{runs:.1f}'} runs of {display.rough_usd(usd)} each"
+
+
+def _deployed_each_time(
+    found: Advice, finalist: Finalist, every: str, hourly_cost: Callable[[Experiment], HourlyCost]
+) -> MonthlyCost:
+    """Return the monthly cost of deploying, training and destroying each time. Arguments: see `monthly_costs`."""
+    hourly, deployed_h = hourly_cost(_experiment_of(found, finalist)), finalist.seconds.p50 / 3_600
+    once_usd = finalist.usd.p50 + hourly.standing_usd * finalist.before_s / 3_600
+    once_usd += hourly.endpoint_usd * (math.ceil(deployed_h) - deployed_h)
+    return MonthlyCost(
+        f"{finalist.candidate.words}, deployed and destroyed each time",
+        count_runs(found, every) * once_usd,
+        f"{_format_runs(found, every, once_usd)}, start-up included",
+        finalist.seconds.p50,
+        _missed(found, finalist),
+        finalist.seconds.p50 <= HOURS_BETWEEN[every] * 3_600,
+        of_winner=finalist is found.winner,
+    )
+
+
+def _left_deployed(
+    found: Advice, finalist: Finalist, every: str, hourly_cost: Callable[[Experiment], HourlyCost]
+) -> MonthlyCost:
+    """Return the monthly cost of a stack that stays deployed between runs. Arguments: see `monthly_costs`."""
+    hourly = hourly_cost(_experiment_of(found, finalist))
+    stays_usd = (hourly.standing_usd + hourly.checks_usd) * found.question.prices.hours_per_month
+    return MonthlyCost(
+        f"{finalist.candidate.words}, left deployed between runs",
+        stays_usd + count_runs(found, every) * finalist.usd.p50,
+        f"{display.rough_usd(stays_usd)} even if nothing trains, and {_format_runs(found, every, finalist.usd.p50)}; deploy it again "
+        "every 30 days at the latest",
+        finalist.running.p50,
+        _missed(found, finalist),
+        finalist.running.p50 <= HOURS_BETWEEN[every] * 3_600,
+        of_winner=finalist is found.winner,
+        stays=True,
+    )
 
 
 def count_runs(found: Advice, every: str) -> float:
@@ -110,18 +181,27 @@ def count_runs(found: Advice, every: str) -> float:
 
 def find_winner(monthly: Sequence[MonthlyCost]) -> MonthlyCost | None:
     """Return the best way to train repeatedly on the advice's winner; None if it is trained only once. `monthly`: from `monthly_costs`."""
-    return next((each for each in monthly if each.of_winner), None)
+    return min((each for each in monthly if each.of_winner), key=_sort_key, default=None)
 
 
 CRON = {"hour": "0 * * * *", "day": "0 3 * * *", "week": "0 3 * * 1"}  # minute, hour, day, month, weekday
 
 
-def describe_schedule(found: Advice, every: str, monthly: Sequence[MonthlyCost], *, here: Path, file: Path) -> str:
-    """Return a line that says how to start the runs: a line for cron on this machine, as Crossover sets up no schedule on AWS; "" if the
-    model is trained only once. `here`: YAML file that was asked about; `file`: the winner's YAML file.
+class Schedule(NamedTuple):
+    """How to start the runs again and again. `words`: what to do with the line; `line`: a line for cron; both "" if there is nothing to
+    start.
+    """
+
+    words: str
+    line: str
+
+
+def describe_schedule(found: Advice, every: str, monthly: Sequence[MonthlyCost], *, here: Path, file: Path) -> Schedule:
+    """Return how to start the runs: a line for cron on this machine, as Crossover sets up no schedule on AWS; empty if the model is trained
+    only once. `here`: YAML file that was asked about; `file`: the winner's YAML file.
     """
     if (way := find_winner(monthly)) is None:
-        return ""
+        return Schedule("", "")
     program = Path(sys.executable).with_name("crossover")
     own, named = shlex.quote(str(program) if program.exists() else "crossover"), shlex.quote(str(file))
     if is_this_machine_best(found):
@@ -130,9 +210,9 @@ def describe_schedule(found: Advice, every: str, monthly: Sequence[MonthlyCost],
         command = f"{own} run {named} --on aws"
     else:
         command = f"{own} deploy {named} --yes && {own} run {named} --on aws; {own} destroy {named} --yes"
-    return (
-        f"to start it every {every}, add this line with `crontab -e` on a machine that stays on (no EventBridge schedule is provided): "
-        f"{CRON[every]} cd {shlex.quote(str(Path.cwd()))} && {{ {command}; }}"
+    return Schedule(
+        f"to start it every {every}, add this line with `crontab -e` on a machine that stays on (Crossover sets up no schedule on AWS):",
+        f"{CRON[every]} cd {shlex.quote(str(Path.cwd()))} && {{ {command}; }}",
     )
 
 

@@ -103,22 +103,34 @@ class Card:
     on_demand: Finalist | None = None
 
 
+HERE_BAND = (0.8, 1.0, 3.0)  # assumed: a machine on which three programs compute side by side takes three times as long
+
+
 @dataclass(frozen=True)
 class ThisMachine:
-    """The estimate for training on this machine. `seconds`: duration of the run in one process of `threads` threads; `sooner`: the soonest
-    candidate on AWS; `times`: multiple of the experiment's epochs from which that candidate is quicker, start-up included: 1 or less if it
-    already is, None if it never is.
+    """The estimate for training on this machine. `seconds`: from the start of the command until the model is ready, in one process of
+    `threads` threads; `sooner`: the soonest candidate on AWS; `times`: multiple of the experiment's epochs from which that candidate is
+    quicker, start-up included: 1 or less if it already is, None if it never is; `before_s`: the part of `seconds` before and after
+    training: the start of the command, reading the data, and the report.
     """
 
     seconds: float
     threads: int
     sooner: Finalist
     times: float | None
+    before_s: float = 0.0
+
+    @property
+    def band(self) -> Band:
+        """The seconds with assumed limits: less if the machine is quieter than when it was measured, more if other programs use it."""
+        return Band(*(factor * self.seconds for factor in HERE_BAND))
 
     @property
     def words(self) -> str:
-        """A sentence such as `Your machine does it in 40 s for nothing; with 30 times the epochs or more, one g4dn.xlarge is sooner.`"""
-        does = f"Your machine does it in {display.seconds(self.seconds)} for nothing"
+        """A sentence such as `Your machine does it in 40 s (32 s to 2 min) for nothing; with 30 times the epochs or more, one g4dn.xlarge
+        is sooner.`
+        """
+        does = f"Your machine does it in {display.band(display.seconds, *self.band)} for nothing"
         if self.times is None:
             return f"{does}; {self.sooner.candidate.words} is never sooner, however many the epochs."
         if self.times <= 1:

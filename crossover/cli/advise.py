@@ -29,6 +29,7 @@ from crossover.workflow.infrastructure import NETWORK, shared_stacks
 
 if TYPE_CHECKING:
     from crossover.advice.advice import Advice
+    from crossover.advice.explain import FirstEstimate
     from crossover.advice.question import Constraints
     from crossover.advice.recurrence import HourlyCost
     from crossover.running.measuring import MeasuredSize, UnmeasuredSize
@@ -154,6 +155,8 @@ PROBE_S, SHORT_PROBE_S = (
     45.0,
     3.0,
 )  # time for measuring the user's minibatches: with --probe, and by default for a model alone
+USUAL_PARTS = (300, 800)  # of a search, as its questions in the documentation took
+CREDITS = "CPU credits"  # of an instance that computes all the time, as one that waits for runs does not
 NOTHING_HOLDS = 3  # exit status if no candidate meets the constraints
 
 Deadline = Annotated[
@@ -222,6 +225,9 @@ MeasuredOption = Annotated[
         help="File that `crossover probe` wrote: use your model's measured GPU steps instead of projected ones."
     ),
 ]
+DetailsOption = Annotated[
+    bool, typer.Option("--details", help="Also print the tables of all options and the assumptions, as on the page.")
+]
 Often = Literal["hour", "day", "week", "once"]
 EveryOption = Annotated[
     Often,
@@ -267,6 +273,7 @@ def advise(
     every: EveryOption = "once",
     probe: ProbeOption = False,
     measured: MeasuredOption = None,
+    details: DetailsOption = False,
     tune: Tune = None,
     on: MeasureOnAws = None,
     out: OutFolder = Path("advice"),
@@ -284,7 +291,7 @@ def advise(
     override = [*(override or []), *([f"training.epochs={epochs}"] if epochs is not None else [])]
     if on and not tune:
         raise ConfigError("--on aws: works only with --tune memory; advice itself is projected and never measured")
-    experiment, estimated = _load_with_first_estimate(config, override, None if tune else wished)
+    experiment, first = _load_with_first_estimate(config, override, None if tune else wished)
     if tune:
         others: dict[str, object] = {"--deadline": deadline, "--target": target, "--runs": runs, "--on-hand": on_hand}
         others |= {"--gpu-quota": gpu_quota, "--every": None if every == "once" else every}
@@ -292,7 +299,7 @@ def advise(
         asks = "" if take_over else f"crossover advise {config} --tune memory --on aws"
         _tune_memory(experiment, wished.budget_usd, others, on=on, asks=asks)
         return
-    data_found = _report_data(experiment, None if estimated else wished, flags=data is not None)
+    data_found, first = _report_data(experiment, wished, first, flags=data is not None)
     found, notes = _find_best_advice(experiment, wished, target, runs or [], probe_s=probe_s, gpu_row=measured)
     if _is_minibatch_assumed(experiment, config, override, flags=data is not None):
         notes = [_describe_minibatch(experiment), *notes]
@@ -305,8 +312,10 @@ def advise(
     monthly = recurrence.monthly_costs(found, every, hourly_cost=_compute_hourly_cost)
     if (way := recurrence.find_winner(monthly)) is not None:
         found = replace(found, month_usd=way.usd, month_runs=recurrence.count_runs(found, every))
+    changed = explain.explain_change(found, first)
     due = page.plan_files(found, out, config=config)
-    answer = {**page.as_json(found), "data": data_found, "notes": [*notes, *explain.list_notes(found)]}
+    said = [*([changed] if changed else []), *notes, *explain.list_notes(found)]
+    answer = {**page.as_json(found), "data": data_found, "notes": said}
     schedule = recurrence.describe_schedule(found, every, monthly, here=config, file=next(iter(due.texts)))
     answer["every"] = {
         "often": every,
@@ -316,9 +325,14 @@ def advise(
     if as_json:
         print_json(answer)
     else:
-        print_tables(found, notes, due.yamls)
-        terminal.show(*_verdict_lines(found), *(f"[projected] every {every}, {each.words}" for each in monthly))
-        terminal.show(*([schedule] if schedule else []))
+        terminal.show(*_verdict_lines(found, changed))
+        print_choices(found, due.yamls)
+        if monthly:
+            rows = [[each.way, *each.figures, each.why_not or display.DASH] for each in monthly]
+            terminal.show(TextTable(f"[projected] trained every {every}", recurrence.WAYS_HEAD, rows), *schedule)
+        if details:
+            print_details(found, notes)
+            terminal.show(*_verdict_lines(found, "")[:1])
     page.write_files(
         due, answer, found
     )  # after the answer was printed, so that a refusal to overwrite files does not lose it
@@ -326,7 +340,8 @@ def advise(
         found, out, notes, list(due.texts), here=config, every=every, monthly=monthly, schedule=schedule
     )
     if not as_json:
-        terminal.show(f"written: {', '.join(map(str, due.paths))}", f"report: {report}")
+        terminal.show(f"written: {', '.join(map(str, due.paths))}")
+        terminal.show(f"report, with all options and assumptions{'' if details else ' (or add --details)'}: {report}")
     if not found.met:
         raise typer.Exit(NOTHING_HOLDS)
 
@@ -372,15 +387,15 @@ def init(
     terminal.show(f"next: {shlex.join(['crossover', 'advise', str(path), '--every', often, '--gpu-quota', quota])}")
 
 
-def _verdict_lines(found: "Advice") -> list[str]:
-    """Return the last lines of the printed advice: the headline, alternatives, the needed quota, what drives time and cost, exact figures,
-    and this machine's estimate if it was measured.
+def _verdict_lines(found: "Advice", changed: str) -> list[str]:
+    """Return the first lines of the printed advice: the headline, alternatives, the needed quota, what drives time and cost, exact figures,
+    and this machine's estimate if it was measured. `changed`: sentence on why the first estimate is not the answer, or "".
     """
     from crossover.advice import advice as advising
 
     here = [found.here.words] if found.here else []
     first, *rest = advising.verdict(found)
-    lines = (first, *rest[:-1], advising.quota_line(found), advising.describe_drivers(found), rest[-1], *here)
+    lines = (first, changed, *rest[:-1], advising.quota_line(found), advising.describe_drivers(found), rest[-1], *here)
     return [f"[projected] {words}" for words in lines if words]
 
 
@@ -389,10 +404,11 @@ def _compute_hourly_cost(experiment: Experiment) -> "HourlyCost":
     from crossover.advice.recurrence import HourlyCost
 
     standing, running = (running_costs.list_hourly_costs(experiment, running=each) for each in (False, True))
+    machines = [line for line in running if line not in standing and not line.item.startswith(CREDITS)]
     network = running_costs.list_shared_costs(experiment, NETWORK) if NETWORK in shared_stacks(experiment) else []
     return HourlyCost(
         running_costs.sum_usd(standing),
-        running_costs.sum_usd(running),
+        running_costs.sum_usd(machines),
         running_costs.sum_usd(network),
         running_costs.usd_of_expiry_polls(),
     )
@@ -400,8 +416,8 @@ def _compute_hourly_cost(experiment: Experiment) -> "HourlyCost":
 
 def _load_with_first_estimate(
     config: Path, override: list[str], wished: "Constraints | None"
-) -> tuple[Experiment, bool]:
-    """Load and check the experiment of the file `config`. Return it, and whether a first estimate was printed: before torch is imported,
+) -> "tuple[Experiment, FirstEstimate | None]":
+    """Load and check the experiment of the file `config`. Return it, and the first estimate if one was printed: before torch is imported,
     which takes seconds, if `wished` (deadline and budget) is given and model and data come with the project. `override`: the --set options.
     Raises ConfigError if the experiment sets training.steps.
     """
@@ -413,9 +429,9 @@ def _load_with_first_estimate(
             f"training.steps: {experiment.training.steps} steps train different numbers of samples with the different minibatches and "
             "numbers of workers that advise compares; leave it out and set training.epochs"
         )
-    words = explain.estimate_of_known(experiment, wished) if wished is not None else ""
-    _print_first_estimate(words)
-    return load_runnable(config, override), bool(words)
+    first = explain.estimate_of_known(experiment, wished) if wished is not None else None
+    _print_first_estimate(first)
+    return load_runnable(config, override), first
 
 
 def _is_minibatch_assumed(experiment: Experiment, config: Path, override: list[str], *, flags: bool) -> bool:
@@ -434,12 +450,14 @@ def _describe_minibatch(experiment: Experiment) -> str:
     return f"minibatches of {size:,} samples are assumed; --set training.batch_size=N may change the answer"
 
 
-def _report_data(experiment: Experiment, wished: "Constraints | None", *, flags: bool) -> Mapping[str, Any] | None:
+def _report_data(
+    experiment: Experiment, wished: "Constraints", first: "FirstEstimate | None", *, flags: bool
+) -> "tuple[Mapping[str, Any] | None, FirstEstimate | None]":
     """Print to standard error how the experiment's data was understood and a first estimate, then try user code: it trains a few
-    minibatches. Return how the data was understood as a dictionary; None if nothing is known of the data.
+    minibatches. Return how the data was understood as a dictionary, None if nothing is known of the data; and the first estimate.
 
-    `wished`: deadline and budget for the first estimate, None if it was printed before; `flags`: whether the printed lines name options of
-    `advise` instead of fields of the YAML file.
+    `wished`: deadline and budget for the first estimate; `first`: the estimate that was printed before, if any; `flags`: whether the
+    printed lines name options of `advise` instead of fields of the YAML file.
     """
     from crossover.learning import understood
 
@@ -454,18 +472,19 @@ def _report_data(experiment: Experiment, wished: "Constraints | None", *, flags:
         terminal.show(*understood.format_lines(data, flags=flags), stderr=True)
     if flags:
         terminal.show(f"training: {_describe_minibatch(experiment)}", stderr=True)
-    if wished is not None:
-        _print_first_estimate(_estimate_measured(experiment, wished))
+    if first is None:
+        first = _estimate_measured(experiment, wished)
+        _print_first_estimate(first)
     if used:
         from crossover.running.preparing import try_training  # reports and their plots
 
         try_training(experiment)
-    return data
+    return data, first
 
 
-def _estimate_measured(experiment: Experiment, wished: "Constraints") -> str:
-    """Return a first estimate in words for a model and data that had to be loaded to know their sizes; empty if nothing can be projected,
-    which the search reports.
+def _estimate_measured(experiment: Experiment, wished: "Constraints") -> "FirstEstimate | None":
+    """Return a first estimate for a model and data that had to be loaded to know their sizes; None if nothing can be projected, which the
+    search reports.
     """
     from crossover.advice import explain
     from crossover.advice import question as subject
@@ -473,7 +492,7 @@ def _estimate_measured(experiment: Experiment, wished: "Constraints") -> str:
     try:
         return explain.first_estimate(*subject.build_question(experiment)[:2], wished)
     except NoProjection:
-        return ""
+        return None
 
 
 def _find_best_advice(
@@ -507,11 +526,12 @@ def _find_best_advice(
     if probe_s:
         from crossover.advice import probe as probing
 
-        with show_waiting("measuring this model and, for comparison, MobileNet"):
+        least_s = max(probe_s, probing.MOST_S)
+        with show_waiting(f"measuring this model and MobileNet for comparison, at least {least_s:.0f} s"):
             measured = probing.probe(experiment, most_s=probe_s)
     try:
         each = list[tuple[Advice, list[str]]]()
-        with show_waiting("simulating candidates", whole=False):
+        with show_waiting("simulating candidates", usual=USUAL_PARTS):
             for setting in settings:
                 question, sizes, notes = subject.build_question(setting, measured=measured, gpu_row=gpu_row)
                 each.append((advising.advise(question, wished, sizes), notes))
@@ -524,10 +544,11 @@ def _find_best_advice(
     return found, notes
 
 
-def _print_first_estimate(words: str) -> None:
-    """Print the first estimate `words` to standard error, or nothing if it is empty."""
-    if words:
-        terminal.show(f"[projected] first estimate: {words}. Searching all options now.", stderr=True)
+def _print_first_estimate(first: "FirstEstimate | None") -> None:
+    """Print the first estimate and what it leaves out to standard error, or nothing if there is none."""
+    if first is not None:
+        left_out = f"several workers, functions below {first.least_mb:,} MB and interruptions of spot instances"
+        terminal.show(f"[projected] first estimate: {first.words}. It leaves out {left_out}.", stderr=True)
 
 
 def _find_experiment_file(
@@ -578,36 +599,29 @@ def _tune_memory(
     print_measured_sizes(experiment, budget_usd, asks=asks) if on else print_projected_sizes(experiment)
 
 
-def print_tables(found: "Advice", notes: list[str], files: Sequence[Path] = ()) -> None:
-    """Print the tables of the advice: the recommended candidates, the Pareto front, candidates of unknown accuracy, and the best of each
-    other architecture; then `notes`. `files`: YAML files of the candidates `found.told`, in their order; empty if none is written.
+def print_choices(found: "Advice", files: Sequence[Path] = ()) -> None:
+    """Print the table of the recommended candidates and their files. `files`: YAML files of the candidates `found.told`, in their order;
+    empty if none is written.
     """
     from crossover.advice import explain
 
-    terminal.show(
-        TextTable("[projected] recommendation and alternatives", explain.CARDS_HEAD, explain.card_rows(found, files))
-    )
-    terminal.show(
-        TextTable(
-            "[projected] Pareto front of cost and time (start-up included)",
-            explain.FRONT_HEAD,
-            explain.front_rows(found.front),
-        )
-    )
-    if found.unknown:
-        terminal.show(
-            TextTable(
-                "[projected] accuracy unknown: these train with a different algorithm",
-                explain.FRONT_HEAD,
-                explain.front_rows(found.unknown),
-            )
-        )
-    terminal.show(
-        TextTable(
-            "[projected] best configuration of each other architecture",
-            explain.REJECTED_HEAD,
-            explain.rejected_rows(found),
-        )
-    )
+    title = "[projected] the candidates to choose from"
+    terminal.show(TextTable(title, explain.CARDS_HEAD, explain.card_rows(found, files)))
+
+
+def print_details(found: "Advice", notes: list[str]) -> None:
+    """Print the other tables of the advice: the Pareto front, candidates of unknown accuracy, and the best of each other architecture; then
+    `notes` and the assumptions.
+    """
+    from crossover.advice import explain
+
+    different = "[projected] accuracy unknown: these train with a different algorithm"
+    for title, head, rows in (
+        ("[projected] Pareto front of cost and time", explain.FRONT_HEAD, explain.front_rows(found.front)),
+        (different, explain.FRONT_HEAD, explain.front_rows(found.unknown)),
+        ("[projected] best of each other architecture", explain.REJECTED_HEAD, explain.rejected_rows(found)),
+    ):
+        if rows:
+            terminal.show(TextTable(title, head, rows))
     for note in [*notes, *explain.list_notes(found)]:
         terminal.show(f"note: {note}")

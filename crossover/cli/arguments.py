@@ -34,16 +34,16 @@ UPDATE_EVERY_S = {True: 0.5, False: 15.0}  # on a terminal, and elsewhere
 
 
 @contextmanager
-def show_waiting(what: str, *, whole: bool = True) -> Iterator[None]:
+def show_waiting(what: str, *, usual: tuple[int, int] | None = None) -> Iterator[None]:
     """Context manager that shows on standard error, during its block, what is being computed, how many parts are done, and the time so far;
     nothing if the block is short. On a terminal one line is updated, otherwise lines are printed. `what`: words for the work.
 
-    `whole`: whether the number of parts is known from the start; only then the total and the time left are shown. Parts are those of
-    `pools.POOLED`.
+    `usual`: smallest and largest number of parts that such work usually has, if the number is not known from the start; the time left is
+    then shown as a range. Parts are those of `pools.POOLED`.
     """
     screen, ended = Console(stderr=True, highlight=False), threading.Event()
     status = screen.status(what) if sys.stderr.isatty() else None
-    teller = threading.Thread(target=_show_elapsed, args=(what, whole, ended, status), daemon=True)
+    teller = threading.Thread(target=_show_elapsed, args=(what, usual, ended, status), daemon=True)
     teller.start()
     try:
         yield
@@ -54,14 +54,14 @@ def show_waiting(what: str, *, whole: bool = True) -> Iterator[None]:
             status.stop()
 
 
-def _show_elapsed(what: str, whole: bool, ended: threading.Event, status: Status | None) -> None:
-    """Show a progress line and update it until `ended` is set. Runs in a thread. `what`, `whole`: as for `show_waiting`; `status`: line of
+def _show_elapsed(what: str, usual: tuple[int, int] | None, ended: threading.Event, status: Status | None) -> None:
+    """Show a progress line and update it until `ended` is set. Runs in a thread. `what`, `usual`: as for `show_waiting`; `status`: line of
     the terminal to update, or None to print a new line each time.
     """
     began_s, given, done = time.monotonic(), POOLED.given, POOLED.done
     pause_s = SILENT_S if status is not None else UPDATE_EVERY_S[False]
     while not ended.wait(pause_s):
-        line = format_wait(what, POOLED.done - done, POOLED.given - given, time.monotonic() - began_s, whole=whole)
+        line = format_wait(what, POOLED.done - done, POOLED.given - given, time.monotonic() - began_s, usual=usual)
         if status is None:
             print(line, file=sys.stderr, flush=True)
             continue
@@ -70,15 +70,22 @@ def _show_elapsed(what: str, whole: bool, ended: threading.Event, status: Status
         pause_s = UPDATE_EVERY_S[True]
 
 
-def format_wait(what: str, done: int, given: int, seconds: float, *, whole: bool) -> str:
-    """Return a progress line: `30 repetitions: 12 of 60 parts, 40.0 s so far, about 2 min 40 s left`.
+def format_wait(what: str, done: int, given: int, seconds: float, *, usual: tuple[int, int] | None = None) -> str:
+    """Return a progress line: `30 repetitions: 12 of 60 parts, 40.0 s so far, about 2 min 40 s left`; or, with `usual`, `searching: 100
+    parts of usually 300 to 800, 10.0 s so far, at most about 70.0 s left`.
 
     `what`: words for the work; `done`, `given`: number of parts computed and started, 0 if the work has none; `seconds`: time so far;
-    `whole`: whether `given` is the total, so that the time left can be estimated.
+    `usual`: smallest and largest usual number of parts, None if `given` is the total.
     """
-    parts = f"{done:,} of {given:,} parts, " if whole and given else f"{done:,} parts, " if given else ""
-    left = f", about {display.seconds(seconds * (given - done) / done)} left" if whole and done else ""
-    return f"{what}: {parts}{display.seconds(seconds)} so far{left}".replace(display.GAP, " ")
+    least, most = usual or (given, given)
+    total = f"{done:,} parts of usually {least:,} to {most:,}" if usual else f"{done:,} of {given:,} parts"
+    left_s = seconds * (most - done) / done if done else 0.0
+    left = (
+        f", {'at most ' if usual else ''}about {display.seconds(left_s)} left"
+        if left_s > 0 or (done and not usual)
+        else ""
+    )
+    return f"{what}: {f'{total}, ' if given else ''}{display.seconds(seconds)} so far{left}".replace(display.GAP, " ")
 
 
 # --- progress ---------------------------------------------------------------------------------------------------------

@@ -378,7 +378,7 @@ LOOKS: Mapping[str, SeriesLook] = {
     "functions": SeriesLook(1, "o", "●"),
     "instances": SeriesLook(0, "s", "■"),
     "GPUs": SeriesLook(2, "^", "▲"),
-    "this machine": SeriesLook(7, "P", "✚"),
+    "this machine": SeriesLook(5, "P", "✚"),
     "accuracy unknown": SeriesLook(7, "X", "✖"),
     # architectures
     "all_reduce": SeriesLook(3, "D", "◆"),

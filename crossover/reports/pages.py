@@ -84,7 +84,8 @@ def _link(kind: str, text: str) -> str:
 class Sheet:
     """A table of a page. `head`, `rows`: texts; `note`: text below; `words`: number of leading columns with words (aligned left), the
     others are figures (aligned right); `folded`: whether it is closed at first; `label`: origin of the figures; `where`: a key of PLACES if
-    all figures are from there; `stacked`: whether each row becomes a block of lines on a phone, so that no column is out of sight.
+    all figures are from there; `stacked`: whether each row becomes a block of lines on a phone, so that no column is out of sight;
+    `command`: a line to copy, below the note, "" for none.
     """
 
     title: str
@@ -96,6 +97,7 @@ class Sheet:
     label: str | None = None
     where: str = ""
     stacked: bool = False
+    command: str = ""
 
     @property
     def download(self) -> str:

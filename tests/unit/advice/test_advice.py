@@ -17,10 +17,11 @@ from crossover.advice.advice import Advice, advise, headline, turning_point, ver
 from crossover.advice.candidates import Candidate
 from crossover.advice.evaluation import Estimate
 from crossover.advice.question import Constraints, Sizes
-from crossover.advice.recurrence import MonthlyCost
+from crossover.advice.recurrence import MonthlyCost, Schedule
 from crossover.advice.search import Finalist, SearchResult, ThisMachine, choose_finalist, pick_cards
 from crossover.errors import ConfigError, NoProjection
 from crossover.reports import display
+from crossover.reports.report_pages import render
 from crossover.simulation.repetitions import Outcome
 from crossover.validation import check_deployment, load
 from tests.unit.advice.few import few_candidates
@@ -131,7 +132,7 @@ def test_spot_never_leads_without_what_it_is_on_demand(tmp_path: Path) -> None:
     for card in found.cards:
         assert (card.on_demand is not None) is card.finalist.candidate.spot
     rows = [row[0] for row in explain.card_rows(found)]
-    assert rows[:2] == [", ".join(found.cards[0].names), f"{', '.join(found.cards[0].names)}, on demand"]
+    assert rows[:2] == [", ".join(found.cards[0].names), "the same on demand"]
     files = [path for path in written(found, tmp_path, config=tmp_path / "mine.yaml") if path.suffix == ".yaml"]
     assert {row[-1] for row in explain.card_rows(found, files)} <= set(map(str, files))
     assert load(Path(explain.card_rows(found, files)[1][-1])).gpu.spot is False
@@ -355,6 +356,10 @@ def test_this_machine_is_the_answer_if_it_is_sooner(found: Advice) -> None:
     here = ThisMachine(seconds=found.winner.seconds.p50 / 2, threads=1, sooner=found.winner, times=None)
     said = headline(replace(found, here=here))
     assert said.startswith("Train it on this machine: ready in ") and f"If it must be AWS: {aws}" in said
+    low, high = (display.rough_seconds(each) for each in (here.band.p5, here.band.p95))
+    assert f"({low} to {high})" in said and "starting the command" not in said
+    said = headline(replace(found, here=replace(here, before_s=11.0)))
+    assert f"({low} to {high}; 11{display.GAP}s of them starting the command, reading the data and the report)" in said
     slow = replace(here, seconds=2 * found.winner.seconds.p50)
     assert headline(replace(found, here=slow)) == headline(found)
 
@@ -402,11 +407,59 @@ def test_the_pages_command_and_months_follow_the_answer(found: Advice) -> None:
     ]
     made = page.build_page(replace(found, here=here), [], files, here=asked)
     assert made.commands == ["crossover run mine.yaml --on inline"]
-    way = MonthlyCost("left deployed", 7.4, "parts", in_time=False)
-    (months,) = (
-        each for each in page.build_page(found, [], every="day", monthly=[way]).sheets if "every day" in each.title
+    way = MonthlyCost("left deployed", 7.4, "parts", 90.0, "late")
+    made = page.build_page(found, [], every="day", monthly=[way], schedule=Schedule("add this:", "0 3 * * * run"))
+    (months,) = (each for each in made.sheets if "every day" in each.title)
+    assert months.rows == [["left deployed", "parts", "late", "$7.40", f"1.5{display.GAP}minutes"]]
+    assert not months.folded and (months.note, months.command) == ("Add this:", "0 3 * * * run")
+    assert '<pre class="command" tabindex="0" aria-label="command: Trained every day' in render(made)
+
+
+def test_another_answer_than_the_first_estimate_says_why(found: Advice) -> None:
+    def change(advised: Advice, each: Finalist, usd: float) -> str:
+        """Return the sentence for a first estimate of the candidate `each` for `usd` dollars."""
+        first = explain.FirstEstimate(each.candidate, Estimate(1.0, usd), "words")
+        return explain.explain_change(advised, first)
+
+    winner, other = found.winner, found.alternatives[0]
+    assert explain.explain_change(found, None) == change(found, winner, 1.0) == ""
+    dear = change(found, other, 3 * winner.usd.p50)
+    assert dear.startswith(f"The first estimate, {other.candidate.words}, is not the answer: ")
+    assert "3.00x the dollars of an option that the first estimate did not try" in dear
+    strict = replace(found, constraints=replace(found.constraints, budget_usd=0.99 * other.usd.p95))
+    assert f"at p95 it would take a budget of {display.usd(other.usd.p95)}" in change(strict, other, 0.0)
+    assert "in repeated simulations" in change(found, other, 0.0)
+
+
+def test_tables_compare_times_with_start_up(found: Advice) -> None:
+    for head in (explain.CARDS_HEAD, explain.FRONT_HEAD, explain.REJECTED_HEAD):
+        assert "ready in" in head and "time" not in head
+    column = explain.FRONT_HEAD.index("ready in")
+    for row, each in zip(explain.front_rows(found.front), found.front, strict=True):
+        assert row[column] == display.seconds(each.seconds.p50)
+
+
+@pytest.mark.parametrize(
+    ("candidate", "words"),
+    [
+        (Candidate("single", 1, 60, 1), "1 minibatch"),
+        (Candidate("all_reduce", 2, 60, 4), "4 minibatches per worker"),
+        (Candidate("all_reduce", 2, 60, "epoch", what="model"), "an epoch, by averaging models"),
+        (Candidate("all_reduce", 2, 60, "epoch", what="delta"), "an epoch, by an outer step (DiLoCo)"),
+    ],
+)
+def test_updates_are_described_in_words(candidate: Candidate, words: str) -> None:
+    assert explain.describe_update(replace(finalist("single", 1.0, 1.0), candidate=candidate)) == words
+
+
+def test_if_this_machine_is_the_answer_the_page_says_what_would_change_that(found: Advice) -> None:
+    here = ThisMachine(found.winner.seconds.p50 / 1.5, 1, found.winner, None, before_s=1.0)
+    (sheet,) = (
+        each for each in page.build_page(replace(found, here=here), []).sheets if each.title.startswith("What would")
     )
-    assert months.rows == [["left deployed", "parts", "no", "$7.40"]] and not months.folded
+    assert "divided by when this machine is: below 1 AWS would be the sooner one" in sheet.note
+    assert "this machine's speed, half to twice" in {row[0] for row in sheet.rows}
+    assert {row[1] for row in sheet.rows} >= {"the other is better with less"}, "at half the speed AWS is as soon"
 
 
 @pytest.mark.parametrize(("given", "words"), [

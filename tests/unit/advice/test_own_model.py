@@ -236,8 +236,8 @@ def found() -> Advice:
 
 
 def measured(seconds: float) -> Probe:
-    """Return a measurement in which a minibatch of 50 samples takes `seconds`."""
-    return Probe(ratio=1.0, spread=0.1, pairs=3, batch_size=50, seconds=seconds, peak_mb=100.0)
+    """Return a measurement in which a minibatch of 50 samples takes `seconds`, after a start of 2 s."""
+    return Probe(ratio=1.0, spread=0.1, pairs=3, batch_size=50, seconds=seconds, peak_mb=100.0, start_s=2.0)
 
 
 @pytest.mark.slow
@@ -249,8 +249,9 @@ def test_this_machine_stands_beside_the_soonest_and_outside_the_front(found: Adv
         found.question.samples + found.question.calibration.evaluate_share * found.question.workload.validation_samples
     )
     slow = explain.local_estimate_of(found, measured(50 * 2 * each_s / samples))
-    assert slow.seconds == pytest.approx(8 * each_s)
-    assert slow.times == pytest.approx(fixed_s / (4 * each_s))
+    before_s, update_s = 2.0 + explain.REPORT_S, explain.UPDATE_S * found.question.samples / 60
+    assert slow.before_s == before_s and slow.seconds == pytest.approx(before_s + 4 * (2 * each_s + update_s))
+    assert slow.times == pytest.approx((fixed_s - before_s) / (4 * (each_s + update_s)))
     assert f"with {slow.times:,.3g} times the epochs or more, {soonest.candidate.words} is sooner" in slow.words
     quick = explain.local_estimate_of(found, measured(50 * 0.5 * each_s / samples))
     assert quick.times is None and "is never sooner" in quick.words

@@ -18,7 +18,7 @@ from crossover.validation import load
 from tests.unit.advice.few import few_candidates
 
 CONFIG = Path(__file__).parents[3] / "config"
-HOURLY = recurrence.HourlyCost(standing_usd=0.5, running_usd=0.75, endpoint_usd=0.01, checks_usd=0.001)
+HOURLY = recurrence.HourlyCost(standing_usd=0.5, machine_usd=0.25, endpoint_usd=0.01, checks_usd=0.001)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -48,14 +48,29 @@ def test_start_up_is_counted_each_time_and_standing_all_the_time(every: str, run
     costs = {
         each.way.rpartition(", ")[2]: each
         for each in recurrence.monthly_costs(found, every, hourly_cost=lambda _: HOURLY)
+        if each.of_winner or not each.usd
     }
     run_usd, before_h, ready_h = found.winner.usd.p50, found.winner.before_s / 3_600, found.winner.seconds.p50 / 3_600
     assert ready_h < 1, "the endpoint's started hour is the first"
     once_usd = run_usd + 0.5 * before_h + 0.01 * (1 - ready_h)
     assert costs["deployed and destroyed each time"].usd == pytest.approx(runs * once_usd)
-    assert costs["left deployed"].usd == pytest.approx(730 * 0.501 + runs * run_usd)
-    (alone,) = (each for each in costs.values() if each.way.endswith("that runs anyway"))
-    assert alone.usd == 0 and f"{display.rough_usd(730 * 0.25)} if it runs for this alone" in alone.parts
+    assert costs["left deployed between runs"].usd == pytest.approx(730 * 0.501 + runs * run_usd)
+    (alone,) = (each for each in costs.values() if each.way.endswith("that you already have running"))
+    assert alone.usd == 0 and f"{display.rough_usd(730 * 0.25)} if you rent it all month" in alone.parts
+    assert "needs such a machine, idle for" in alone.why_not
+
+
+def test_each_kind_of_machine_has_its_best_line_and_the_reason_against_it(found: Advice) -> None:
+    monthly = recurrence.monthly_costs(found, "week", hourly_cost=lambda _: HOURLY)
+    for rival in advice.rivals_of(found):
+        (line,) = (each for each in monthly if each.way.startswith(f"{rival.candidate.words}, "))
+        assert line.ready_s in (rival.seconds.p50, rival.running.p50) and line.why_not
+    best, *others = monthly
+    assert best.of_winner and not best.why_not and all(each.why_not for each in others)
+    strict = replace(found, constraints=Constraints(deadline_s=1.01 * found.winner.seconds.p95))
+    missing = [each.why_not for each in recurrence.monthly_costs(strict, "week", hourly_cost=lambda _: HOURLY)]
+    late = [each for each in advice.rivals_of(strict) if advice.list_missed_constraints(strict, each)]
+    assert "".join(missing).count("misses the deadline") == len(late) > 0
 
 
 def test_the_first_sentence_says_what_a_month_costs(found: Advice) -> None:
@@ -82,10 +97,12 @@ def test_the_schedule_is_one_line_for_cron(every: str, times: str, found: Advice
     def line(advised: Advice, hourly: recurrence.HourlyCost) -> str:
         """Return the line for cron. `advised`: the advice; `hourly`: dollars per hour of its stack."""
         monthly = recurrence.monthly_costs(advised, every, hourly_cost=lambda _: hourly)
-        return recurrence.describe_schedule(advised, every, monthly, here=here, file=file)
+        found_ = recurrence.describe_schedule(advised, every, monthly, here=here, file=file)
+        assert "no schedule on AWS" in found_.words
+        return found_.line
 
     each_time = line(found, HOURLY)
-    assert "\n" not in each_time and f": {times} cd " in each_time and "no EventBridge schedule" in each_time
+    assert "\n" not in each_time and each_time.startswith(f"{times} cd ")
     assert "crossover deploy advice/1-single.yaml --yes && " in each_time
     assert each_time.index(" run advice/1-single.yaml --on aws; ") < each_time.index(
         " destroy advice/1-single.yaml --yes"
@@ -94,7 +111,7 @@ def test_the_schedule_is_one_line_for_cron(every: str, times: str, found: Advice
     assert "run advice/1-single.yaml --on aws" in deployed
     own = replace(found, here=ThisMachine(seconds=1.0, threads=1, sooner=found.winner, times=None))
     assert "run 'my model.yaml' --on inline" in line(own, HOURLY)
-    assert recurrence.describe_schedule(found, "once", (), here=here, file=file) == ""
+    assert recurrence.describe_schedule(found, "once", (), here=here, file=file) == ("", "")
 
 
 def test_a_run_that_does_not_end_before_the_next_one_comes_last(found: Advice) -> None:
@@ -104,7 +121,7 @@ def test_a_run_that_does_not_end_before_the_next_one_comes_last(found: Advice) -
         replace(found, here=never), "hour", hourly_cost=lambda _: recurrence.HourlyCost(0.0, 0.0)
     )
     assert costs[-1].way == "this machine" and not costs[-1].in_time
-    assert "a run takes longer than the time between two of them" in costs[-1].words
+    assert "a run takes longer than the hour between two runs" in costs[-1].words
 
 
 def test_a_quota_says_which_gpus_may_start_today(found: Advice) -> None:

@@ -55,7 +55,7 @@ def test_a_first_estimate_stands_there_before_torch_is_imported(tmp_path: Path) 
     code = (
         "import sys; from crossover.advice import explain\n"
         "from crossover.cli import advise\n"
-        "advise._print_first_estimate = lambda words: sys.exit(f'{words} {\"torch\" in sys.modules}')\n"
+        "advise._print_first_estimate = lambda words: sys.exit(f'{words.words} {\"torch\" in sys.modules}')\n"
         f"advise.advise(advise.Path({MADE!r}), on_hand='lambda,ec2')"
     )
     said = subprocess.run(
@@ -92,4 +92,6 @@ def test_long_work_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
         tally.given, tally.done = 6, 2
         assert heard.told.wait(60)
     assert re.search(r"30 repetitions: 2 of 6 parts, \d.* so far, about \d.* left", heard.getvalue())
-    assert arguments.format_wait("searching", 412, 500, 61.0, whole=False) == "searching: 412 parts, 61.0 s so far"
+    told = arguments.format_wait("searching", 100, 500, 10.0, usual=(300, 800))
+    assert told == "searching: 100 parts of usually 300 to 800, 10.0 s so far, at most about 70.0 s left"
+    assert arguments.format_wait("searching", 900, 950, 90.0, usual=(300, 800)).endswith("800, 90.0 s so far")
