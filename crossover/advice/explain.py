@@ -32,17 +32,7 @@ if TYPE_CHECKING:
 
 # --- tables -----------------------------------------------------------------------------------------------------------
 
-FRONT_HEAD = [
-    "how",
-    "update after",
-    "ready in",
-    "p5 to p95",
-    "of it start-up",
-    "dollars",
-    "p5 to p95",
-    "minibatch",
-    "threads",
-]
+FRONT_HEAD = ["how", "update after", "ready in", "p5 to p95", "of it start-up", "dollars", "p5 to p95", "minibatch"]
 FRONT_WORDS = 2  # leading columns of words
 REJECTED_HEAD = ["architecture", "at its cheapest", "ready in", "dollars", "main drawback"]
 
@@ -61,7 +51,6 @@ def front_rows(found: Sequence[Finalist]) -> list[list[str]]:
             display.usd(each.usd.p50),
             f"{display.usd(each.usd.p5)} to {display.usd(each.usd.p95)}",
             f"{each.candidate.batch_size:,}",
-            str(each.candidate.threads),
         ]
         for each in found
     ]
@@ -90,10 +79,10 @@ def card_row(name: str, each: Finalist, found: Advice, files: Sequence[Path]) ->
     """Return a table row of one candidate, its last cell the path of its YAML file. `name`: first cell, such as cheapest; `files`: as for
     `card_rows`.
     """
-    (how, _, time, _, _, *dollars), *_ = front_rows([each])
+    how, _, time, _, _, usd, usd_band, _ = front_rows([each])[0]
     told = [one.candidate for one in found.told]
     file = str(files[told.index(each.candidate)]) if files and each.candidate in told else display.DASH
-    return [name, how, time, *dollars[:2], file]
+    return [name, how, time, usd, usd_band, file]
 
 
 def describe_update(each: Finalist) -> str:
