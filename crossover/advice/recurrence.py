@@ -75,9 +75,12 @@ def monthly_costs(
     if every == "once":
         return ()
     between_s, winner = HOURS_BETWEEN[every] * 3_600, found.winner
-    ways = [_deployed_each_time(found, winner, every, hourly_cost), _left_deployed(found, winner, every, hourly_cost)]
+    ways = [
+        _price_new_deployments(found, winner, every, hourly_cost),
+        _price_lasting_deployment(found, winner, every, hourly_cost),
+    ]
     for rival in rivals_of(found):
-        pair = [each(found, rival, every, hourly_cost) for each in (_deployed_each_time, _left_deployed)]
+        pair = [each(found, rival, every, hourly_cost) for each in (_price_new_deployments, _price_lasting_deployment)]
         ways.append(min(pair, key=_sort_key))
     if (machine := _cheapest_machine(found)) is not None:
         alone_usd = found.question.prices.hours_per_month * hourly_cost(_experiment_of(found, machine)).machine_usd
@@ -125,7 +128,7 @@ def _experiment_of(found: Advice, finalist: Finalist) -> Experiment:
     return found.question.task(finalist.candidate).experiment
 
 
-def _missed(found: Advice, finalist: Finalist) -> str:
+def _describe_missed(found: Advice, finalist: Finalist) -> str:
     """Return in words which of deadline and budget the candidate misses, if the advice keeps to both; otherwise ""."""
     missed = list_missed_constraints(found, finalist) if found.met else {}
     return f"misses {' and '.join(missed)}" if missed else ""
@@ -137,7 +140,7 @@ def _format_runs(found: Advice, every: str, usd: float) -> str:
     return f"{f'{runs:,.0f}' if runs >= 10 else f'{runs:.1f}'} runs of {display.rough_usd(usd)} each"
 
 
-def _deployed_each_time(
+def _price_new_deployments(
     found: Advice, finalist: Finalist, every: str, hourly_cost: Callable[[Experiment], HourlyCost]
 ) -> MonthlyCost:
     """Return the monthly cost of deploying, training and destroying each time. Arguments: see `monthly_costs`."""
@@ -149,13 +152,13 @@ def _deployed_each_time(
         count_runs(found, every) * once_usd,
         f"{_format_runs(found, every, once_usd)}, start-up included",
         finalist.seconds.p50,
-        _missed(found, finalist),
+        _describe_missed(found, finalist),
         finalist.seconds.p50 <= HOURS_BETWEEN[every] * 3_600,
         of_winner=finalist is found.winner,
     )
 
 
-def _left_deployed(
+def _price_lasting_deployment(
     found: Advice, finalist: Finalist, every: str, hourly_cost: Callable[[Experiment], HourlyCost]
 ) -> MonthlyCost:
     """Return the monthly cost of a stack that stays deployed between runs. Arguments: see `monthly_costs`."""
@@ -167,7 +170,7 @@ def _left_deployed(
         f"{display.rough_usd(stays_usd)} even if nothing trains, and {_format_runs(found, every, finalist.usd.p50)}; deploy it again "
         "every 30 days at the latest",
         finalist.running.p50,
-        _missed(found, finalist),
+        _describe_missed(found, finalist),
         finalist.running.p50 <= HOURS_BETWEEN[every] * 3_600,
         of_winner=finalist is found.winner,
         stays=True,
