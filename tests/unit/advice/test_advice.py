@@ -488,7 +488,7 @@ def test_a_model_too_large_for_any_function_is_told() -> None:
 
 
 def test_where_nothing_is_left_what_came_furthest_says_why() -> None:
-    """The reason is that of the best candidate, not of the first of many that lacked memory."""
+    """If no candidate can run, the reason given is the problem of the best candidate, not of the first of many that lacked memory."""
     small, large = (Candidate("single", 1, 512, 1, memory_mb=mb) for mb in (512, 10_240))
     refused = {small: ("memory", "needs more than 512 MB"), large: ("", "")}
     reached = SearchResult(impossible={large: "training.precision: not there"})

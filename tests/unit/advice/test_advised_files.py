@@ -33,7 +33,9 @@ def own(tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 def test_project_says_of_the_files_that_advise_wrote_what_advise_said(own: Path, tmp_path: Path) -> None:
-    """The model is the user's own. The projected seconds lack the time until everything is deployed, which advise includes."""
+    """`project` of each YAML file that `advise` wrote for a user's model has the dollars that `advise` said, and its seconds without
+    start-up.
+    """
     with few_candidates():
         assert status("advise", str(own), "--on-hand", "lambda,ec2", "--out", str(tmp_path / "advice")) == 0
     advised = json.loads((tmp_path / "advice" / "advice.json").read_text())

@@ -222,7 +222,9 @@ def test_without_a_basis_nothing_is_guessed(tmp_path: Path, monkeypatch: pytest.
 def test_steps_that_nobody_has_described_are_no_failure_of_a_plan(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A user's own architecture may have such steps: the plan shows what is known, and says why there is no projection."""
+    """A step without a model for the simulator leaves `plan` working with a note, and ends `project` with status 2; `breakeven` skips
+    that run.
+    """
     monkeypatch.chdir(tmp_path)
     monkeypatch.delitem(spirt.MODELS, "initialise")
     for axis in ("PARAMETERS", "BATCHES", "WORKERS", "EPOCHS"):

@@ -207,9 +207,9 @@ def test_an_interrupt_is_130(config: Path, monkeypatch: pytest.MonkeyPatch, caps
     ],
 )
 def test_a_real_ctrl_c_ends_with_130_and_without_a_traceback(config: Path, architecture: str, shown: str) -> None:
-    """The run is interrupted once this stands on the screen: before it trains, and while it does.
+    """SIGINT ends `run` with status 130 and no traceback. `shown`: output at which the signal is sent, before training or during it.
 
-    Modules are imported beforehand: Python takes an interrupt within the importer's own callbacks for nothing.
+    The command imports its modules beforehand, because Python ignores an interrupt within callbacks of the importer.
     """
     config.write_text(f"name: mine\narchitecture: {architecture}\n")
     command = [

@@ -87,8 +87,8 @@ def trained(folders: Folders, model: str, classes: str = "3") -> tuple[bytes, li
 def test_wrappers_are_left_out_and_said(
     folders: Folders, capsys: pytest.CaptureFixture[str], model: str, said: str
 ) -> None:
-    """A wrapper around a user's model, such as DataParallel, is left out: training is as without it, and one note on stderr says so with
-    its line.
+    """Wrappers around a user's model, such as DataParallel, are left out: training is as without them, and a note on stderr, once, has
+    the line.
     """
     runtime.get_or_make("notes on own code", set[str]).clear()  # each note is said once in a process
     plain = trained(folders, "plain()" if "plain()[" not in model else "nn.Sequential(plain()[0], plain()[1])")

@@ -7,9 +7,7 @@ from crossover.simulation.calibration import Calibration
 
 
 def test_what_an_answer_rests_on_turns_it_by_the_factor_that_is_told() -> None:
-    """Check the factors at which the cheapest of two options changes, if one follows the speed of vCPUs and the other that of GPUs, and the
-    sentence about them.
-    """
+    """An assumption's turning point is where the answer changes, and the sentence on it names both answers and the factor."""
 
     def cheapest(cloud: Calibration) -> str:
         """Return the cheaper of a function and a GPU: the GPU costs 2.5 times as much under the usual calibration."""

@@ -43,7 +43,7 @@ def found() -> Breakeven:
 
 
 def test_one_of_each_and_a_fleet_of_as_many_gpus_stand_beside() -> None:
-    """Check which rivals add_rivals adds, with which settings, and that it adds none that was given."""
+    """`add_rivals` adds one function, one machine, one GPU, and as many GPUs as workers; a user's GPU experiment replaces the last."""
     one, *alone, gpu = add_rivals([small("spirt", workers=6, every="epoch")])
     assert [(each.name, each.workers, each.sections["single"]["on"]) for each in alone] == [
         ("one-function", 1, "function"),
@@ -81,7 +81,7 @@ def test_one_worker_alone_updates_by_as_many_minibatches_as_any_number_of_worker
 
 
 def test_what_does_not_train_the_same_is_refused() -> None:
-    """Check the errors of add_rivals for different models, two experiments of one name and no experiment."""
+    """Experiments with different models, or of the same name, or none at all raise ConfigError."""
     one = small("spirt")
     with pytest.raises(ConfigError, match=r"training\.model: small_cnn in small, resnet18 in other"):
         add_rivals([one, replace(one, name="other", training=Training(model="resnet18"))])
@@ -93,7 +93,7 @@ def test_what_does_not_train_the_same_is_refused() -> None:
 
 @pytest.mark.slow
 def test_every_figure_is_projected_and_every_axis_is_there(found: Breakeven) -> None:
-    """Check labels, axes and runs of the break-even, and that no function can run a billion parameters."""
+    """Every point is labelled "projected", every axis has points, and a model of 1,000,000,000 parameters would run on no functions."""
     assert {point.label for point in (*found.here, *found.points)} == {"projected"}
     assert {point.axis for point in found.points} == set(page.AXES)
     assert [point.name for point in found.here] == ["small", "other", *swept.ALONE, "gpu"]
@@ -104,7 +104,7 @@ def test_every_figure_is_projected_and_every_axis_is_there(found: Breakeven) -> 
 
 
 def test_what_lies_beyond_all_measurements_is_said(found: Breakeven) -> None:
-    """Check the notes on sizes beyond the measured range."""
+    """Points beyond the measured range are named in notes, with the value and the largest one that was measured."""
     said = [note for note in page.list_notes(found) if note.startswith("beyond the measured range: other, ")]
     assert any("parameters 1,000,000,000: objects of 4,0" in note for note in said)
     assert any("workers 64: 64 functions at once: 4.0 times the most that was measured (16)" in note for note in said)
@@ -150,8 +150,8 @@ def test_every_change_of_lead_is_found(found: Breakeven) -> None:
 
 
 def test_an_architecture_has_the_count_of_workers_that_makes_it_cheapest(found: Breakeven) -> None:
-    """Check the number of workers: as the axis says on the axis of workers, as the file says for its own settings, and a cheaper one on the
-    axis of epochs.
+    """An architecture is projected with the number of workers that makes it cheapest, except over the axis of workers and at the
+    settings of its file.
     """
     counts = {point.value: point.workers for point in found.points_of_axis("workers") if point.name == "other"}
     assert counts == {value: value for value in counts} and {point.workers for point in found.here} == {4, 1}
@@ -170,7 +170,7 @@ def point(name: str, *usd: float, problem: str = "", rival: bool = False, value:
 
 
 def test_a_value_without_a_sure_lead_is_too_close_to_call(found: Breakeven) -> None:
-    """Check the words for a run that is best in 18 of 20 draws."""
+    """The verdict and the tables say "too close to call" if one is cheaper in only 18 of 20 draws."""
     ours = point("ours", *(1.0 + n / 20 for n in range(20)))
     theirs = point("theirs", *((0.9 if n < 2 else 1.5) * (1.0 + n / 20) for n in range(20)))
     assert "ours is in 18 of 20 paired draws" in page.describe_winner(replace(found, here=(ours, theirs)))
@@ -195,7 +195,7 @@ def test_what_would_not_run_cannot_win(found: Breakeven) -> None:
 
 
 def test_a_crossing_has_the_band_of_the_draws_in_which_it_happens() -> None:
-    """Check position, band and count of a crossing that happens in two of three draws."""
+    """A crossing's band is of those repetitions in which the lead changes: at 10 and 31.6 in two of three here."""
     ours = [point("ours", 1.0, 1.0, 1.0, value=value) for value in (1, 100)]
     gpu = [point("gpu", 10.0, 10.0, 10.0, rival=True), point("gpu", 0.1, 10 ** (-1 / 3), 2.0, rival=True, value=100)]
     (crossing,) = [each for each in find_crossings([*ours, *gpu]) if each.figure == "time"]
@@ -205,7 +205,7 @@ def test_a_crossing_has_the_band_of_the_draws_in_which_it_happens() -> None:
 
 
 def test_the_last_line_says_what_won_and_by_how_much(found: Breakeven) -> None:
-    """Check the line that describe_winner returns, and its words if there is only one run."""
+    """The verdict begins with the cheapest; if fewer than two would run, it says that there is none."""
     cheapest = sort_by_median(found.here, "dollars")[0]
     line = page.describe_winner(found)
     assert line.startswith(f"[projected] with these settings: {cheapest.name} ")
@@ -279,7 +279,7 @@ def test_breakeven_ends_with_the_verdict(
 def test_project_shows_time_cost_and_traffic_as_projected(
     config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Check what `crossover project` prints and writes, with its bands and labels."""
+    """`crossover project` prints time, cost lines and traffic labelled "projected", and writes them to the file of `--out`."""
     out = tmp_path / "projection.json"
     assert (
         status(

@@ -19,9 +19,7 @@ PAGE, CONFIG = ROOT / "docs" / "calibration.md", ROOT / "config"
 
 
 def test_the_goals_are_met_and_the_documented_tables_are_what_comes_out() -> None:
-    """Check the errors and bands of the projected measurements that no fit has used, and that docs/calibration.md has the
-    present tables.
-    """
+    """Projections of measured cells meet their goals for errors and bands, and docs/calibration.md has their tables."""
     found = cells.judge_cells()
     errors = [each.error for each in found]
     assert median(errors) <= 0.25
@@ -36,7 +34,7 @@ def test_the_goals_are_met_and_the_documented_tables_are_what_comes_out() -> Non
 
 
 def test_what_does_not_fit_into_a_function_is_impossible() -> None:
-    """Check which measured experiments project_cell calls impossible for a function's memory or time."""
+    """A cell of the measurements is impossible if its gradient exceeds a function's memory, or if it would last too long."""
     possible = {cell: not cells.project_cell(cell).impossible for cell in cells.KEPT_ASIDE}
     assert all(fits == (cell.design == "grads_sharding" or cell.gradient == "vgg16") for cell, fits in possible.items())
     long = replace(cells.KEPT_ASIDE[0], gradient="5 GB", gradient_mib=5_120.0, aggregators=2, memory_mb=10_240)
@@ -44,7 +42,7 @@ def test_what_does_not_fit_into_a_function_is_impossible() -> None:
 
 
 def test_levels_are_those_of_the_designs() -> None:
-    """Check how many vectors the functions of each level combine in a tree of two and in one of three levels."""
+    """A cell's levels are (name, number of inputs of each aggregator), from the leaves to the root."""
     tree, three = (
         MeasuredCell(gradient="", gradient_mib=1, design=d, aggregators=n, memory_mb=512)
         for d, n in (("lambda_fl", 5), ("lifl", 11))
@@ -54,7 +52,7 @@ def test_levels_are_those_of_the_designs() -> None:
 
 
 def test_the_interval_score_is_width_and_what_was_missed() -> None:
-    """Check the interval score of a value within the band and of one outside it."""
+    """The interval score is the logarithmic width, plus 20 times the logarithmic distance of a value outside."""
     assert cells.compute_interval_score(2.0, 1.0, 4.0) == pytest.approx(log(4))
     assert cells.compute_interval_score(8.0, 1.0, 4.0) == pytest.approx(log(4) + 20 * log(2))
 
@@ -81,7 +79,7 @@ def test_a_burst_is_followed_by_the_floor() -> None:
 
 @pytest.mark.parametrize(("memory_mb", "mbps"), [(512, 625), (2_048, 625), (6_144, 1_812.5), (10_240, 3_000)])
 def test_the_rule_of_august_2026_grows_with_memory_outside_a_vpc(memory_mb: int, mbps: float) -> None:
-    """Check the network floor of a function outside a VPC by its memory, and that inside a VPC nothing changes."""
+    """The steady network speed of AWS_2026_08 follows the function's memory outside a VPC, and is AWS's usual one inside."""
     outside = AWS_2026_08.client(AWS.tensors, memory_mb=memory_mb, in_vpc=False).read
     assert outside.floor_bytes_s == pytest.approx(mbps * 1e6 / 8)
     inside = AWS_2026_08.client(AWS.tensors, memory_mb=memory_mb, in_vpc=True).read
@@ -89,7 +87,7 @@ def test_the_rule_of_august_2026_grows_with_memory_outside_a_vpc(memory_mb: int,
 
 
 def test_a_projection_beyond_what_was_measured_says_how_far() -> None:
-    """Check the sentences about sizes above and below the measured range, of a calibration and of a run."""
+    """Memory sizes and objects outside the measured range are listed with the factor, in a calibration and in a simulated run."""
     assert AWS.list_extrapolations(memory_mb=6_016, functions=8) == (
         "functions of 6,016 MB: 2.0 times the most that was measured (3,008)",
     )

@@ -67,8 +67,8 @@ def test_compressing_takes_a_stage_and_moving_less_then(architecture: str, movin
 
 
 def test_an_epoch_of_mobilenet_by_powersgd_moves_at_most_an_eighth_of_a_gigabyte() -> None:
-    """Check the bytes of AllReduce with 4 workers and PowerSGD of rank 4: 7 contributions and 4 results a round, each of the factors, the
-    uncompressed parameters and the statistics.
+    """AllReduce of MobileNet by 4 workers with PowerSGD of rank 4 moves the bytes of its matrices' parts, at most an eighth of a
+    gigabyte per epoch.
     """
     experiment = validation.load(
         "config/all-reduce-cifar10.yaml", ["training.epochs=1", "exchange.compression=powersgd", "exchange.rank=4"]
@@ -94,7 +94,9 @@ def test_a_model_that_is_only_a_number_has_no_matrices() -> None:
 )
 @pytest.mark.parametrize(("every", "what"), [(1, "gradients"), (24, "model"), (24, "delta")])
 def test_an_epochs_exchange_is_the_closed_form(architecture: str, vectors: int, every: int, what: str) -> None:
-    """Check the bytes of an epoch against a formula. `vectors`: number of vectors that a round moves."""
+    """The bytes of an epoch's exchange are the number of `vectors` times their size times the rounds, with a round after `every`
+    minibatches.
+    """
     settings: list[Any] = ["training.epochs=1", f"exchange.every={every}", f"exchange.what={what}"]
     moved = simulate(validation.load(f"config/{architecture}-cifar10.yaml", settings)).traffic["tensor_store"]
 

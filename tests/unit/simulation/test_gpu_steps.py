@@ -18,7 +18,7 @@ FLOAT = 4
 
 
 def test_a_fully_connected_layer_is_counted_as_by_hand() -> None:
-    """Check products and bytes of a fully connected layer. The gradient of the inputs is not computed, because nobody asks for it."""
+    """A fully connected layer has the operations of one product forward and one backward, and the bytes of weights, inputs and outputs."""
     found = count_step(nn.Linear(5, 3, bias=False), torch.zeros(5))
     assert found.of_sample_matrix == 2 * 5 * 3
     assert found.of_sample_convolution == found.of_sample_depthwise == 0
@@ -37,8 +37,8 @@ def test_a_fully_connected_layer_is_counted_as_by_hand() -> None:
     ],
 )
 def test_a_convolution_is_counted_by_its_groups(groups: int, kind: str, macs: int) -> None:
-    """Check the multiply-accumulates of a convolution. `groups`: its groups; `kind`: count to which they are added; `macs`: those of the
-    forward pass.
+    """A convolution counts as depthwise if it has a group for each input channel. `kind`: field of the result; `macs`: expected
+    multiply-adds.
     """
     layers = nn.Sequential(nn.Conv2d(4, 8, 3, padding=1, groups=groups, bias=False))
     found = count_step(layers, torch.zeros(4, 4, 4))
@@ -47,7 +47,7 @@ def test_a_convolution_is_counted_by_its_groups(groups: int, kind: str, macs: in
 
 
 def test_attention_is_counted_among_the_products() -> None:
-    """Check the multiply-accumulates of a transformer layer, whose backward pass computes the attention's scores again."""
+    """The operations of an attention layer are counted as matrix products, with its scores once more in the backward pass."""
     tokens, width = 7, 16
     layer = nn.TransformerEncoderLayer(width, 2, dim_feedforward=4 * width, dropout=0.0, batch_first=True)
     found = count_step(layer, torch.zeros(tokens, width), run=lambda own, inputs: own(inputs.requires_grad_()))

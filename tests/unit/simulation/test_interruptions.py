@@ -75,13 +75,13 @@ def test_a_run_that_never_ends_is_given_up() -> None:
 
 
 def test_checkpoints_take_two_percent_of_the_time_and_come_every_ten_minutes_at_least() -> None:
-    """Check the seconds between two checkpoints that take 1 s and 30 s."""
+    """The interval between checkpoints is 50 times the seconds of saving one, and 600 s at most."""
     assert checkpoint_interval_s(1.0) == pytest.approx(50.0)
     assert checkpoint_interval_s(30.0) == 600.0
 
 
 def test_the_markets_are_those_that_were_watched() -> None:
-    """Check number and range of the spot markets."""
+    """The documented spot markets are 32, with 0.06 to 1.62 interruptions per hour."""
     rates = [each.lost_per_hour for each in figures.load_spot_markets()]
     assert (min(rates), max(rates), len(rates)) == (0.06, 1.62, 32)
 

@@ -92,7 +92,7 @@ def test_every_figure_held_out_is_judged() -> None:
 
 
 def test_the_goal_is_met_and_the_documented_table_is_what_comes_out() -> None:
-    """Check the median error over the rows held out, and that docs/calibration.md has the present table."""
+    """The median error of held-out numbers meets its goal, and docs/calibration.md has the table."""
     assert papers.median_error() <= yaml.safe_load(HELD_OUT.read_text("utf-8"))["goal_median_error"]
     assert papers.median_error() <= 0.08  # what it had come to, when calibrations by measurements joined the papers'
     page = (ROOT / "docs" / "calibration.md").read_text("utf-8")

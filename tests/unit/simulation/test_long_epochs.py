@@ -36,7 +36,9 @@ def test_a_shortened_epoch_gives_the_figures_of_the_whole_one(name: str, paramet
 def test_a_quick_look_at_functions_is_enough_if_their_run_ends_before_their_limit(
     minibatches: int, rounds: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Check how many rounds are simulated with `quick`: more if functions reach their time limit. `rounds`: the most."""
+    """A quick simulation simulates few rounds if the functions end before their time limit, else more. `rounds`: expected most
+    minibatches.
+    """
     experiment = load("config/all-reduce.yaml")
     experiment = replace(experiment, training=experiment.training.with_epochs(1))
     simulated: list[int] = []

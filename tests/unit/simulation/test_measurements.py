@@ -93,7 +93,7 @@ REFUSED: dict[str, tuple[str, Change, str]] = {
 
 @pytest.mark.parametrize("fault", REFUSED)
 def test_what_cannot_be_right_is_refused_by_file_and_row(folder: Path, fault: str) -> None:
-    """Check the DataError for a changed file of measurements. `fault`: name in REFUSED."""
+    """An impossible or missing value in a measurement's JSON file raises DataError with its file and row. `fault`: the case's name."""
     name, change, message = REFUSED[fault]
     rewritten(folder, name, change)
     with pytest.raises(DataError, match=message):
@@ -132,7 +132,7 @@ def test_what_cannot_be_right_is_refused_by_file_and_row(folder: Path, fault: st
     ],
 )
 def test_tables_are_refused_by_line(folder: Path, name: str, old: str, new: str, message: str) -> None:
-    """Check the DataError for a CSV file in which the text `old` is replaced by `new`."""
+    """An impossible value in a measurement's CSV file raises DataError with its line. `old`, `new`: text to replace in file `name`."""
     path = folder / SKYRISE / name
     text = path.read_text("utf-8")
     assert old in text
@@ -142,7 +142,7 @@ def test_tables_are_refused_by_line(folder: Path, name: str, old: str, new: str,
 
 
 def test_a_series_of_requests_that_is_missing_is_noticed(folder: Path) -> None:
-    """Check the DataError for a latency file that lacks one row."""
+    """A CSV file that lacks a row of a series raises DataError with the number that is expected."""
     path = folder / SKYRISE / "storage-latency.csv"
     lines = path.read_text("utf-8").splitlines(keepends=True)
     gone = next(line for line in lines if ",s3_standard,read," in line)
@@ -152,7 +152,7 @@ def test_a_series_of_requests_that_is_missing_is_noticed(folder: Path) -> None:
 
 
 def test_a_store_without_rows_and_a_cell_on_no_side_are_refused(folder: Path) -> None:
-    """Check the DataErrors for an experiment that held-out.yaml does not list, and for a store without rows."""
+    """A fit to measurements without rows of a store, or with a cell that held-out.yaml does not list, raises DataError."""
     rewritten(folder, "vgg16_m1.json", lambda plain: plain.update(memory_mb=2.9))
     with pytest.raises(DataError, match=r"held-out.yaml: measured: \('vgg16', 'grads_sharding', 1, 2\) is not listed"):
         service_fits.fit_services(folder)

@@ -25,7 +25,7 @@ def experiment(name: str, *overrides: str) -> Experiment:
     ("memory_mb", "threads"), [(512, 1), (1_769, 1), (1_770, 2), (3_008, 2), (3_009, 2), (3_538, 2), (10_240, 6)]
 )
 def test_auto_is_every_vcpu_of_a_function_that_is_begun(memory_mb: int, threads: int) -> None:
-    """Check the threads that `auto` means for a function's memory, and that a machine's cores limit it, but not a given number."""
+    """`auto` is the function's vCPUs rounded up, at most the cores of a local machine; a number is kept."""
     asked = experiment("all-reduce", "training.threads=auto", f"functions.memory_mb.default={memory_mb}")
     assert fix_threads(asked).training.threads == threads
     assert fix_threads(asked, cores=1).training.threads == 1  # of the machine that it runs on
@@ -43,7 +43,7 @@ def test_of_an_instance_it_is_its_own_and_what_computes_decides() -> None:
 
 
 def test_vcpus_that_idle_are_told_with_the_dollars_that_they_waste() -> None:
-    """Check the sentence about idle vCPUs, with dollars if they can be projected, and that there is none with `auto`."""
+    """Idle vCPUs are described with the dollars that they waste, without dollars if the data set is unknown; with "" if none are idle."""
     asked = experiment("all-reduce-cifar10")
     one, two = (
         simulate(replace(asked, training=replace(asked.training, epochs=1, threads=n)), AWS).usd for n in (1, 2)
@@ -68,14 +68,14 @@ def test_of_rounds_that_go_on_beyond_an_epoch_one_is_projected(name: str, every:
 
 
 def test_more_threads_than_there_are_vcpus_are_told() -> None:
-    """Check the sentence about more threads than vCPUs."""
+    """More threads than vCPUs are described with the number that `auto` would be."""
     asked = experiment("all-reduce-cifar10", "training.threads=3")
     assert describe_idle_vcpus(asked).startswith("training.threads: 3 share the 1.52 vCPUs")
     assert "2, which auto would be" in describe_idle_vcpus(asked)
 
 
 def test_two_threads_are_as_measured_and_more_are_a_range() -> None:
-    """Check the speed of one, two and more threads."""
+    """The speed-up is as measured for two threads, lies between two bounds for more, and always grows."""
     assert [AWS.speed_up(n) for n in (0.5, 1.0)] == [0.5, 1.0]
     assert AWS.speed_up(2) == pytest.approx(1.87, abs=0.01)
     least, most = (replace(AWS, parallel_beyond=share) for share in (AWS.parallel_least, AWS.parallel_most))

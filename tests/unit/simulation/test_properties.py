@@ -178,7 +178,7 @@ def test_the_worst_straggler_sets_the_pace() -> None:
 
 
 def test_what_aws_would_not_run_is_said() -> None:
-    """Check the problems of a run with a billion parameters, and that an ordinary one has none."""
+    """A simulated run of too large a model has problems about memory and time, and a small one none."""
     setting = experiment("spirt", exchange=Exchange())
     large = simulate(setting, STILL, workload=Workload.from_experiment(setting).with_parameters(1_000_000_000))
     text = "; ".join(large.problems)
@@ -188,7 +188,7 @@ def test_what_aws_would_not_run_is_said() -> None:
 
 
 def test_a_projection_says_so_and_can_be_written_down() -> None:
-    """Check label, calibration, seconds and architecture in a simulation's plain data."""
+    """A simulated run's JSON has the label "projected", the calibration and the experiment."""
     run = simulate(experiment("spirt"))
     plain = run.as_json()
     assert plain["label"] == run.label == "projected"

@@ -54,7 +54,7 @@ def test_a_seed_draws_the_same_repetitions_whatever_the_processes() -> None:
 
 
 def test_sessions_are_spread_as_a_normal_distribution_is() -> None:
-    """Check the percentiles of the drawn sessions, and that each draw has its own seed."""
+    """The sessions of the draws have the percentiles of the normal distribution, and every draw has a seed of its own."""
     found = band_of([each.session for each in list_draws(0)])
     assert (found.p5, found.p50) == (pytest.approx(NormalDist().inv_cdf(0.05)), pytest.approx(0.0))
     assert len({each.seed for each in list_draws(0)}) == 30
@@ -87,7 +87,7 @@ def test_one_session_holds_for_the_whole_run() -> None:
 
 
 def test_what_aws_would_not_run_is_never_ahead_and_out_of_the_band() -> None:
-    """Check values, feasible outcomes and problems of repetitions of which some failed."""
+    """Repetitions with problems have infinite values and are left out of bands; problems name the share of such repetitions."""
     mixed = [came_to(1.0), came_to(9.0, "too long, 9 s"), came_to(8.0, "too long, 8 s"), came_to(2.0)]
     assert list_values(mixed, "usd") == [1.0, inf, inf, 2.0]
     assert [each.seconds for each in keep_feasible(mixed)] == [1.0, 2.0]

@@ -72,7 +72,9 @@ STILL = AWS.without_stragglers()
 def test_what_cannot_be_right_is_refused_by_file_and_row(
     tmp_path: Path, name: str, old: str, new: str, message: str
 ) -> None:
-    """Check the DataError for a file of measurements in which the text `old` is replaced by `new`."""
+    """An impossible value in a file of service measurements raises DataError with the file and `message`. `old`, `new`: the text and its
+    replacement.
+    """
     shutil.copytree(clock_rows.FOLDER / SERVICES, tmp_path / SERVICES)
     path = tmp_path / SERVICES / name
     text = path.read_text("utf-8")
@@ -83,7 +85,7 @@ def test_what_cannot_be_right_is_refused_by_file_and_row(
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    """Check the DataError for a missing file of measurements."""
+    """A missing file of measurements raises DataError with its name."""
     with pytest.raises(DataError, match=f"{TASKS}: no measurements"):
         clock_fits.fit_clocks(tmp_path)
 
@@ -165,7 +167,7 @@ def gaps(run: Simulated, *, of: str, after: str) -> list[float]:
 
 @pytest.mark.parametrize("calibration", [STILL, AWS_2022.without_stragglers()], ids=["2024", "2022"])
 def test_the_time_between_two_tasks_is_the_measured_one(calibration: object) -> None:
-    """Check the seconds between two tasks in SPIRT's records, after one function and after a Map."""
+    """The time between two tasks of a simulated run is the calibration's, also after a Map's branches."""
     run, clock = walked(small("spirt"), calibration), calibration
     expected = clock.task_s + EVENT_BYTES * clock.payload_s_byte  # type: ignore[attr-defined]
     found = gaps(run, of="notify_peers", after="average_in_database")
@@ -175,7 +177,7 @@ def test_the_time_between_two_tasks_is_the_measured_one(calibration: object) -> 
 
 
 def test_the_time_between_tasks_has_the_measured_percentiles() -> None:
-    """Check p5, p50 and p95 of drawn times between tasks against the measured ones."""
+    """Drawn times between tasks have the measured percentiles 5, 50 and 95 within 5 %."""
     factors = RandomFactors(1, 0, compute_sigma=0.0, request_sigma=0.0, task_sigma=AWS.task_sigma)
     drawn = sorted(AWS.task_s * factors.draw_task_factor() for _ in range(20_000))
     rows = [row.seconds for row in clock_rows.load_rows(TASKS) if row.told["file"] == "aws_2e5/warm_256.csv"]
@@ -184,7 +186,7 @@ def test_the_time_between_tasks_has_the_measured_percentiles() -> None:
 
 
 def test_branches_begin_one_after_another_and_a_distributed_map_takes_its_time() -> None:
-    """Check the seconds between the starts of a Map's branches, and that a Map of 41 branches takes `distributed_s` more than one of 40."""
+    """A Map's branches begin one after another, and one of more than 40 takes the time of a distributed Map, beyond the measured range."""
     run = walked(small("spirt", workers=2), minibatches=4)
     starts = sorted(
         r["started_at"]
@@ -218,7 +220,7 @@ def _collected(run: Simulated) -> list[float]:
 
 
 def test_a_cold_start_takes_its_sandbox_and_its_init() -> None:
-    """Check the seconds of cold starts with and without torch, of one with a long INIT, and of a run's first invocation."""
+    """A cold start takes the sandbox's seconds and INIT's; INIT beyond its limit begins again in the invocation."""
     assert AWS.cold_start_parts_s(torch=False, factor=1.0) == pytest.approx((AWS.sandbox_s, AWS.init_s))
     assert AWS.cold_start_parts_s(torch=True, factor=1.0) == pytest.approx((AWS.sandbox_s, AWS.init_torch_s))
     slow = replace(AWS, init_s=14.0).cold_start_parts_s(torch=False, factor=1.0)
@@ -230,7 +232,7 @@ def test_a_cold_start_takes_its_sandbox_and_its_init() -> None:
 
 
 def test_new_environments_come_a_thousand_at_once_and_a_hundred_a_second() -> None:
-    """Check the waits of 10,000 new environments of one function."""
+    """New environments begin 1,000 at once and 100 per second afterwards."""
     ramp = Environments(300.0, at_once=AWS.ramp_at_once, per_s=AWS.ramp_per_s)
     waits = [ramp.reserve_new(0.0) for _ in range(10_000)]
     assert waits[999] == 0.0
@@ -285,7 +287,7 @@ def test_what_was_measured_elsewhere_alone_is_said() -> None:
 
 @pytest.mark.slow
 def test_ten_thousand_workers_take_less_than_a_minute_of_processor_time() -> None:
-    """Check the CPU seconds of a projection with 10,000 workers."""
+    """Projecting an epoch of AllReduce with 10,000 workers takes at most 60 CPU seconds."""
     from benchmarks.simulation import measure_projection_s
 
     assert measure_projection_s("all_reduce", workers=10_000, epochs=1) <= 60

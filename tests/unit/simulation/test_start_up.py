@@ -15,7 +15,7 @@ def test_functions_wait_for_their_stack_alone() -> None:
 
 
 def test_a_broker_takes_eight_to_twelve_minutes_and_its_network_comes_first() -> None:
-    """Check the order of the parts with hosts and a broker, and the broker's range."""
+    """The start-up of a broker has the network before it, and takes 8 to 12 minutes."""
     parts = list_parts(AWS, hosts=True, broker=True, instance=False, gpu=False)
     assert [each.what for each in parts] == ["stack", "network", "broker", "database hosts"]
     broker = parts[2]
@@ -24,7 +24,7 @@ def test_a_broker_takes_eight_to_twelve_minutes_and_its_network_comes_first() ->
 
 @pytest.mark.parametrize(("gpu", "whole_s"), [(False, 180), (True, 420)])
 def test_an_instance_boots_and_installs_and_with_a_gpu_reads_its_image(gpu: bool, whole_s: float) -> None:
-    """Check the parts of an instance's start-up. `gpu`: whether it has a GPU; `whole_s`: their sum with the stack."""
+    """The start-up of an instance takes `whole_s` seconds, and has a part for the image only with a GPU."""
     parts = list_parts(AWS, hosts=False, broker=False, instance=True, gpu=gpu)
     assert sum(each.seconds for each in parts) == whole_s
     assert any("image" in each.what for each in parts) is gpu
@@ -35,7 +35,7 @@ def test_an_instance_boots_and_installs_and_with_a_gpu_reads_its_image(gpu: bool
 
 
 def test_the_line_names_the_band_of_the_whole_and_of_each_part() -> None:
-    """Check the line that describes all parts with their ranges."""
+    """The description of a start-up has the whole's band, and each part's with its source."""
     words = start_up.describe(list_parts(AWS, hosts=False, broker=False, instance=True, gpu=False)).replace("\xa0", " ")
     assert words.startswith("start-up 3 min 00 s (")
     assert "boot of the instance 23.0 s (22.0 s to 24.0 s; reported by others)" in words
@@ -43,7 +43,7 @@ def test_the_line_names_the_band_of_the_whole_and_of_each_part() -> None:
 
 
 def test_drawn_start_ups_fill_the_band_around_the_middle() -> None:
-    """Check middle, range and repetition of the drawn start-ups."""
+    """Drawn start-up times have the sum of the parts' middles as their median, fill the band, and are always the same; no parts give []."""
     parts = [StartUpPart("one", 10.0, 5.0, 20.0, ""), StartUpPart("two", 2.0, 1.0, 4.0, "")]
     drawn = sorted(draw_seconds(parts, 31))
     assert drawn[15] == pytest.approx(12.0), "the middle of all is the sum of the middles"

@@ -27,7 +27,7 @@ def test_every_model_of_the_registry_has_its_sizes() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "image"), [(name, image) for name, sizes in MODEL_SIZES.items() for image in sizes])
 def test_sizes_are_the_models_own(name: str, image: tuple[int, int, int]) -> None:
-    """Check parameters, buffers and multiply-accumulates of MODEL_SIZES against the built model."""
+    """A model's entry has the multiply-adds, parameters and buffers that the module has."""
     with torch.device("meta"):  # shapes alone: no memory, no arithmetic
         module = MODEL_FACTORIES[name](10, image)
         macs = 0
@@ -76,7 +76,7 @@ def test_a_model_with_other_counts_is_counted(changes: dict[str, Any]) -> None:
 
 
 def test_batches_are_as_long_as_they_are_staged() -> None:
-    """Check the bytes of a minibatch against an encoded one."""
+    """A workload's bytes of a batch are the length of the encoded batch."""
     work = Workload.from_experiment(Experiment(name="some", architecture="spirt", training=Training(batch_size=60)))
     images = torch.zeros(60, *DATA["digits"].image, dtype=torch.uint8)
     staged = encode_batch(Batch(images, torch.zeros(60, dtype=torch.int64), torch.arange(60)))
@@ -84,7 +84,7 @@ def test_batches_are_as_long_as_they_are_staged() -> None:
 
 
 def test_digits_are_split_as_they_are_loaded() -> None:
-    """Check the numbers of samples in a workload against the loaded digits."""
+    """A workload's samples of the digits data set are those of the loaded one."""
     from crossover.learning.datasets import load
 
     experiment = Experiment(name="some", architecture="spirt", training=Training(batch_size=60))
@@ -96,7 +96,7 @@ def test_digits_are_split_as_they_are_loaded() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("dataset", "folder"), [("cifar10", "cifar-10"), ("mnist", "mnist")])
 def test_published_data_sets_are_as_large(dataset: str, folder: str) -> None:
-    """Check the numbers of samples in a workload against the real data set; skipped if it is absent."""
+    """A workload's samples of a published data set are those of its files; without these the test is skipped."""
     place = Path(os.environ.get("CROSSOVER_DATA", Path(__file__).parents[4] / "shared" / "datasets")) / folder
     if not place.is_dir():
         pytest.skip(f"{place} is not there")
@@ -127,8 +127,8 @@ def test_sizes_that_are_not_known_are_refused_by_field() -> None:
 
 @pytest.mark.parametrize(("model", "share"), [("small_cnn", 0.5625), ("vgg11", 1.0)])
 def test_smaller_images_take_what_the_model_computes_on_them(model: str, share: float) -> None:
-    """Check the mean share of work with growing images. `share`: share of a training step on the smallest ones; VGG-11 pads images up to 32
-    pixels.
+    """The share of computing on growing images follows the model's multiply-adds. `share`: an epoch on 24 pixels, divided by one at full
+    size.
     """
     training = Training(model=model, epochs=4, image_size=ImageSize(begin=24, full_from=1.0))
     work = Workload.from_experiment(

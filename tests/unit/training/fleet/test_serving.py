@@ -65,7 +65,7 @@ def sleeps() -> Iterator[list[Callable[[], None]]]:
 
 
 class Killed(BaseException):
-    """Raised in the place of a signal that kills the process."""
+    """Error that stands for a signal that kills the process."""
 
 
 def run(store: Forgetful, body: Callable[[Membership], None], settings: ServingSettings = SETTINGS) -> None:
