@@ -213,7 +213,10 @@ def experiment(architecture: str) -> Experiment:
 def test_an_attempt_that_has_begun_to_train_goes_on_though_one_before_it_concludes_the_run(
     architecture: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first step of attempt 1 may run again after the run's end, and must not delete what its own workers use."""
+    """Check that attempt 1, begun just before attempt 0 concludes the run, can begin again afterwards and train to the same model.
+
+    Its repeated first step must not delete what its own workers use.
+    """
     job = Job(experiment(architecture))
     first, begun = steps(load(architecture))[0], list[Event]()
 

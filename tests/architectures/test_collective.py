@@ -104,7 +104,10 @@ def of_rank(fleet: Fleet, rank: int, hook: Hook) -> Hook:
 def test_a_replacement_waits_until_rank_0_has_noticed_the_loss(
     undisturbed: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rank 0 reaches its all-reduce only when the replacement has connected twice, or has begun to build a group."""
+    """Check that a killed member's replacement builds no group before rank 0 has noticed the loss.
+
+    Rank 0 reaches its all-reduce only when the replacement has connected twice, or has begun to build a group.
+    """
     killed, noticed, again, early = (threading.Event() for _ in range(4))
     connected: list[int] = []
     receive, broken = Collective.receive, Collective._drop_broken_group
@@ -162,7 +165,10 @@ def test_a_replacement_waits_until_rank_0_has_noticed_the_loss(
 def test_a_member_lost_after_the_last_round_is_replaced_by_one_that_meets_nobody(
     rank: int, undisturbed: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The other member leaves, waits at the end of the run, and never looks for a meeting."""
+    """Check that the run ends well if a member is killed after the last round: its replacement finds nobody to meet.
+
+    The other member leaves, waits at the end of the run, and never looks for a meeting.
+    """
     left, leave = threading.Event(), peer.leave
     victims = [rank]
 
@@ -194,7 +200,10 @@ def test_a_member_lost_after_the_last_round_is_replaced_by_one_that_meets_nobody
 def test_a_member_lost_while_the_last_round_is_evaluated_learns_of_the_end_while_it_waits(
     rank: int, undisturbed: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The other member concludes only when the replacement is looking for a meeting."""
+    """Check that the run ends well if a member is killed before the last evaluation: its replacement learns of the end while it waits.
+
+    The other member concludes only when the replacement is looking for a meeting.
+    """
     detect, check_waiting = peer._Peer.detect_convergence, Meeting._check_waiting
     looking, victims = threading.Event(), [rank]
 
@@ -225,7 +234,7 @@ def test_a_member_lost_while_the_last_round_is_evaluated_learns_of_the_end_while
 @pytest.mark.slow
 @pytest.mark.usefixtures("short")
 def test_a_former_rank_0_that_goes_while_one_connects_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The former rank 0 accepts the first connection, and is gone when its store is asked."""
+    """Check that a run ends well if a former rank 0 accepts a connection and is gone before its store answers."""
     disturbed = fleet(epochs=1)
     former, gone = socket.create_server(("127.0.0.1", 0)), threading.Event()
     place = {"host": "127.0.0.1", "port": former.getsockname()[1], "token": "former"}
@@ -254,7 +263,7 @@ def test_a_former_rank_0_that_goes_while_one_connects_is_not_waited_for(monkeypa
 
 @pytest.mark.usefixtures("short")
 def test_a_former_rank_0_that_writes_over_the_place_does_not_hide_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The former rank 0 checked its rank, was frozen, and then wrote its own address, at which nobody answers any more."""
+    """Check that rank 0 stores its address again if a former rank 0 has replaced it by one at which nobody answers."""
     disturbed = fleet(epochs=1)
     keys, store = disturbed.job.prepared.keys, disturbed.job.clients.object_store
     put, places = type(store).put, list[bytes]()
@@ -275,7 +284,10 @@ def test_a_former_rank_0_that_writes_over_the_place_does_not_hide_it(monkeypatch
 
 
 def test_a_member_that_was_overtaken_ends_where_the_next_checkpoint_is_due() -> None:
-    """Otherwise the member would train on with the others, while its successor waits for them to meet."""
+    """Check that a member whose rank was taken over raises StaleAttempt when the next checkpoint is due, not before.
+
+    Otherwise it would train on with the others, while its successor waits for them to meet.
+    """
     job = Job(gpu(exchange="distributed"))
     objects, keys = job.clients.object_store, job.prepared.keys
     with Context(Resources(job.clients), run=job.prepared.run) as ctx:
@@ -287,7 +299,10 @@ def test_a_member_that_was_overtaken_ends_where_the_next_checkpoint_is_due() -> 
 
 
 def test_a_meeting_to_which_a_member_comes_back_begins_anew() -> None:
-    """Rank 1 comes and dies while rank 2 is still awaited; the others must not connect to what rank 1 has left."""
+    """Check that a meeting begins anew if a member that came dies and comes back while another one is still awaited.
+
+    The others must not connect to what the dead member has left.
+    """
     job = Job(gpu(workers=3, exchange="distributed"))
     stores: dict[int, Any] = {}
 
@@ -331,7 +346,7 @@ def test_a_meeting_to_which_a_member_comes_back_begins_anew() -> None:
 
 
 def test_the_collective_exchange_refuses_to_be_simulated() -> None:
-    """The library of the collective waits in sockets of its own, so a virtual world would hang."""
+    """Check that the collective raises ConfigError in a simulation, which would hang: its library waits in sockets of its own."""
     ctx: Any = SimpleNamespace(experiment=gpu(exchange="distributed"))
     elsewhere: Any = SimpleNamespace(simulated=True)
     with runtime.use(elsewhere), pytest.raises(ConfigError, match=r"gpu.exchange: distributed .*; expected s3"):

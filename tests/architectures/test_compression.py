@@ -67,7 +67,10 @@ KEPT = [
 def test_what_was_left_out_outlives_any_invocation(
     architecture: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Invocations end after a few polls, also in the middle of an exchange. A residual that is lost, or added twice, changes the bits."""
+    """Check that the model's bits do not change if invocations end after a few polls, also in the middle of an exchange.
+
+    A residual that is lost, or added twice, would change them.
+    """
     experiment = compressed(architecture, name)
     for looks in (2, 9):
         job = Job(experiment)
@@ -78,7 +81,7 @@ def test_what_was_left_out_outlives_any_invocation(
 
 
 def test_a_run_that_is_resumed_goes_on_with_what_was_left_out() -> None:
-    """The database is empty then: residual and factors come from the checkpoints."""
+    """Check that a run resumed with an empty database ends with the same bits: residual and factors come from the checkpoints."""
     experiment = compressed("all_reduce", "powersgd", epochs=3)
     undisturbed = trained(experiment)
     job = Job(experiment)

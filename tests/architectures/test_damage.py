@@ -71,8 +71,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path
 
 @contextmanager
 def told_in_time() -> Iterator[OnProgress]:
-    """Within the block, let no worker make a decision after an epoch before the progress of the previous epoch has been reported, so that
-    each epoch's state is kept. Yields the function that takes the reports.
+    """Let no worker, inside the block, make a decision after an epoch before the previous epoch's progress has been reported.
+
+    So each epoch's state is kept. Yields the function that takes the reports.
     """
     agree, told = agreement.create_decision, [threading.Event() for _ in range(EPOCHS + 1)]
     told[0].set()
@@ -122,8 +123,9 @@ def test_one_flipped_bit(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Flip a bit in an object of each kind and age. The run ends with the bits of an undisturbed run and reports what it left out, or the
-    object is refused by name.
+    """Check that a run resumed with one flipped bit ends with the undisturbed run's bits, or that the damaged object is refused by name.
+
+    The bit is in an object of each kind and age. What the run left out is reported.
     """
     failed, whole = runs(architecture)
     folder, rng = Path(shutil.copytree(failed, tmp_path / "run")), random.Random(f"{architecture} {kind} {age}")
@@ -183,8 +185,9 @@ def spoil(job: Job, key: str, rng: random.Random) -> None:
     "architecture", [name for name in tree_architectures("resumes") if load(name).state != "database"]
 )
 def test_a_bucket_s_newest_checkpoint(architecture: str, runs: Callable[[str], tuple[Path, str]]) -> None:
-    """If the newest checkpoint is damaged, the first step continues from an older one. If those are damaged too, it fails and deletes
-    nothing.
+    """Check that an attempt continues from an older checkpoint if the newest is damaged.
+
+    If all are damaged, it fails and deletes nothing.
     """
     rng, job = random.Random(architecture), failed_job(architecture)
     keys, store = Keys(job.prepared.run), job.clients.object_store
@@ -208,8 +211,9 @@ def test_a_bucket_s_newest_checkpoint(architecture: str, runs: Callable[[str], t
 def test_a_lost_broker_and_the_checkpoint_that_its_messages_came_from_damaged(
     behind: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If no peer is in that round any more, the peer continues without the checkpoint and reports that; otherwise it stops, and
-    says why.
+    """Check that a peer whose older checkpoint is damaged after the broker was lost continues without it, if no peer is in its round.
+
+    The damage is reported. If the other peer is behind, the run stops and names the checkpoint.
     """
     job = Job(replace(small("p2p_instance", epochs=EPOCHS), functions=Functions(checkpoint_every=2)))
     fleet, store, keys = Fleet(job), job.clients.object_store, job.prepared.keys
@@ -238,8 +242,10 @@ def test_a_lost_broker_and_the_checkpoint_that_its_messages_came_from_damaged(
 @pytest.mark.slow
 @pytest.mark.parametrize("architecture", claiming("resumes"))
 def test_a_damaged_minibatch_is_named_and_the_rest_stays(architecture: str, tmp_path: Path) -> None:
-    """The minibatch was staged once, and every run of the same data reads it. Architectures with their state in a database have one worker
-    here, because in one process others would wait for the failed one for minutes; on AWS the state machine ends them.
+    """Check that a run fails with the key of a damaged minibatch, and leaves all staged data as they were, for other runs read them.
+
+    Architectures with their state in a database have one worker here, because in one process others would wait for the failed one for
+    minutes; on AWS the state machine ends them.
     """
     rng, asked = random.Random(architecture), experiment(architecture)
     if load(architecture).state == "database":

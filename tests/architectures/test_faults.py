@@ -24,7 +24,7 @@ from tests.architectures.trained import trained
 def test_a_process_that_is_killed_is_replaced_without_a_trace(
     architecture: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The process dies half way, after a call has taken effect and before the process knows."""
+    """Check that a run ends with the same bits if a process is killed after half of its changes, before it knows of the last one."""
     undisturbed, job = trained(small(architecture)), Job(small(architecture))
     death = FailAt(count_changes(undisturbed.calls) // 2, "after", Killed, changes=True)
     if architecture in tree_architectures():

@@ -208,7 +208,10 @@ def test_fifty_steps_are_a_plain_loop_of_torch(way: str, base: Weights, tmp_path
 
 
 def test_a_base_in_half_precision_stays_so_and_is_loaded_once(base: Weights, tmp_path: Path) -> None:
-    """bf16 computes with it; the file of the run has its bits, those of vectors in float32."""
+    """Check that bf16 computes with a base in half precision, whose bits are in the run's model file, and that fp32 refuses it.
+
+    Vectors are stored as float32.
+    """
     halves = {name: value.bfloat16() for name, value in load_file(tmp_path / "base.safetensors").items()}
     half = written(tmp_path / "half.safetensors", halves)
     found = run_inline(tuned(half, precision="bf16", epochs=1), tmp_path / "out", lambda progress: None)

@@ -48,7 +48,10 @@ def test_an_all_reduce_gives_the_same_within_rounding(monkeypatch: pytest.Monkey
 
 
 def test_operations_without_a_deterministic_form_are_allowed_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The processor's learner forbids such operations; without cuBLAS's fixed workspaces every linear layer would be refused."""
+    """Check that on a GPU operations without a deterministic form only warn, and that cuBLAS gets fixed workspaces.
+
+    Without them every linear layer would be refused. The processor's learner forbids such operations.
+    """
     from crossover.learning.device import prefer_deterministic
 
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
@@ -77,7 +80,7 @@ def test_another_attempt_averages_what_the_first_has_shown() -> None:
 
 
 def test_resources_that_make_learners_of_their_own_have_no_use_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A simulated process computes as its world says, whatever the machine has."""
+    """Check that no learner for a GPU is made if the resources make learners themselves, as in a simulation."""
     monkeypatch.setattr(device, "choose_device", lambda number: torch.device("cuda"))
     job = Job(gpu())
     own = Resources(job.clients, make_learner=lambda experiment, manifest: new_learner(experiment, manifest))

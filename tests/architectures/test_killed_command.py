@@ -116,7 +116,10 @@ def on_local(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 @pytest.mark.deep
 @pytest.mark.parametrize("moment", range(LOCAL_MOMENTS) if WHOLE else (LOCAL_MOMENTS // 2,))
 def test_killed_on_the_cloud_on_this_machine(moment: int, on_local: tuple[Path, int], tmp_path: Path) -> None:
-    """The run's databases, broker and buckets end with the command; its reports are in its folder."""
+    """Check that a run on the local cloud, whose command is killed at some moment, can be resumed to the same model from its folder.
+
+    The run's databases, broker and buckets end with the command.
+    """
     folder, touches = on_local
     out, span = tmp_path / "out", touches / LOCAL_MOMENTS
     at = 1 + int(moment * span + random.Random(f"{folder.name} {moment}").random() * span)

@@ -94,7 +94,7 @@ def test_what_a_variation_of_the_worker_keeps_outlives_its_invocations(monkeypat
     ("architecture", "member"), [*((name, 0) for name in LONG), ("mlless", 2)]
 )  # 2: the supervisor
 def test_progress_renews_the_budget_of_retries(architecture: str, member: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One member dies after each of its checkpoints, twice as often as a step is retried, and the run still ends well."""
+    """Check that a run ends well although a member dies after each of its checkpoints, twice as often as a step is retried."""
     experiment = small(architecture, epochs=7)
     deaths, save = list[int](), Journal.save
 
@@ -129,8 +129,9 @@ def test_progress_renews_the_budget_of_retries(architecture: str, member: int, m
 
 @pytest.mark.parametrize("architecture", EXCHANGES)
 def test_an_attempt_whose_share_another_did_only_collects(architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two attempts of worker 0 are in round 1. One does its share and dies; the others continue and delete what they sent for it, for which
-    the second would wait in vain.
+    """Check that an attempt continues if another attempt of the same worker has done its share of a round and died.
+
+    The others then delete what they sent for the share, for which it would wait in vain.
     """
     model, job, local = trained(long(architecture)).model, Job(long(architecture)), threading.local()
     paused, resume = threading.Event(), threading.Event()
@@ -156,8 +157,8 @@ def test_an_attempt_whose_share_another_did_only_collects(architecture: str, mon
                 return run(step, ctx, event)
 
             def first() -> None:
-                """Once the second attempt pauses, run the first one until its kill, wait until its contribution is deleted, and let the
-                second continue.
+                """Wait until the second attempt pauses, run the first until its kill, wait until its contribution is deleted, and wake the
+                second.
                 """
                 assert paused.wait(60)
                 local.role, local.creates = "first", 0
@@ -202,7 +203,7 @@ def test_one_minibatch_per_invocation_is_the_papers_24_functions(
 @pytest.mark.slow
 @pytest.mark.parametrize("architecture", EXCHANGES)
 def test_an_invocation_may_end_within_a_round(architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All minibatches of an epoch in one round, one per invocation: the sum so far is in the checkpoint."""
+    """Check that a round of all of an epoch's minibatches, one per invocation, gives the same bits: checkpoints hold the sum so far."""
     experiment = long(architecture, batch_size=6, every="epoch")
     whole = Job(experiment).run()
     job = Job(replace(experiment, exchange=Exchange(every="epoch", minibatches_per_invocation=1)))
@@ -465,7 +466,10 @@ def test_a_spoilt_contribution_ends_the_run_and_says_where(
 def test_a_worker_or_master_that_dies_for_good_is_named_and_the_run_can_be_resumed(
     architecture: str, dead: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The worker dies in round 3; the others wait for their full patience, on a clock that hurries, and say for whom they waited."""
+    """Check that the others say for which worker they waited if one dies for good in round 3, and that a new attempt ends well.
+
+    They wait for their full patience, on a clock that hurries.
+    """
     job, clock = Job(long(architecture)), Hurry(60)
 
     with (
@@ -488,7 +492,7 @@ def test_a_worker_or_master_that_dies_for_good_is_named_and_the_run_can_be_resum
 
 @pytest.mark.parametrize("architecture", EXCHANGES)
 def test_who_leaves_with_an_error_is_not_waited_for(architecture: str) -> None:
-    """The others learn the cause within a second instead of at their timeout."""
+    """Check that a run fails with the cause if a worker leaves with an error, instead of at the others' timeout."""
     job = Job(long(architecture))
     minibatch = next(key for key in job.clients.object_store.list("data/") if "/train/1/1" in key)
     body = bytearray(job.clients.object_store.get(minibatch))

@@ -206,9 +206,7 @@ def test_deaths_and_short_lives_change_nothing(settings: dict[str, Any], monkeyp
 
 
 def test_nobody_computes_on_more_than_the_slack_allows() -> None:
-    """The updates that a word covers are applied `slack` steps late, never later, and all of them by the end of an epoch and before a
-    checkpoint.
-    """
+    """Check that updates are applied at most `slack` steps late, and all of them by an epoch's end and before a checkpoint."""
     for slack, rounds_per_epoch, every in itertools.product(range(4), range(1, 7), range(1, 6)):
         steps = 3 * rounds_per_epoch - (slack + every) % rounds_per_epoch
         days, rule = Calendar(rounds_per_epoch, 1, epochs=3, steps=steps), {"slack": slack, "every": every}
@@ -222,8 +220,9 @@ def test_nobody_computes_on_more_than_the_slack_allows() -> None:
 
 
 def test_announcements_that_come_twice_late_or_never_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Announcements only wake their readers; reports and words in the store decide. Here each member's announcement comes after its next
-    one, and twice.
+    """Check that a run ends with the same bits if each announcement comes late and twice, and the last one never.
+
+    Announcements only wake their readers; reports and words in the store decide.
     """
     experiment = mlless(workers=2, threshold=0.3)
     model, job = trained(experiment).model, Job(experiment)
@@ -367,7 +366,10 @@ def slow(monkeypatch: pytest.MonkeyPatch, count: Callable[[int], None] = lambda 
 
 @pytest.mark.slow
 def test_past_the_knee_the_slowest_worker_is_sent_home_and_its_residual_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The loss has a knee. The run with scaling in computes less, `min_workers` remain, and no residual is lost."""
+    """Check that with scaling in the slowest worker leaves after the loss's knee, and that its residual is applied by all.
+
+    The run then computes less, and all replicas are equal.
+    """
     samples = {}
     for scale_in in (False, True):
         job = Job(mlless(epochs=20, every=8, scale_in=scale_in, **SCALING_IN))

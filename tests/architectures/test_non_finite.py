@@ -40,9 +40,7 @@ TAKES = [(name, rule) for name in ALL for rule in RULES if not [*load(name).chec
 @pytest.mark.slow
 @pytest.mark.parametrize(("architecture", "rule"), TAKES)
 def test_who_is_dropped_is_dropped_by_all_and_named(architecture: str, rule: str) -> None:
-    """One coordinate in one chunk is not finite, so all of that worker's gradient is dropped everywhere, bit for bit as in the
-    reference.
-    """
+    """Check that a worker's whole gradient is dropped everywhere, as in the reference, if one of its coordinates is not finite."""
     experiment = attacked(architecture, RULES[rule], 3, epochs=2)
     found = list_dropped(assert_equal_to_reference(experiment).prepared)
     assert [each["round"] for each in found] == list(range(len(found)))

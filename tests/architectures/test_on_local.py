@@ -95,7 +95,7 @@ def test_the_state_machines_make_the_calls_that_execute_makes(deployed: str, clo
 def test_the_budget_ends_a_run_that_nobody_follows(
     deployed: str, cloud: LocalCloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The command ends once the execution has begun; the functions know the prices."""
+    """Check that the functions end a run that has spent its budget although the command has ended."""
     started: list[tuple[PreparedRun, StateMachineExecution]] = []
     monkeypatch.setattr(
         running.deployed, "finish", lambda prepared, execution, *_, **__: started.append((prepared, execution))
@@ -158,7 +158,10 @@ def test_killed_environments_change_nothing(deployed: str, cloud: LocalCloud, tm
 def test_mlless_survives_killed_environments_too(
     cloud: LocalCloud, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """The supervisor's environments are killed too. Each is replaced before anybody's patience ends, so no worker is removed."""
+    """Check that MLLess ends with the bits of the inline run if environments are killed, the supervisor's too.
+
+    Each is replaced before anybody's patience ends, so no worker is removed.
+    """
     with standing(cloud, experiment("mlless"), tmp_path_factory.mktemp("assembly")):
         inline = run_inline(experiment("mlless"), tmp_path / "inline", lambda progress: None)
         with killing(cloud, 1, kills=5) as killed:

@@ -113,7 +113,10 @@ def test_an_own_architecture_trains_the_same_bits_in_one_process_and_on_the_clou
 
 @pytest.mark.slow
 def test_every_function_holds_its_files(config: Callable[..., Path], tmp_path: Path) -> None:
-    """Functions that do not compute need them too, because the step is in the module with ARCHITECTURE."""
+    """Check that the files of one's own architecture are in every function's zip, also of functions that do not compute.
+
+    They need them too, because the step is in the module with ARCHITECTURE.
+    """
     folders = bundles(validation.load(config()), tmp_path / "assembly")
     holding = [files for files in folders if files & FILES]
     assert len(holding) == 2  # one with torch, one without: functions share a zip

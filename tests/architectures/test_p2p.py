@@ -94,7 +94,7 @@ def test_many_batches_take_two_vectors_of_memory(average_in: str, monkeypatch: p
     "compression", [{"compression": "qsgd", "bits": 4, "bucket": 128}, {"compression": "fp16"}], ids=str
 )
 def test_with_compression_the_replicas_stay_equal(compression: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each peer uses what the others decode, its own gradient included: all end with the same model."""
+    """Check that all peers have equal models with compression: each uses what the others decode, its own gradient included."""
     from crossover.training import progress as agreement
 
     models: list[bytes] = []
@@ -196,7 +196,7 @@ def test_the_others_say_who_gave_up(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_functions_that_fail_are_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the state machine does: a step that raises Unavailable comes again, and every step may run twice."""
+    """Check that the run equals the reference if every step of a function runs twice, as a state machine may run it."""
     with every_step(monkeypatch, twice):
         assert_equal_to_reference(p2p(small("p2p_serverless", batch_size=6), average_in="lambda"))
 
@@ -205,7 +205,10 @@ def test_functions_that_fail_are_tried_again(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_function_killed_between_two_parts_stores_the_others_when_it_is_tried_again(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The existence of the first part must not be taken for that of the second, without which the run could neither end nor be resumed."""
+    """Check that a function killed between storing two parts stores the missing one when it is tried again.
+
+    The existence of the first must not be taken for that of the second, without which the run could neither end nor be resumed.
+    """
     monkeypatch.setattr("crossover.algorithms.schedule.PART_BYTES", 4000)
     job, killed = Job(p2p(small("p2p_serverless", epochs=1, batch_size=6), average_in="lambda")), list[str]()
     store = type(job.clients.object_store)
@@ -238,7 +241,7 @@ def test_too_little_memory_is_said_before_anything_is_computed(monkeypatch: pyte
 @pytest.mark.slow
 @pytest.mark.parametrize("place", ["restore", "advance"])
 def test_a_peer_that_wakes_up_when_all_is_over_leaves_nothing(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The peer was about to declare its mailboxes, or to save, which nobody would delete any more."""
+    """Check that a peer frozen in the middle of a run leaves nothing behind when it wakes up after the run's end."""
     model = trained(faulty("p2p_instance")).model
     fleet = Fleet(Job(faulty("p2p_instance")), members=3, lease_s=0.4)
     store, keys, step = fleet.job.clients.object_store, fleet.job.prepared.keys, getattr(Replica, place)
@@ -279,7 +282,7 @@ def test_a_peer_that_wakes_up_when_all_is_over_leaves_nothing(place: str, monkey
 
 
 def test_troubles_with_a_checkpoint_between_them_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first message of every round is lost, which is more often than a program retries in one place."""
+    """Check that a run ends well although the first message of every round is lost, more often than a program retries in one place."""
     arrivals = 0
 
     def hook(moment: str, operation: str) -> None:
@@ -299,7 +302,7 @@ def test_troubles_with_a_checkpoint_between_them_are_forgotten(monkeypatch: pyte
 
 
 def test_troubles_without_a_checkpoint_between_them_end_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each attempt gets through round 0 again, and through round 1 never."""
+    """Check that a program gives up with the error if it never gets through round 1, though each attempt gets through round 0."""
     tries, send = 0, Gathering.send
 
     def never_round_1(gathering: Gathering, own: Any, round: int, *, exchange: int = 0) -> None:
@@ -407,7 +410,7 @@ class Laggard:
 def test_asynchronous_digits_reach_95_percent_without_a_laggard(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The laggard's quarter of the data is missing in the result, which is a model of the faster peers."""
+    """Check that asynchronous P2P reaches 95 % although a laggard's quarter of the data is missing in the faster peers' model."""
     from peers.p2p.latest import LatestMailboxes
 
     monkeypatch.setattr(LatestMailboxes, "send", Laggard(rounds=40).wrap(LatestMailboxes.send))

@@ -138,7 +138,7 @@ def test_a_gradient_of_another_model_is_left_out_and_said(monkeypatch: pytest.Mo
 
 
 def test_the_statistics_of_other_models_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The parameters' gradients are averaged; the minibatch statistics behind them describe the model that made them."""
+    """Check that only the parameters' gradients are averaged: the minibatch statistics describe the model that made them."""
     job = Job(asynchronous(workers=2))
     taken: list[torch.Tensor] = []
     for rank in (1, 0):
@@ -157,7 +157,10 @@ def test_the_statistics_of_other_models_are_left_out(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize(("seen", "waits"), [(7, False), (6, True)])
 def test_peers_that_are_ahead_are_not_waited_for(seen: int, waits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every gradient that is available was averaged in an earlier round; the peers that sent them may be waiting for this peer's."""
+    """Check that a peer does not wait for new gradients if the others' newest, averaged already, are of its own round or later.
+
+    Those peers may be waiting for this one's. If one of them is of an earlier round, the peer waits.
+    """
 
     class Waited(Exception):
         """Raised instead of a pause: nothing new had come at the first poll."""
@@ -181,8 +184,9 @@ def test_peers_that_are_ahead_are_not_waited_for(seen: int, waits: bool, monkeyp
 
 
 def test_a_message_that_came_late_over_a_newer_one_is_replaced_while_one_waits() -> None:
-    """The late message is that of an older attempt, which nobody counts. The other peer waits for the newer message, and this peer waits
-    for the other.
+    """Check that a waiting peer puts its newest message back if a late one has replaced it in its mailbox.
+
+    The late message is of an older attempt. The other peer waits for the newer message, and this peer for the other.
     """
     job = Job(asynchronous(workers=2, min_gradients=2, staleness_limit=100, epochs=6))
     looks = 0
@@ -240,8 +244,9 @@ def assert_outcome_is_the_models(job: Job) -> None:
 
 @pytest.mark.parametrize("pause", ["read_decision", "evaluate", "store_outcome"])
 def test_two_survivors_that_conclude_side_by_side_say_what_is_so(pause: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The peer that was to conclude is gone. One survivor is stopped while it concludes in its place, until another survivor
-    has done so.
+    """Check that the outcome describes the stored model if two survivors conclude at once, one of them stopped half way.
+
+    The peer that was to conclude is gone.
     """
     job = Job(asynchronous())
     first, second = surviving(job, 0, value=0.25), surviving(job, 1, value=0.5)
@@ -261,7 +266,7 @@ def test_two_survivors_that_conclude_side_by_side_say_what_is_so(pause: str, mon
 
 
 def test_a_decider_that_comes_late_overwrites_nothing() -> None:
-    """The peer that was to conclude was frozen before that, and another peer concluded in its place."""
+    """Check that a frozen peer which was to conclude overwrites nothing after another has concluded in its place."""
     job = Job(asynchronous())
     decider, survivor = surviving(job, 0, value=0.25), surviving(job, 1, value=0.5)
     ending._publish_as_result(survivor, 1)
@@ -272,9 +277,7 @@ def test_a_decider_that_comes_late_overwrites_nothing() -> None:
 
 
 def test_who_took_over_to_clear_away_concludes_with_what_was_trained() -> None:
-    """The decider has left for good, and the peer that was to conclude in its place died. The program that takes over has trained nothing
-    itself.
-    """
+    """Check that a program which takes over and has trained nothing concludes with the model of a peer that died."""
     job = Job(asynchronous())
     with surviving(job, 0, value=0.25):
         pass
@@ -285,7 +288,7 @@ def test_who_took_over_to_clear_away_concludes_with_what_was_trained() -> None:
 
 
 def test_an_overtaken_attempt_declares_nothing() -> None:
-    """The run may be over, and nobody would delete the mailboxes."""
+    """Check that an overtaken attempt raises StaleAttempt before it declares a mailbox, which nobody might delete."""
     job = Job(asynchronous(workers=2))
     store, keys = job.clients.object_store, job.prepared.keys
     with Context(Resources(job.clients), run=job.prepared.run) as ctx:

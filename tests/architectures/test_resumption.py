@@ -136,7 +136,7 @@ def test_a_result_that_says_nothing_of_the_end_is_no_finished_run(result: str, t
 
 
 def test_a_resumed_run_may_fail_and_be_resumed_again(failed: Path, whole: str) -> None:
-    """If a resumed run fails before it has a newer state, the state that it began with stays."""
+    """Check that the state which a resumed run began with stays if the run fails before it has a newer one."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("crossover.running.resume.save_resume_data", lambda *_, **__: None)
         fail("all_reduce", failed, resume=True)
@@ -161,7 +161,10 @@ def test_a_finished_run_has_nothing_to_go_on_with(tmp_path: Path) -> None:
 def test_a_finished_run_that_was_killed_while_it_cleared_away_has_nothing_to_go_on_with(
     failed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Half of the resume data, whichever half a file system lists first, would look like a run that has lost its epochs."""
+    """Check that a finished run killed while it deleted its resume data does not count as unfinished.
+
+    Half of these data, whichever half a file system lists first, would look like a run that has lost its epochs.
+    """
     monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)
     keeping.discard_resume_data(failed)
     assert not resumption.holds_unfinished(failed)
@@ -170,7 +173,7 @@ def test_a_finished_run_that_was_killed_while_it_cleared_away_has_nothing_to_go_
 def test_a_finished_run_that_was_killed_before_it_cleared_away_has_nothing_to_go_on_with(
     failed: Path, tmp_path: Path
 ) -> None:
-    """The run's model exists, and the resume data beside it are useless: a resumption would train to the end once more."""
+    """Check that a finished run whose resume data were not deleted does not count as unfinished and is not resumed."""
     shutil.copytree(failed / "unfinished", tmp_path / "unfinished")
     run_inline(experiment("all_reduce"), failed, quietly, resume=True)
     shutil.copytree(tmp_path / "unfinished", failed / "unfinished")
@@ -268,7 +271,7 @@ def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_changed_code_of_the_architecture_is_named_and_no_other(
     file: str, decisive: bool, failed: Path, sources: Path
 ) -> None:
-    """A constant that went from 0.9 to 0.1 between two attempts gave a run whose parts were trained differently."""
+    """Check that a run is not resumed with changed code of its architecture, and that other changed files do not matter."""
     text = (sources / file).read_text()
     (sources / file).write_text(f"{text}FACTOR = 0.1\n")
     if not decisive:
@@ -306,9 +309,7 @@ def test_the_record_of_a_run_says_which_code_it_was(failed: Path) -> None:
 def test_state_in_a_database_is_kept_whoever_shares_it(
     hosts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The state in a database that all workers share was once taken for checkpoints, with the message "failed before there was a
-    checkpoint".
-    """
+    """Check that a SPIRT run can be resumed whether each worker has a database or all share one."""
     monkeypatch.setattr(spirt, "ARCHITECTURE", replace(spirt.ARCHITECTURE, tensor_hosts=hosts))
     whole = run_inline(experiment("spirt"), tmp_path / "whole", quietly)
     fail("spirt", tmp_path / "run")
@@ -380,7 +381,7 @@ def test_nothing_is_promised_of_a_run_whose_damage_was_just_refused(
 @pytest.mark.slow
 @pytest.mark.parametrize("architecture", claiming("resumes") if WHOLE else ["spirt"])
 def test_stopped_by_ctrl_c_on_the_local_cloud(architecture: str, tmp_path: Path) -> None:
-    """The databases end with the cloud, and the second cloud begins with empty ones."""
+    """Check that a run on the local cloud stopped by Ctrl-C can be resumed to the same bits in a new cloud with empty databases."""
     found = replace(experiment(architecture), name="stopped", data=Data(dataset="digits", limit=40, validation=0.02))
     if architecture not in tree_architectures():  # programs are through with so little before anybody stops them
         found = replace(found, training=replace(found.training, epochs=100))
@@ -399,7 +400,7 @@ def test_stopped_by_ctrl_c_on_the_local_cloud(architecture: str, tmp_path: Path)
 def test_a_run_that_diverged_is_not_offered_to_be_resumed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A resumption would reach the same non-finite values again."""
+    """Check that a run with non-finite values is not offered to be resumed, which would reach the same values again."""
     monkeypatch.setattr("crossover.running.inline.has_unfinished_run", lambda folder: True)
     config, out = tmp_path / "mine.yaml", tmp_path / "mine"
     config.write_text(

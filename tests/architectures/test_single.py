@@ -28,7 +28,7 @@ PLAIN = {"name": "one", "architecture": "single", "workers": 1}
 @pytest.mark.parametrize("every", [1, 3, "epoch"])
 @pytest.mark.parametrize("on", ["instance", "gpu"])
 def test_a_program_ends_with_the_bits_of_the_reference(on: str, every: int | str) -> None:
-    """The function's bits are checked by the tests of all architectures."""
+    """Check that the program of the architecture `single` ends with the bits of the reference and leaves no checkpoints."""
     experiment = replace(small("single", every=every), sections={"single": {"on": on}})
     assert architecture_of(experiment).program is not None
     job = assert_equal_to_reference(experiment)
@@ -82,7 +82,10 @@ def test_beside_an_experiment_it_updates_by_as_many_minibatches_as_all_workers_t
 
 
 def test_beside_workers_whose_last_minibatches_are_small_it_updates_once_an_epoch() -> None:
-    """5 workers of 288 samples have 5 minibatches of 60 each; one of 1,438 has 24, not 25."""
+    """Check that a baseline beside workers that update once an epoch does so too, whatever number of minibatches it has.
+
+    5 workers of 288 samples have 5 minibatches of 60 each; one of 1,438 has 24, not 25.
+    """
     experiment = validate(
         {"name": "five", "architecture": "all_reduce", "baseline": "single", "workers": 5, "exchange": {"every": 5}}
     )
@@ -94,7 +97,10 @@ def test_beside_workers_whose_last_minibatches_are_small_it_updates_once_an_epoc
 def test_a_baseline_that_cannot_run_is_refused_before_the_experiment_trains(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The size of user data is known only after loading it: two minibatches for each of five workers, nine for one."""
+    """Check that a baseline which cannot run is refused before anything is trained, once the data's size is known.
+
+    Each of five workers has two minibatches, one alone nine.
+    """
     experiment = replace(small("all_reduce", workers=5, every=2), baseline="single")
     monkeypatch.setattr("crossover.learning.sizes.count_split", lambda experiment: None)
     with pytest.raises(ConfigError, match=r"baseline: single.*exchange\.every: 10"):

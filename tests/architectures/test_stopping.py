@@ -93,7 +93,10 @@ main()
 
 @pytest.mark.slow
 def test_a_command_ends_as_it_should_though_torch_still_computes() -> None:
-    """The interpreter's own end would tear the thread out of torch: std::terminate, exit status -6."""
+    """Check that a command ends with status 0 while torch still computes in a thread.
+
+    The interpreter's own end would tear the thread out of torch: std::terminate, exit status -6.
+    """
     ended = subprocess.run(
         [sys.executable, "-c", COMPUTES_ON], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
     )

@@ -43,9 +43,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.slow
 @pytest.mark.parametrize(("where", "name", "architecture"), RUNS if WHOLE else QUICK)
 def test_both_train_where_the_page_says(folder: Path, where: str, name: str, architecture: str) -> None:
-    """Every epoch improves on the untrained model. Architectures that claim the reference's bits have them, also with a transformer's
-    dropout.
-    """
+    """Check that the page's experiments train with each architecture: the loss falls, and the bits are the reference's except MLLess's."""
     experiment = validation.load(folder / f"{name}.yaml", [f"architecture={architecture}", "training.epochs=2"])
     here = run_inline if where == "inline" else run_local
     found: RunFolder = here(experiment, folder / "out", lambda progress: None)

@@ -32,7 +32,7 @@ class Account:
     """An account with stacks that each have one state machine, whose execution waits for an hour."""
 
     def __init__(self, client: Callable[[str], Any], account: str = "123456789012") -> None:
-        """`client(service)` makes clients of an account in us-east-1."""
+        """Make the clients of an account in us-east-1. `client`: returns the client of a service by its name."""
         self.role, self.machine = (
             f"arn:aws:iam::{account}:role/any",
             f"arn:aws:states:us-east-1:{account}:stateMachine:",

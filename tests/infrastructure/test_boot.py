@@ -226,7 +226,10 @@ def lines_of(script: str) -> list[int]:
 
 @pytest.mark.slow
 def test_whatever_line_fails_the_deployment_hears_of_it_once(tmp_path: Path) -> None:
-    """Lines before the trap set what it needs; behind each of the others a command fails."""
+    """Check that a command that fails behind any line of the boot script is signalled with its line, and the host powers itself off.
+
+    Lines before the trap are left out, because they set what it needs.
+    """
     script = boot_script("redis.sh").splitlines()
     first = next(number for number, line in enumerate(script) if line.startswith("systemd-run"))
     numbers = [each for each in lines_of("\n".join(script)) if each > first]
@@ -290,7 +293,10 @@ def test_a_server_without_the_module_fails_the_deployment(host: Host) -> None:
 
 
 def test_a_boot_that_hangs_says_so(host: Host) -> None:
-    """systemd's timer ends the script at the deadline; here the command that hangs does."""
+    """Check that the boot sets a timer for its deadline, and that its end signals the time and powers the host off.
+
+    systemd's timer ends the script at the deadline; here the command that hangs does.
+    """
     host.boot(HANG="1")
     assert "systemd-run --quiet --on-active=1200s --unit=boot-deadline /bin/sh -c kill -TERM" in host.calls()[0]
     assert "took longer than 1200 s" in host.outcome()["Reason"]

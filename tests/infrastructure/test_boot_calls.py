@@ -108,7 +108,10 @@ def access_control(url: str, *, from_call: bytes) -> None:
 def test_moto_computes_each_signature_anew_and_lets_it_through(
     cloud: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """With moto's access control on, which also looks each action up in the role's policy; a wrong key is refused."""
+    """Check that moto with its access control accepts the signatures of the boot's calls, and refuses a wrong key.
+
+    It also looks each action up in the role's policy.
+    """
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "admin")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "admin")
     server = ThreadedMotoServer(port=0, verbose=False)

@@ -232,7 +232,10 @@ def test_equal_sources_give_equal_zips(assembly: Assembly, synth: Synthesize) ->
 
 @pytest.mark.slow
 def test_no_function_draws_from_a_state_that_a_snapshot_would_share() -> None:
-    """SnapStart restores many environments from one memory image (aws.md 16): Python's own generator would draw the same in all of them."""
+    """Check that no file of a function draws from Python's own random generator, except SystemRandom.
+
+    SnapStart restores many environments from one memory image (aws.md 16), and all of them would draw the same.
+    """
     sources = bundling.Sources(ROOT)
     modules = {step.module for name in architectures() for step in steps(load(name))}
     for module in modules:

@@ -175,7 +175,7 @@ def test_a_shared_stack_that_waited_for_the_last_experiment_is_not_late(account:
 
 
 def test_a_shared_stack_that_cloudformation_keeps_is_told(account: Account) -> None:
-    """It takes the call, and says beside the stack's status that another stack, here a stranger's, imports what it exports."""
+    """Check that the expiry fails and notifies with the reason if another stack, here a stranger's, imports a shared stack's export."""
     queue = held(account, NET, "network", HOURS_AGO)
     account.look()  # nothing is known of it before
     failed = account.states.describe_execution(executionArn=account.look(status="FAILED"))

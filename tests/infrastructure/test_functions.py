@@ -31,7 +31,10 @@ def layers_of(assembly: Assembly, function: dict[str, Any]) -> list[str]:
     "name", [name if name == "spirt" else pytest.param(name, marks=pytest.mark.slow) for name in PLAIN]
 )
 def test_functions_are_what_their_steps_declare(name: str, assembled: Assembled) -> None:
-    """The layer `dataplane` on each, `torch` on those that compute (aws.md 13); a place in the VPC for those that reach into it."""
+    """Check that each function's name, handler, size, layers, network and tags are those that its step declares.
+
+    Each has the layer `dataplane`, those that compute also `torch` (aws.md 13); those that reach into the VPC have a place in it.
+    """
     made, case = assembled(name), Case.of(name)
     experiment, found = case.experiment, steps(case.architecture)
     assert sorted(made.steps()) == sorted(step.name for step in found)
@@ -105,7 +108,10 @@ def test_a_bucket_per_worker(fetching: Assembly, spirt: Experiment, synth: Synth
 
 
 def test_platform_reports_are_logged_as_json_in_groups_that_go_with_the_stack(assembly: Assembly) -> None:
-    """Billed time, INIT and peak memory come from platform.report (aws.md 18); groups that Lambda makes itself would stay (17)."""
+    """Check that each function has a log group of the stack, which is deleted with it, and that steps log in JSON.
+
+    Billed time, INIT and peak memory come from platform.report (aws.md 18); groups that Lambda makes itself would stay (17).
+    """
     groups = {name: r for name, r in assembly.experiment["Resources"].items() if r["Type"] == "AWS::Logs::LogGroup"}
     functions = resources(assembly.experiment, "AWS::Lambda::Function")
     assert len(groups) == len(functions)
@@ -187,7 +193,10 @@ def of_step(template: Json) -> Json:
 def test_what_needs_s3_alone_stays_out_of_the_vpc(
     uses: tuple[workflow.Uses, ...], spirt: Experiment, tmp_path: Path
 ) -> None:
-    """P2P's gradient functions, LambdaML over S3: no network interface, no endpoint (aws.md 14)."""
+    """Check that a function that needs S3 alone is outside the VPC, and has no permissions for networks or secrets.
+
+    P2P's gradient functions and LambdaML over S3 are such: no network interface, no endpoint (aws.md 14).
+    """
     template = stack_of(*uses, spirt=spirt, folder=tmp_path)
     function = of_step(template)
     assert "VpcConfig" not in function

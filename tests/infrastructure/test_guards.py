@@ -69,7 +69,10 @@ def test_everything_is_tagged(assembly: Assembly) -> None:
 
 
 def test_stacks_say_when_they_end(assembly: Assembly, spirt: Experiment) -> None:
-    """CloudFormation hands a stack's tags down to every resource, at each deployment."""
+    """Check that each stack's tags say when it expires, which project it belongs to and what kind it is.
+
+    CloudFormation hands a stack's tags down to every resource, at each deployment.
+    """
     ends = (NOW + timedelta(hours=spirt.lifetime.ttl_hours)).strftime("%Y-%m-%dT%H:%M:%SZ")
     for stack in assembly.templates:
         tags = stack_tags(assembly, stack)
@@ -125,7 +128,10 @@ def test_a_check_that_cannot_start_is_kept_with_its_reason_before_the_next_one(a
 def test_who_has_a_topic_is_told_that_the_clean_up_does_not_start(
     assembly: Assembly, synth: Synthesize, spirt: Experiment
 ) -> None:
-    """An alarm costs by the hour, so no other experiment has one; the shared stacks are the same for all."""
+    """Check that only an experiment with a topic has an alarm, which watches the queue of undelivered expiries and notifies the topic.
+
+    An alarm costs by the hour. The shared stacks are the same with and without it.
+    """
     topic = "arn:aws:sns:us-east-1:123456789012:told"
     made = synth(lifetime=replace(spirt.lifetime, notify=topic))
     assert not resources(assembly.experiment, "AWS::CloudWatch::Alarm")
@@ -180,7 +186,9 @@ def test_its_role_ends_what_is_the_projects_and_nothing_else(assembly: Assembly)
 
 
 def test_the_role_outlives_what_it_deletes(assembly: Assembly) -> None:
-    """It stands in the network's stack, which goes last."""
+    """Check that neither the experiment's stack nor the broker's contains the expiry or its permission: the network's does, deleted
+    last.
+    """
     for stack in ("crossover-spirt", "crossover-broker"):
         assert not resources(assembly.templates[stack], "AWS::Scheduler::Schedule")
         assert "cloudformation:DeleteStack" not in json.dumps(assembly.templates[stack])
@@ -203,13 +211,16 @@ def state_names(block: dict[str, Any]) -> Iterator[str]:
 
 @pytest.mark.parametrize("only", ["", "crossover-alone"])
 def test_state_names_are_unique_in_the_whole_machine(only: str) -> None:
-    """Step Functions refuses DUPLICATE_STATE_NAME, across Maps too."""
+    """Check that no name occurs twice in the expiry machine, in Maps either, which Step Functions would refuse as DUPLICATE_STATE_NAME."""
     names = list(state_names(expiry_machine.definition("crossover", only=only)))
     assert len(names) == len(set(names))
 
 
 def test_what_stands_alone_brings_its_own_expiry_and_says_so(assembled: Assembled, assembly: Assembly) -> None:
-    """Made first and deleted last: a deletion that fails half way is tried again."""
+    """Check that a stack without shared stacks has a tag that says so, and an expiry of its own that may delete only this stack.
+
+    All other resources depend on its schedule, which is so deleted last: a deletion that fails half way is tried again.
+    """
     made = assembled("all-reduce over s3")
     assert stack_tags(made, made.name)["stands"] == "alone" and "stands" not in stack_tags(assembly, "crossover-spirt")
     machine = next(

@@ -50,7 +50,7 @@ def files(folder: Path) -> dict[str, bytes]:
 def test_a_function_is_its_image_and_its_handler(
     image: Assembly, assembly: Assembly, spirt: Experiment, step: workflow.Step
 ) -> None:
-    """All else is as with layers: memory, time, network, environment, permissions, logs."""
+    """Check that a function from an image names its image and handler, and is otherwise as with layers, permissions included."""
     function, zipped = dict(image.function(step.name)), dict(assembly.function(step.name))
     assert function.pop("PackageType") == "Image"
     assert function.pop("ImageConfig") == {"Command": [f"{step.module}.{step.name}"]}
@@ -171,7 +171,7 @@ def test_it_installs_pinned_wheels_alone_and_torch_without_cuda() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("packaging", ["layer", "image"])
 def test_synthesis_needs_neither_docker_nor_network(packaging: str, tmp_path: Path) -> None:
-    """cdk-nag and the validator included: no program is on the PATH, and a Docker that is called fails."""
+    """Check that synthesis, with cdk-nag and the validator, succeeds with no program on the PATH and a Docker that fails."""
     nothing = tmp_path / "bin"
     nothing.mkdir()
     done = app(

@@ -68,7 +68,10 @@ def importing_torch(folder: Path) -> set[str]:
 
 @pytest.mark.slow
 def test_a_function_that_computes_has_torch_when_init_ends_and_no_other_has(assembled: Assembled) -> None:
-    """INIT has also loaded all modules of the zip that computing needs: the first invocation imports none, and a snapshot holds them."""
+    """Check that torch and all modules of the zip that need it are imported at the end of INIT if the step computes, else no torch.
+
+    So the first invocation imports none of them, and a snapshot holds them.
+    """
     asked: dict[
         tuple[Path, str], tuple[str, bool]
     ] = {}  # a handler of each module of each zip decides it for all of them

@@ -7,7 +7,7 @@ from tests.infrastructure.assemblies import Assembly, flat, listed, statements
 
 
 def test_only_hosts_write_certificates(assembly: Assembly) -> None:
-    """Each its own: functions trust what lies there (aws.md 10)."""
+    """Check that each Redis host may write its own certificate, and nobody else any: functions trust these (aws.md 10)."""
     writers = {
         owner: {flat(r).rpartition("/")[2] for r in listed(statement["Resource"])}
         for owner, statement in statements(assembly.experiment)
@@ -19,7 +19,7 @@ def test_only_hosts_write_certificates(assembly: Assembly) -> None:
 
 
 def test_a_functions_own_code_makes_no_network_interfaces(assembly: Assembly) -> None:
-    """What Lambda demands of the role is taken from the code again, function by function; nothing else is denied."""
+    """Check that the EC2 permissions which Lambda demands of a role are denied to the function's own code, and nothing else is."""
     template = assembly.experiment
     for step in assembly.steps():
         function = assembly.function(step)

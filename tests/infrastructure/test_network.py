@@ -43,7 +43,10 @@ def test_one_public_and_one_isolated_subnet(assembly: Assembly) -> None:
 
 @pytest.mark.slow
 def test_the_zone_is_a_parameter_that_stays(assembly: Assembly, synth: Synthesize, spirt: Any) -> None:
-    """The CDK leaves parameters at their previous values; another zone in the file is refused by the template's own rule."""
+    """Check that the availability zone is a template parameter, and that a rule of the template refuses another zone in the file.
+
+    The CDK leaves parameters at their previous values.
+    """
     asking = synth(network=replace(spirt.network, availability_zone="us-east-1d"))
     for made, default in ((assembly, ""), (asking, "us-east-1d")):
         assert made.network["Parameters"]["Zone"]["Default"] == default
@@ -88,7 +91,10 @@ def test_what_goes_out_is_named(assembly: Assembly) -> None:
 
 
 def test_groups_and_subnets_of_functions_outlive_experiments(assembly: Assembly) -> None:
-    """Network interfaces of functions block the deletion of both for 20 to 40 minutes (aws.md 3)."""
+    """Check that the subnets and security groups of functions are the network stack's, not the experiment's.
+
+    Network interfaces of functions block the deletion of both for 20 to 40 minutes (aws.md 3).
+    """
     kinds = {resource["Type"] for resource in assembly.experiment["Resources"].values()}
     assert not kinds & {
         "AWS::EC2::SecurityGroup",
@@ -104,7 +110,7 @@ def test_groups_and_subnets_of_functions_outlive_experiments(assembly: Assembly)
 
 
 def test_nothing_leaves_the_account_by_an_endpoint(assembly: Assembly) -> None:
-    """The isolated subnet reaches S3 and Secrets Manager; whose they are the endpoints' policies say."""
+    """Check that the network's endpoints are those of S3 and Secrets Manager, and admit this account's resources and principals only."""
     found = {
         flat(e["ServiceName"]).rpartition(".")[2]: e["PolicyDocument"]["Statement"]
         for e in resources(assembly.network, "AWS::EC2::VPCEndpoint").values()

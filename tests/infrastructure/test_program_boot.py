@@ -132,7 +132,10 @@ def test_an_image_with_pytorch_installs_no_package(instance: Instance) -> None:
 
 
 def test_what_it_leaves_behind_takes_it_out_of_the_fleet_with_its_place(instance: Instance) -> None:
-    """A mere shutdown would start a replacement (aws.md 4)."""
+    """Check that the boot's script `leave-fleet` terminates the instance and lowers the fleet's size.
+
+    A mere shutdown would start a replacement (aws.md 4).
+    """
     instance.boot()
     script = str(instance.root / "usr/local/bin/leave-fleet")
     assert script in instance.file("/etc/systemd/system/leave-fleet.service")
@@ -151,7 +154,7 @@ def test_an_instance_that_may_not_leave_shuts_down(instance: Instance) -> None:
 
 @pytest.mark.parametrize("fault", ["FAIL_PIP", "FAIL_APT", "FAIL_TORCH"])
 def test_an_instance_whose_boot_failed_leaves_the_fleet_and_says_why(instance: Instance, fault: str) -> None:
-    """Before any package is there, too: with FAIL_APT none ever is."""
+    """Check that an instance whose boot fails leaves the fleet, starts no program and logs the reason, even without any package."""
     assert instance.boot(**{fault: "1"}).returncode != 0
     assert instance.aws.calls[-1] == LEAVING
     assert set(instance.aws.unsigned) <= {"GetObject amazon-ssm-agent.deb"}
@@ -176,7 +179,7 @@ def test_an_agent_that_is_not_the_pinned_one_is_not_installed(instance: Instance
 
 
 def test_the_session_managers_agent_is_there_before_the_program(instance: Instance) -> None:
-    """SSM on every host, no SSH (aws.md 11)."""
+    """Check that Session Manager's agent is installed and started before the program, and that there is no SSH (aws.md 11)."""
     instance.boot(AGENT="")
     calls = instance.calls()
     assert any(call.endswith("/amazon-ssm-agent.deb") for call in calls)

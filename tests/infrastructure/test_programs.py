@@ -120,7 +120,7 @@ def test_gradient_functions_stay_outside_the_vpc(template: Make) -> None:
 def test_peers_install_the_processor_build_of_torch_and_gpus_have_the_images(
     config: str, torch: set[str], tmp_path: Path
 ) -> None:
-    """In the version of the functions' layer; all else in those of requirements.txt. Nothing without a hash."""
+    """Check that peers install torch's processor build and GPU workers none, and that every package has a pinned version and a hash."""
     experiment = validation.load(ROOT / "config" / f"{config}.yaml")
     folder = synthesize(experiment, tmp_path / "assembly", layers=Path("/nowhere"), now=NOW)
     (listed,) = folder.glob("asset.*/requirements.txt")

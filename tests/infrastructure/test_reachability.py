@@ -36,7 +36,7 @@ def test_everybody_reaches_what_the_tree_asks_for(name: str, assembled: Assemble
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_without_any_one_piece_somebody_lacks_a_service(name: str, assembled: Assembled) -> None:
-    """Each piece is taken away once, under everybody who relies on it."""
+    """Check that without any single piece of the evidence each need that relies on it is missing something."""
     made, experiment = assembled(name), Case.of(name).experiment
     found = {need: set(look(made.templates, need, experiment=experiment).evidence) for need in needs(experiment)}
     for need, evidence in found.items():
@@ -60,7 +60,7 @@ def kinds(made: Assembly, evidence: set[Pointer]) -> set[str]:
 
 
 def test_the_look_up_sees_every_kind_of_piece(assembled: Assembled) -> None:
-    """Otherwise the look-up could pass by looking at little."""
+    """Check that the evidence contains pieces of every kind, so that the look-up does not pass by looking at little."""
     found = set[str]()
     for name in ("spirt", "p2p-serverless", "gpu distributed"):
         made, experiment = assembled(name), Case.of(name).experiment
@@ -97,7 +97,7 @@ def test_the_look_up_sees_every_kind_of_piece(assembled: Assembled) -> None:
 
 @pytest.mark.slow
 def test_who_needs_what_is_read_off_the_trees() -> None:
-    """Written out once by hand, so that a need that is overlooked is seen."""
+    """Check the services that functions, hosts and fleets need against a list written by hand, so that an overlooked need is seen."""
 
     def of(name: str) -> dict[str, set[str]]:
         """Return the services of each function and instance of a case."""

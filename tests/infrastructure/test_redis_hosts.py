@@ -157,7 +157,7 @@ def test_other_numbers_of_workers_keep_the_hosts_that_stand(assembly: Assembly, 
 def test_another_boot_makes_other_hosts(
     assembly: Assembly, synth: Synthesize, spirt: Experiment, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Script, settings that it gets, type (the boot divides its memory up), generation of the image, module."""
+    """Check that another number of threads, instance type, generation of images or boot script replaces every Redis host."""
     for change in ({"threads": 2}, {"instance_type": "m7g.xlarge"}, {"image_generation": 2}):
         changed = synth(database=replace(spirt.database, **change))
         assert check_update(assembly.experiment, changed.experiment) == set(), change
@@ -171,7 +171,10 @@ def test_another_boot_makes_other_hosts(
 
 
 def test_the_image_that_stands_is_kept(assembly: Assembly) -> None:
-    """A parameter is read anew at each update; the first version of a launch template is not."""
+    """Check that Redis hosts name the first version of a launch template instead of an image, so that an update keeps the image.
+
+    A parameter is read anew at each update; the first version of a launch template is not.
+    """
     (template,) = resources(assembly.experiment, "AWS::EC2::LaunchTemplate")
     for host in hosts_of(assembly.experiment).values():
         assert "ImageId" not in host
@@ -215,6 +218,6 @@ def test_another_instance_type(synth: Synthesize, spirt: Experiment) -> None:
 
 
 def test_a_fact_that_would_end_the_shells_quotes_is_refused() -> None:
-    """`user_data` raises ValueError with the fact's name if its value has a single quote."""
+    """Check that user data with a single quote in a fact raise ValueError with the fact's name."""
     with pytest.raises(ValueError, match=r"NAME: .*single quote"):
         hosts.user_data("true\n", {"NAME": "it's"})

@@ -23,7 +23,7 @@ def test_an_experiment_brings_network_and_broker_along(assembly: Assembly) -> No
 
 @pytest.mark.parametrize("name", ["all-reduce over s3", "scatter-reduce over s3"])
 def test_what_exchanges_through_the_bucket_stands_alone(name: str, assembled: Assembled) -> None:
-    """It has one stack, without anything that is billed by the hour or that is looked up in another stack."""
+    """Check that an experiment over S3 has one stack, without anything billed by the hour or looked up in another stack."""
     made, config = assembled(name), Case.of(name).config
     assert set(made.templates) == {f"crossover-{config}"}
     found = made.experiment["Resources"].values()
@@ -46,7 +46,10 @@ def test_every_other_needs_the_network_and_who_sends_messages_the_broker() -> No
 
 
 def test_what_is_exported_is_one_word_of_each_shared_stack_that_never_changes(assembly: Assembly) -> None:
-    """Any other export would be dropped by the deployment of a second architecture while the first imports it."""
+    """Check that each shared stack exports one constant, which the stacks that use it import.
+
+    Any other export would be dropped by the deployment of a second architecture while the first imports it.
+    """
     exported = {
         output["Export"]["Name"]: output["Value"]
         for template in assembly.templates.values()

@@ -125,7 +125,10 @@ def test_a_machine_may_do_what_its_definition_does_and_nothing_else(case: str, a
 
 
 def test_a_machine_waits_for_its_permissions(assembly: Assembly) -> None:
-    """Creation fails with .sync:2 while the role lacks the events permissions (aws.md 5)."""
+    """Check that each state machine's role contains its policies, so that no machine is created before them.
+
+    Creation fails with .sync:2 while the role lacks the events permissions (aws.md 5).
+    """
     for resource in assembly.experiment["Resources"].values():
         if resource["Type"] == "AWS::StepFunctions::StateMachine":
             assert assembly.experiment["Resources"][resource["Properties"]["RoleArn"]["Fn::GetAtt"][0]]["Properties"][

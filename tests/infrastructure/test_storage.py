@@ -25,7 +25,7 @@ def test_buckets_are_closed_and_expire(fetching: Assembly) -> None:
 
 
 def test_buckets_are_emptied_by_the_stack_itself(assembly: Assembly) -> None:
-    """A plain DeleteStack must do: `cdk destroy` and the expiry know nothing else."""
+    """Check that the stack empties and deletes each of its buckets, because `cdk destroy` and the expiry only call DeleteStack."""
     buckets = {n: r for n, r in assembly.experiment["Resources"].items() if r["Type"] == "AWS::S3::Bucket"}
     emptied = resources(assembly.experiment, "Custom::S3AutoDeleteObjects").values()
     assert {flat(e["BucketName"])[1:-1] for e in emptied} == set(buckets)

@@ -58,7 +58,7 @@ def warnings(said: str) -> list[str]:
 
 @pytest.mark.slow
 def test_the_app_with_validation_and_nag(tmp_path: Path) -> None:
-    """CDK's template validator and cdk-nag on every stack: no finding is left, neither error nor warning."""
+    """Check that neither the CDK's template validator nor cdk-nag reports an error or a warning on the app's stacks."""
     done = app("-c", "config=config/spirt.yaml", out=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "ERROR" not in done.stderr
@@ -82,7 +82,7 @@ def test_an_architecture_without_a_stack_file_gets_what_its_tree_asks_for(
 
 @pytest.mark.slow
 def test_validator_and_nag_report_what_is_wrong(tmp_path: Path) -> None:
-    """The same app without its acknowledgements, and with a parameter that nothing refers to."""
+    """Check that the app fails with cdk-nag's findings without its acknowledgements, and that an unused parameter is reported."""
     sabotage = """
 import cdk.nag, cdk.parameters
 cdk.nag.acknowledge = lambda construct, reasons: None
@@ -104,7 +104,7 @@ runpy.run_path("app.py", run_name="__main__")
 
 @pytest.mark.slow
 def test_through_the_command_lines_context_it_is_the_same(tmp_path: Path, assembly: Assembly) -> None:
-    """The CDK command line passes context in the environment."""
+    """Check that the app gives the same templates if the context is in the environment, where the CDK's command line passes it."""
     flags = json.loads((ROOT / "cdk.json").read_text())["context"]
     context = json.dumps(flags | {"config": "config/spirt.yaml"})
     done = app(out=tmp_path, CDK_CONTEXT_JSON=context, CDK_VALIDATION="false")
@@ -141,7 +141,10 @@ def test_stacks_are_for_the_account_and_region_that_are_named(
 
 @pytest.mark.slow
 def test_without_an_experiment_the_app_lists_what_there_is_and_nothing_that_stands(tmp_path: Path) -> None:
-    """`cdk ls` shows it and `cdk bootstrap` needs it; whatever would deploy or synthesize one of them is told how."""
+    """Check that the app without an experiment has a stack for each configuration, under names of no deployed stack.
+
+    `cdk ls` shows them and `cdk bootstrap` needs them; whoever would deploy or synthesize one is told how.
+    """
     done = app(out=tmp_path)
     assert (done.returncode, done.stdout) == (0, "")
     assert done.stderr == "no experiment is named: add -c config=config/NAME.yaml to the CDK's command\n"
@@ -217,7 +220,10 @@ def test_cdk_json_builds_nothing_and_sets_what_templates_need() -> None:
 def test_the_bootstrap_that_is_asked_for_is_the_one_that_the_manifest_names(
     assembly: Assembly, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A template's own rule and the CDK's command line ask for the same; another qualifier stands in cdk.json, or in the home folder's."""
+    """Check that the bootstrap's version and parameter are those of the manifest, and that the qualifier is read as the CDK does.
+
+    Another qualifier may be in cdk.json, or in the home folder's .cdk.json.
+    """
     wanted = [each["properties"] for each in assembly.manifest["artifacts"].values() if "properties" in each]
     versions = {each["requiresBootstrapStackVersion"] for each in wanted if "requiresBootstrapStackVersion" in each}
     names = {
@@ -235,7 +241,7 @@ def test_the_bootstrap_that_is_asked_for_is_the_one_that_the_manifest_names(
 
 
 def test_templates_fit_into_cloudformations_limits(assembly: Assembly, large: Assembly) -> None:
-    """CloudFormation takes 1 MB, 500 resources, 200 parameters; a definition may have 1 MB."""
+    """Check that each template has less than 1 MB, 500 resources and 200 parameters."""
     for made in (assembly, large):
         for name, template in made.templates.items():
             assert (made.folder / f"{name}.template.json").stat().st_size < 1_000_000
@@ -244,7 +250,7 @@ def test_templates_fit_into_cloudformations_limits(assembly: Assembly, large: As
 
 
 def test_a_functions_environment_fits(large: Assembly) -> None:
-    """4 KB, with addresses of 15 characters, names of 63 and ARNs of 120 in the place of references."""
+    """Check that each function's environment is below 4 KB, with names, addresses and ARNs of the longest usual length."""
     for step in large.steps():
         variables = large.function(step)["Environment"]["Variables"]
         size = sum(len(name) + _size(value) for name, value in variables.items())

@@ -87,7 +87,7 @@ def test_a_run_brings_no_cdk_into_its_process() -> None:
 
 @pytest.mark.slow
 def test_an_interrupted_synthesis_leaves_nothing(tmp_path: Path) -> None:
-    """Neither a process nor the folder into which Node unpacks the CDK."""
+    """Check that an interrupted synthesis leaves neither a process nor the folder into which Node unpacks the CDK."""
     temporary = tmp_path / "tmp"
     temporary.mkdir()
     code = (

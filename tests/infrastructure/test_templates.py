@@ -52,7 +52,10 @@ ACKNOWLEDGED = {
 
 @pytest.mark.slow
 def test_findings_stand_for_written_reasons_and_nothing_else_stands(assembled: Assembled) -> None:
-    """That no finding is without an acknowledgement is what `assembled` checks at every synthesis."""
+    """Check that each acknowledgement of a cdk-nag finding has a reason of four words at least, and that the rules are the expected ones.
+
+    `assembled` checks at every synthesis that no finding is without an acknowledgement.
+    """
     rules = set[str]()
     for name in CASES:
         for construct, findings in assembled(name).acknowledged().items():
@@ -224,7 +227,10 @@ def _digest(content: Any) -> str:
 
 @pytest.mark.parametrize("stack", sorted(path.stem for path in SNAPSHOTS.glob("*.txt")))
 def test_a_change_of_the_templates_is_seen_and_meant(stack: str, assembled: Assembled) -> None:
-    """UPDATE_SNAPSHOTS=1 writes them anew; an architecture of one's own is watched from when there is an empty file for it."""
+    """Check that the outline of a stack's template equals the stored one. With UPDATE_SNAPSHOTS=1 it is stored anew.
+
+    An architecture of one's own is watched from when there is an empty file for it.
+    """
     made = assembled({"all-reduce-s3": "all-reduce over s3", "network": "spirt", "broker": "spirt"}.get(stack, stack))
     path, found = SNAPSHOTS / f"{stack}.txt", outline(made.templates[f"crossover-{stack}"])
     if os.environ.get("UPDATE_SNAPSHOTS"):

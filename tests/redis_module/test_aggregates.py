@@ -79,7 +79,10 @@ def test_one_input_is_copied_bitwise(client: Client) -> None:
 
 
 def test_mean_keeps_the_order_of_summation(client: Client) -> None:
-    """1e8 + 1 - 1e8 depends on the order in float32; a pairwise or float64 sum would differ."""
+    """Check that TENSOR.MEAN sums in the inputs' order in float32, where 1e8 + 1 - 1e8 + 1 depends on it.
+
+    A pairwise or float64 sum would differ.
+    """
     rows = [floats([x]) for x in (1e8, 1, -1e8, 1)]
     keys = put_all(client, rows)
     client.execute_command("TENSOR.MEAN", 4, *keys, "OUT", "m")
@@ -262,7 +265,10 @@ def test_bad_input_is_named_and_stores_nothing(client: Client, command: tuple[ob
 
 
 def test_the_distances_of_krum_are_bounded_and_counted(start: Start) -> None:
-    """Krum's distances need memory beside the tensors, which grows with the square of the number of inputs, however small those are."""
+    """Check that TENSOR.KRUM takes 1,024 inputs at most, and that the memory of their distances counts towards maxmemory.
+
+    It grows with the square of the number of inputs, however small those are.
+    """
     client = start().client()
     put(client, "a", floats([1]))
     for inputs, limit in ((1025, 0), (1000, 20_000_000)):

@@ -41,7 +41,7 @@ def inputs(client: Client, names: str = "ab", tag: str = "") -> None:
 
 @pytest.mark.parametrize("command", STORING, ids=lambda command: command[0])
 def test_whatever_is_stored_counts_as_a_change(client: Client, command: tuple[Any, ...]) -> None:
-    """The change must be counted even without AOF and replicas, or no save would become due."""
+    """Check that a command that stores a key counts as a change, even without AOF and replicas, or no save would become due."""
     inputs(client)
     before = changes(client)
     client.execute_command(*command)
@@ -82,7 +82,7 @@ NOTHING: list[Any] = [
 def test_a_command_that_stores_nothing_notifies_nobody(
     server: Server, client: Client, command: tuple[Any, ...]
 ) -> None:
-    """Neither a transaction that watches the key nor a client with a cached copy of it may be notified."""
+    """Check that a command that stores nothing neither counts as a change nor ends a transaction that watches the key."""
     inputs(client, "a")
     put(client, "out", floats([1]))
     client.set("text", "x")

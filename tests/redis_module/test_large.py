@@ -79,7 +79,7 @@ def test_a_long_tensor_is_stored_beside_the_server(server: Server, client: Clien
 
 
 def test_a_long_tensor_is_looked_through_beside_the_server(server: Server, client: Client) -> None:
-    """A thread of the module checks that every byte of a BOOL is 0 or 1."""
+    """Check that a long BOOL tensor with a byte other than 0 or 1 is refused, which a thread of the module finds."""
     words = ("AI.TENSORSET", "t", "BOOL", LONG_COPY, "BLOB", bytes(LONG_COPY - 1) + b"\2")
     with queued(server, *words) as waiting:
         (refusal,) = replies(waiting, 1)
@@ -145,7 +145,7 @@ def test_zeros_are_asked_of_maxmemory(start: Start) -> None:
 
 
 def test_zeros_are_not_written(server: Server, client: Client) -> None:
-    """The kernel provides pages of zeros at their first use, so 512 MB of zeros take no memory."""
+    """Check that 512 MB of zeros take no memory, because the kernel provides pages of zeros at their first use."""
 
     def resident_kb() -> int:
         """Return the server's resident memory in KiB."""

@@ -114,7 +114,7 @@ def test_a_job_that_ends_in_a_pause_is_stored_after_it(pair: tuple[Server, Serve
 
 
 def test_a_job_that_ends_just_before_a_pause_is_refused(pair: tuple[Server, Server]) -> None:
-    """During a long script the server handles its connections, so the job is returned then, and answered after the pause has begun."""
+    """Check that a job that ends during a script, and is answered after a pause has begun, is refused and stores nothing."""
     master, replica = pair
     client = master.client()
     client.config_set("busy-reply-threshold", 1)
@@ -195,7 +195,7 @@ def test_a_job_that_ends_before_a_shutdown_is_not_stored(pair: tuple[Server, Ser
 
 
 def test_an_end_that_the_server_refuses_ends_no_thread(start: Start) -> None:
-    """A server whose first AOF is still being written refuses to end at a SIGTERM, and says so only in its log."""
+    """Check that jobs still work after the server has refused to end at a SIGTERM, because its first AOF is being written."""
     server = start(config={"rdb-key-save-delay": "1000000000"})
     client = server.client()
     put(client, "a", floats([1, 2]))

@@ -99,7 +99,7 @@ def test_kill_9_keeps_what_was_acknowledged(start: Start) -> None:
 
 
 def test_both_outputs_of_a_step_travel_in_one_transaction(start: Start) -> None:
-    """If the AOF is cut anywhere inside the transaction, neither output exists."""
+    """Check that the AOF has both outputs of a step in one transaction: if it is cut inside, neither output exists."""
     server = start(config={**ALWAYS, "aof-load-truncated": "yes"})
     client = server.client()
     put(client, "p", floats([1, 2]))
@@ -150,7 +150,7 @@ def test_debug_reload_and_restore(start: Start) -> None:
 
 
 def test_a_save_in_the_background_sees_one_moment(start: Start) -> None:
-    """The child writes what was there when it forked, though the parent overwrites the same memory meanwhile."""
+    """Check that a background save writes what was stored when it began, though the tensors are overwritten meanwhile."""
     server: Server = start(config={"rdb-key-save-delay": "20000"})
     client = server.client()
     for i in range(10):
@@ -178,7 +178,7 @@ def type_id(name: str, encoding: int) -> bytes:
 
 @pytest.mark.parametrize(("name", "encoding"), [("xo-script", 2), ("xo-models", 1)])
 def test_a_file_with_scripts_or_models_is_refused_in_words(start: Start, name: str, encoding: int) -> None:
-    """The file has values of types that a second build of this module once had."""
+    """Check that the server refuses a file with types that a second build of this module once had, and names the type."""
     server = start()
     put(server.client(), "t", floats([1]))
     server.client().save()

@@ -132,7 +132,7 @@ def test_copy_keeps_everything_and_is_independent(client: Client) -> None:
 
 
 def test_reading_while_overwriting_sees_one_or_the_other(client: Client, server: Server) -> None:
-    """A pipeline's replies are copies made at their turn, though the second set reuses the first one's memory."""
+    """Check that each reply of a pipeline has the tensor of its turn, though the next set reuses that one's memory."""
     pipe: Any = client.pipeline(transaction=False)
     for value in range(20):
         pipe.execute_command(

@@ -74,7 +74,10 @@ def test_sgd_is_torchs_bit_by_bit_over_100_steps(client: Client, rule: dict[str,
 
 @pytest.mark.parametrize("momentum", [1.0, 0.1, 0.3])
 def test_buffers_follow_batchnorms_own_update(client: Client, momentum: float) -> None:
-    """Channels of constant value have an exact mean, so what BatchNorm stores shows its formula to the bit."""
+    """Check that TENSOR.SGD updates buffers as BatchNorm its running mean, to the bit, and leaves the parameters alone.
+
+    Channels of constant value have an exact mean, so what BatchNorm stores shows its formula to the bit.
+    """
     rng = np.random.default_rng(3)
     channels, parameters = 501, 77
     norm = torch.nn.BatchNorm1d(channels, momentum=momentum)
