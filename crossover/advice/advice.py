@@ -209,11 +209,12 @@ class Rejected:
 @dataclass(frozen=True)
 class Advice:
     """The result of `crossover advise`. `winner`: the candidate to use; `cards`: the cheapest, the balanced and the soonest candidate;
-    `alternatives`: the two best others; `met`: whether the winner keeps to the constraints at the 95th percentile; `front`: Pareto front of
-    time and dollars, the cheapest first; `unknown`: candidates that would be on the front if their accuracy were known; `rejected`: the
-    other architectures; `searched`: result of the search; `candidates`: number of all candidates; `on_demand`: the winner at the on-demand
-    price, if it uses spot instances; `here`: estimate for this machine, if it was measured; `month_usd`, `month_runs`:
-    dollars a month on the winner, all included, and number of runs a month; None unless the model is trained again and again.
+    `alternatives`: the two best others; `met`: whether the winner keeps to the constraints at the 95th percentile; `front`: Pareto front
+    of time and dollars, the cheapest first; `unknown`: candidates that would be on the front if their accuracy were known; `rejected`:
+    the other architectures; `searched`: result of the search; `candidates`: number of all candidates; `excluded`: number of candidates
+    that were not searched, by kind of reason; `on_demand`: the winner at the on-demand price, if it uses spot instances; `here`:
+    estimate for this machine, if it was measured; `month_usd`, `month_runs`: dollars a month on the winner, all included, and number of
+    runs a month; None unless the model is trained again and again.
     """
 
     question: Question
@@ -363,8 +364,9 @@ def advice_sort_key(found: Advice) -> tuple[float, float, float]:
 
 
 def pareto_front(finalists: Sequence[Finalist]) -> tuple[Finalist, ...]:
-    """Return the Pareto front of the shortlisted candidates, the cheapest first: those of which no other has both fewer dollars and fewer
-    seconds (with start-up), as medians of the repetitions.
+    """Return the Pareto front of the shortlisted candidates, each once, the cheapest first: those that no other beats, which would have
+    less of one of dollars and seconds (with start-up) and not more of the other. The medians of the repetitions are compared, both
+    exactly and as they are printed.
     """
     once = {each.candidate: each for each in finalists}.values()
     found = [each for each in once if not any(_dominates(other, each) for other in once)]
@@ -531,9 +533,10 @@ def times_of(winner: Finalist, other: Finalist, figure: str) -> str:
 
 
 def _explain_no_candidate(refused: Mapping[Candidate, tuple[str, str]], searched: SearchResult, sizes: Sizes) -> str:
-    """Return a sentence on why no candidate is possible, with the two most frequent reasons: those of simulated candidates, or, if none was
-    simulated, of those that lacked least; and on the memory that is needed, if that is a reason. `refused`: (kind, sentence) for each
-    candidate that was not searched; `searched`: result of the search; `sizes`: sizes of the model.
+    """Return a sentence, without a full stop, on why no candidate is possible, with the two most frequent reasons. These are reasons of
+    the search; if it has none, those against searching, each as it applies to the candidate with the smallest minibatch and the most
+    memory. If memory is one of these, the sentence says how much is needed. `refused`: (kind, sentence) for each candidate that was not
+    searched; `searched`: result of the search; `sizes`: sizes of the model.
     """
     reasons = [words for words, _ in Counter(searched.impossible.values()).most_common(2)]
     if not reasons:
@@ -632,9 +635,9 @@ def verdict(found: Advice) -> list[str]:
 
 
 def alternatives(found: Advice) -> list[str]:
-    """Return a line for each alternative to the winner, at most MOST_ALTERNATIVES: its dollars and time compared with the winner's, and
-    whether it misses the deadline or the budget. The winner's on-demand variant comes first, if it uses spot instances, then the best of
-    each other kind of machine.
+    """Return a line for each alternative to the winner, at most MOST_ALTERNATIVES: its dollars and time compared with the winner's,
+    whether it misses the deadline or the budget, and for how few epochs it would be cheaper, if so. The winner's on-demand variant comes
+    first, if it uses spot instances, then the best of each other kind of machine.
     """
     winner, lines = found.winner, list[str]()
     others = [("The same on demand", found.on_demand)] if found.on_demand else []

@@ -299,8 +299,8 @@ def _has_minibatch_map(name: str, on: str) -> bool:
 def _vary_instances(
     base: Experiment, architecture: Architecture, begun: Candidate, prices: Prices
 ) -> Iterator[Candidate]:
-    """Yield copies of the candidate `begun`, one for each instance type that has a price, and one more for spot if it has a GPU; if the
-    architecture's workers are functions, yield the candidate unchanged.
+    """Yield copies of the candidate `begun`, one for each instance type that has a price, and for the experiment's own type; one more
+    for spot if it has a GPU and a spot price. If the architecture's workers are functions, yield the candidate unchanged.
     """
     if architecture.program is None:
         yield begun

@@ -313,8 +313,8 @@ TRIED = 3  # of each kind, until one of them is possible
 
 @dataclass(frozen=True)
 class FirstEstimate:
-    """The answer before the search. `candidate`: the candidate that it names; `figures`: its single estimate, without start-up; `words`:
-    its name, time and cost; `least_mb`: memory of the smallest functions that were tried.
+    """The answer before the search. `candidate`: the candidate that it names; `figures`: its single estimate; `words`: its name, time
+    and cost; `least_mb`: memory of the smallest functions that were tried.
     """
 
     candidate: Candidate
@@ -438,8 +438,9 @@ UPDATE_S = 0.003  # of an update, beside its gradient; measured
 
 
 def local_estimate_of(found: Advice, measured: "Probe") -> ThisMachine:
-    """Return how long training takes on this machine, by the measurement `measured`, from the start of the command to its report, and from
-    how many epochs on the soonest candidate on AWS would be quicker. One or two threads are assumed, as cores and measurement allow.
+    """Return how long training takes on this machine, by the measurement `measured`, from the start of the command to its report, and
+    from which multiple of the epochs on the soonest candidate on AWS would be quicker. One or two threads are assumed, as cores and
+    measurement allow.
     """
     question = found.question
     threads = 2 if (os.cpu_count() or 1) > 1 and measured.two_threads else 1

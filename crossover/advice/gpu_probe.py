@@ -186,8 +186,9 @@ def _training(model: str, precision: "Precision", classes: int | None) -> Traini
 def _measure_size(
     training: Training, source: Source, device: torch.device, batch_size: int, seconds: float
 ) -> dict[str, float]:
-    """Time training steps with minibatches of `batch_size` samples on the device for `seconds` seconds after a warm-up. Returns
-    {"batch_size", "count", "p5", "seconds", "p95"}: number of steps, and percentiles of their seconds, of which `seconds` is the median.
+    """Time training steps with minibatches of `batch_size` samples on the device for `seconds` seconds after a warm-up, at least
+    LEAST_STEPS steps. Returns {"batch_size", "count", "p5", "seconds", "p95"}: number of steps, and percentiles of their seconds, of
+    which `seconds` is the median.
     """
     experiment = Experiment(
         name="probe",
