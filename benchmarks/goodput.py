@@ -44,7 +44,7 @@ KINDS = {  # what can die; an all-reduce has no broker, peers have no functions
 
 
 class Enough(Exception):
-    """Raised to stop the run because the measuring time is over."""
+    """The signal to stop the run, raised because the measuring time is over."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Fault:
 
 @dataclass
 class Run:
-    """What was observed of a run, filled while it runs. `samples`: training samples of an epoch; `commits`: (monotonic seconds, accuracy)
+    """The observations of a run, filled while it runs. `samples`: training samples of an epoch; `commits`: (monotonic seconds, accuracy)
     of each committed epoch; `faults`: faults so far.
     """
 

@@ -17,7 +17,7 @@ from crossover.user_code import FIRST_PARTY, TORCH
 
 
 class Unreachable(CrossoverError):
-    """Raised at synthesis if a handler imports at module level a package that its layers lack, which is a bug of the project."""
+    """The error at synthesis if a handler imports at module level a package that its layers lack, which is a bug of the project."""
 
 
 @dataclass(frozen=True)

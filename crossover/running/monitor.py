@@ -176,10 +176,11 @@ def renewing_session() -> tuple[Any, Callable[[], None]]:
 
 @dataclass(frozen=True)
 class DeployedParameters:
-    """What an experiment's deployed stack has published as SSM parameters. `bucket`, `data_buckets`: names of the bucket for the run and of
-    those for the data, if they are separate; `run_machine`: ARN of the state machine that carries out runs, "" if programs on instances do;
-    `fleet`: then the name of their Auto Scaling group, else ""; `shape`: settings that the deployment fixed: architecture, compute,
-    channel, and the most workers and parallel minibatches.
+    """The values that an experiment's deployed stack has published as SSM parameters.
+
+    `bucket`, `data_buckets`: names of the bucket for the run and of those for the data, if they are separate; `run_machine`: ARN of the
+    state machine that carries out runs, "" if programs on instances do; `fleet`: then the name of their Auto Scaling group, else "";
+    `shape`: settings that the deployment fixed: architecture, compute, channel, and the most workers and parallel minibatches.
     """
 
     bucket: str

@@ -29,7 +29,7 @@ READS = ("get", "exists", "list", "peek", "arrived")  # how often one looks is a
 
 
 class Killed(BaseException):
-    """Raised to simulate that the process of a step was killed. No code catches it, so nothing is cleaned up."""
+    """The simulated kill of a step's process, raised in it. No `except Exception` catches it."""
 
 
 def silent(moment: str, operation: str) -> None:

@@ -25,7 +25,7 @@ JOIN_S = 120.0
 
 
 class Stopped(CrossoverError):
-    """Raised in a step that is invoked after its execution was stopped."""
+    """The error in a step that is invoked after its execution was stopped."""
 
 
 class Abandoned:

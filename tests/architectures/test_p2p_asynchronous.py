@@ -163,7 +163,7 @@ def test_peers_that_are_ahead_are_not_waited_for(seen: int, waits: bool, monkeyp
     """
 
     class Waited(Exception):
-        """Raised instead of a pause: nothing new had come at the first poll."""
+        """The error raised instead of a pause: nothing new had come at the first poll."""
 
     def wait(_: float, *, calm_s: float) -> None:
         """Raise Waited in place of a pause."""

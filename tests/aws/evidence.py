@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class Lacking(Exception):
-    """Raised if there is no evidence for a fact, with the reason."""
+    """The lack of evidence for a fact, raised with the reason."""
 
 
 def needs(there: object, otherwise: str) -> None:

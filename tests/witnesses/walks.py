@@ -25,7 +25,7 @@ TURNS = 2  # of every loop: its end is looked at twice
 
 
 class Failure(CrossoverError):
-    """Raised in place of a scripted step's answer: the step fails. `error`: name of the error."""
+    """The failure of a scripted step, raised in place of its answer. `error`: name of the error."""
 
     def __init__(self, error: str) -> None:
         """Make the failure with `error` as its name."""
