@@ -191,8 +191,8 @@ CRON = {"hour": "0 * * * *", "day": "0 3 * * *", "week": "0 3 * * 1"}  # minute,
 
 
 class Schedule(NamedTuple):
-    """How to start the runs again and again. `words`: what to do with the line; `line`: a line for cron; both "" if there is nothing to
-    start.
+    """Instructions for starting the runs again and again. `words`: what to do with the line; `line`: a line for cron; both "" if there
+    is nothing to start.
     """
 
     words: str

@@ -195,7 +195,7 @@ def _format_fault(fault: str, of: Sequence[str], study: Study) -> str:
 
 
 class Pruned(UserError):
-    """Raised to stop a trial after an epoch, because the search's pruner judges it less promising than others."""
+    """Exception that stops a trial after an epoch, because the search's pruner judges it less promising than others."""
 
 
 EARLY_ENDS = (BudgetReached, Pruned)  # ends of a run that are not failures

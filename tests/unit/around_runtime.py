@@ -87,8 +87,10 @@ def in_scope() -> list[Path]:
     return [path for path in found if not str(path.relative_to(ROOT)).startswith(apart)]
 
 
-def around(text: str) -> Iterator[tuple[str, int, str]]:
-    """Yield each call of a module's text that bypasses the runtime: its name, its line, what to use instead."""
+def find_bypasses(text: str) -> Iterator[tuple[str, int, str]]:
+    """Yield (name, line, what to use instead) for each import, call or decorator in a module's text that bypasses the runtime, for each
+    of the module's names that its functions change, and for each call of the runtime at import.
+    """
     tree = ast.parse(text)
     for node in ast.walk(tree):
         match node:
@@ -106,12 +108,12 @@ def around(text: str) -> Iterator[tuple[str, int, str]]:
                 for each in decorators:
                     if (name := ast.unparse(each).partition("(")[0].rpartition(".")[2]) in CACHES:
                         yield name, node.lineno, CACHES[name]
-    yield from _kept(tree)
-    yield from _asked_at_import(tree)
+    yield from _find_changed_names(tree)
+    yield from _find_calls_at_import(tree)
 
 
-def _kept(tree: ast.Module) -> Iterator[tuple[str, int, str]]:
-    """Return the names of the module that its functions change."""
+def _find_changed_names(tree: ast.Module) -> Iterator[tuple[str, int, str]]:
+    """Yield (name, line, what to use instead) for each place in a function that changes a name of the module."""
     names = {
         target.id
         for node in tree.body
@@ -140,8 +142,10 @@ def _kept(tree: ast.Module) -> Iterator[tuple[str, int, str]]:
                     yield name, node.lineno, "runtime.get_or_make, or Resources"
 
 
-def _asked_at_import(tree: ast.Module) -> Iterator[tuple[str, int, str]]:
-    """Yield calls of the runtime that happen while the module is imported: the answer would be one process's for all."""
+def _find_calls_at_import(tree: ast.Module) -> Iterator[tuple[str, int, str]]:
+    """Yield (call, line, advice) for each call of the runtime that happens while the module is imported: the answer would be one
+    process's for all.
+    """
     pending: list[ast.AST] = list(tree.body)
     while pending:
         node = pending.pop()

@@ -100,17 +100,17 @@ def resolves(name: str) -> bool:
     parts = tuple(name.split("."))
     modules = (parts[:count] for count in range(len(parts), 0, -1) if parts[:count] in WORDS)
     known = any(WORDS[module].issuperset(parts[len(module) :]) for module in modules)
-    return known or field(SCHEMA, parts[parts[0] == "experiment" :])
+    return known or has_field(SCHEMA, parts[parts[0] == "experiment" :])
 
 
-def field(schema: dict[str, object], parts: tuple[str, ...]) -> bool:
+def has_field(schema: dict[str, object], parts: tuple[str, ...]) -> bool:
     """Return whether the schema has a field with that dotted name."""
     if not parts:
         return True
     text = json.dumps(schema)
     reference = re.search(r'"\$ref": "#/\$defs/(\w+)"', text) if "properties" not in schema else None
     inner = SCHEMA["$defs"][reference[1]] if reference else schema
-    return parts[0] in inner.get("properties", {}) and field(inner["properties"][parts[0]], parts[1:])
+    return parts[0] in inner.get("properties", {}) and has_field(inner["properties"][parts[0]], parts[1:])
 
 
 PAGES = [name for name in FILES if name.endswith(".md")]

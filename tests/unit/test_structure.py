@@ -239,7 +239,7 @@ def test_nothing_goes_around_the_runtime() -> None:
     wrong = []
     for path in around_runtime.in_scope():
         file = str(path.relative_to(ROOT))
-        for name, line, instead in around_runtime.around(path.read_text(encoding="utf-8")):
+        for name, line, instead in around_runtime.find_bypasses(path.read_text(encoding="utf-8")):
             if name not in around_runtime.EXCEPTIONS.get(file, {}):
                 wrong.append(f"{file}:{line}: {name}: {instead}")
     assert not wrong, "\n".join(wrong)
@@ -248,7 +248,7 @@ def test_nothing_goes_around_the_runtime() -> None:
 def test_every_exception_is_needed() -> None:
     """Every listed exception from the rule on crossover.runtime is used."""
     found = {
-        file: {name for name, _, _ in around_runtime.around((ROOT / file).read_text(encoding="utf-8"))}
+        file: {name for name, _, _ in around_runtime.find_bypasses((ROOT / file).read_text(encoding="utf-8"))}
         for file in around_runtime.EXCEPTIONS
     }
     assert {file: set(reasons) for file, reasons in around_runtime.EXCEPTIONS.items()} == found
@@ -279,7 +279,7 @@ def test_every_exception_is_needed() -> None:
 )
 def test_a_way_around_is_found_and_what_is_a_functions_own_is_none(text: str, around: bool) -> None:
     """The check finds code that bypasses crossover.runtime, and nothing in a function's own state. `around`: whether `text` bypasses it."""
-    assert bool(list(around_runtime.around(text))) == around
+    assert bool(list(around_runtime.find_bypasses(text))) == around
 
 
 # --- text says how it is encoded --------------------------------------------------------------------------------------

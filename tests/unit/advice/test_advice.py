@@ -416,6 +416,10 @@ def test_the_pages_command_and_months_follow_the_answer(found: Advice) -> None:
 
 
 def test_another_answer_than_the_first_estimate_says_why(found: Advice) -> None:
+    """`explain_change` returns "" if the advice is the first estimate's candidate, else why not: dollars, a missed budget, or repeated
+    simulations.
+    """
+
     def change(advised: Advice, each: Finalist, usd: float) -> str:
         """Return the sentence for a first estimate of the candidate `each` for `usd` dollars."""
         first = explain.FirstEstimate(each.candidate, Estimate(1.0, usd), "words")
@@ -432,6 +436,7 @@ def test_another_answer_than_the_first_estimate_says_why(found: Advice) -> None:
 
 
 def test_tables_compare_times_with_start_up(found: Advice) -> None:
+    """The tables of candidates have a column "ready in", which includes start-up, and none for the time alone."""
     for head in (explain.CARDS_HEAD, explain.FRONT_HEAD, explain.REJECTED_HEAD):
         assert "ready in" in head and "time" not in head
     column = explain.FRONT_HEAD.index("ready in")
@@ -449,10 +454,12 @@ def test_tables_compare_times_with_start_up(found: Advice) -> None:
     ],
 )
 def test_updates_are_described_in_words(candidate: Candidate, words: str) -> None:
+    """`describe_update` returns `words` for how often, and by what, the candidate updates the model."""
     assert explain.describe_update(replace(finalist("single", 1.0, 1.0), candidate=candidate)) == words
 
 
 def test_if_this_machine_is_the_answer_the_page_says_what_would_change_that(found: Advice) -> None:
+    """If this machine is the advice, the page has a table of what would make AWS sooner, such as half this machine's speed."""
     here = ThisMachine(found.winner.seconds.p50 / 1.5, 1, found.winner, None, before_s=1.0)
     (sheet,) = (
         each for each in page.build_page(replace(found, here=here), []).sheets if each.title.startswith("What would")

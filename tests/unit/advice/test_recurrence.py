@@ -61,6 +61,9 @@ def test_start_up_is_counted_each_time_and_standing_all_the_time(every: str, run
 
 
 def test_each_kind_of_machine_has_its_best_line_and_the_reason_against_it(found: Advice) -> None:
+    """The monthly costs have the best way on each other kind of machine, with the reason against it, such as a missed deadline; the best
+    way has none.
+    """
     monthly = recurrence.monthly_costs(found, "week", hourly_cost=lambda _: HOURLY)
     for rival in advice.rivals_of(found):
         (line,) = (each for each in monthly if each.way.startswith(f"{rival.candidate.words}, "))

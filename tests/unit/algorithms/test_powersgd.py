@@ -99,7 +99,7 @@ def test_it_equals_pytorchs_hook(tmp_path: Path) -> None:
 
 
 def ours(rank: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the gradients with which the two workers end each step."""
+    """Yield the gradients with which the two workers end each step. `rank`: rank of the factors."""
     workers = [PowerSGD(SHAPES, rank=rank, seed=1, feedback=True, dtype=torch.float64) for _ in range(WORKERS)]
     for step in range(STEPS):
         p = torch.stack([own.build_first(gradient(worker, step)) for worker, own in enumerate(workers)]).mean(dim=0)

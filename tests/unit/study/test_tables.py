@@ -18,7 +18,9 @@ RATES = {"training.learning_rate": [1.0, 2]}
 
 
 def study(*pair: Any, **changes: Any) -> Study:
-    """Return a study of three seeds on a grid of learning rates. `pair`: the two rates to compare."""
+    """Return a study of three seeds on a grid of learning rates. `pair`: the two rates to compare; `changes`: fields of its file to
+    replace.
+    """
     pairs = {"rate": [{"training.learning_rate": value} for value in pair]} if pair else {}
     return parse_study({"base": {}, "grid": RATES, "pairs": pairs, "seeds": 3, **changes}, Path("small.yaml"))
 
