@@ -11,7 +11,16 @@ from typing import Any, Literal
 
 from crossover.experiment import Experiment
 from crossover.reports.prices import Prices
-from crossover.reports.usage import Record, Unrecorded, billed_ms, end, init_s, is_on_instance, object_requests, traffic
+from crossover.reports.usage import (
+    Record,
+    Unrecorded,
+    billed_ms,
+    get_end_s,
+    init_s,
+    is_on_instance,
+    object_requests,
+    traffic,
+)
 from crossover.workflow import architecture
 from crossover.workflow import architecture as instances
 from crossover.workflow.architecture import Architecture, architecture_of, steps
@@ -380,7 +389,7 @@ def _peers_usd(records: Iterable[Record], memory: Memory, *, ec2_usd_per_s: floa
 # to the first, use grows straight.
 
 
-def begin(record: Record) -> float:
+def get_begin_s(record: Record) -> float:
     """Return the unix time in seconds from which the invocation of a record is billed: its start, or that of its INIT, Lambda's start of a
     new environment, if it had one.
     """
@@ -391,7 +400,7 @@ def make_interim_record(mark: Record, now: float) -> Record:
     """Return a record for an invocation that has not ended. It is made from the invocation's latest usage snapshot `mark`, as if the
     invocation had been working from then until `now` (unix seconds) without further requests.
     """
-    return {**mark, "wall_s": float(mark["wall_s"]) + max(0.0, now - end(mark))}
+    return {**mark, "wall_s": float(mark["wall_s"]) + max(0.0, now - get_end_s(mark))}
 
 
 def record_until(record: Record, moment: float) -> Record | None:
@@ -399,18 +408,18 @@ def record_until(record: Record, moment: float) -> Record | None:
     interpolated between its usage snapshots. Returns the record itself if it had ended by then, None if it had not begun. No figure falls
     as `moment` rises.
     """
-    if end(record) <= moment:
+    if get_end_s(record) <= moment:
         return record
-    if moment < begin(record):
+    if moment < get_begin_s(record):
         return None
     start: Record = {"at": float(record["started_at"]), "wall_s": 0.0, "traffic": {}}
-    knots = [start, *record.get("marks", ()), {**record, "at": end(record)}]
+    knots = [start, *record.get("marks", ()), {**record, "at": get_end_s(record)}]
     ascending = [
         max(float(knot["at"]) for knot in knots[: n + 1]) for n in range(len(knots))
     ]  # clocks are set back at times
     n = bisect_right(ascending, moment)
     if n == 0:  # in its INIT
-        return _reduce_record(record, {**start, "init_s": moment - begin(record)})
+        return _reduce_record(record, {**start, "init_s": moment - get_begin_s(record)})
     before, after = knots[n - 1], knots[n]
     share = (moment - ascending[n - 1]) / (ascending[n] - ascending[n - 1])
     wall_s = float(before["wall_s"]) + share * (float(after["wall_s"]) - float(before["wall_s"]))
@@ -503,8 +512,8 @@ class BilledRun:
 
     def __post_init__(self) -> None:
         """Sort the records by their end, and compute the running sums of what they are billed for, which `cost_until` uses."""
-        self._by_end = sorted(self.records, key=end)
-        self._ends = [end(record) for record in self._by_end]
+        self._by_end = sorted(self.records, key=get_end_s)
+        self._ends = [get_end_s(record) for record in self._by_end]
         self._sums = list(accumulate(map(self._quantities_of, self._by_end), initial=Quantities()))
         self._formula, _ = self._apply_paper_method((), duration_s=0.0)
 
@@ -519,7 +528,9 @@ class BilledRun:
         elapsed_s = min(max(0.0, moment - self.started_at), self.duration_s)
         over = elapsed_s >= self.duration_s
         ended = len(self._ends) if over else bisect_right(self._ends, moment)
-        going_on = [part for r in self._by_end[ended:] if begin(r) <= moment and (part := record_until(r, moment))]
+        going_on = [
+            part for r in self._by_end[ended:] if get_begin_s(r) <= moment and (part := record_until(r, moment))
+        ]
         used = sum((self._quantities_of(record) for record in going_on), self._sums[ended])
         invocations = used.invocations
         if self.unrecorded:  # nobody knows when

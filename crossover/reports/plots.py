@@ -22,7 +22,7 @@ from matplotlib.textpath import TextPath
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullFormatter
 
 from crossover.reports.display import PALETTE, PLAIN, SeriesLook, look_of
-from crossover.reports.usage import Record, busy_s, end, init_s
+from crossover.reports.usage import Record, busy_s, get_end_s, init_s
 
 # --- plots ------------------------------------------------------------------------------------------------------------
 
@@ -545,7 +545,7 @@ def spans(records: Iterable[Record], *, started_at: float) -> list[Span]:
         for record in sorted(own, key=lambda r: float(r["started_at"]) - init_s(r)):
             begin = float(record["started_at"]) - init_s(record)
             lane = next((n for n, moment in enumerate(free) if moment <= begin), len(free))
-            free[lane : lane + 1] = [end(record)]
+            free[lane : lane + 1] = [get_end_s(record)]
             found += _split_into_spans(record, row, lane, started_at)
     return found
 
@@ -559,7 +559,7 @@ def _split_into_spans(record: Record, row: str, lane: int, started_at: float) ->
     pieces = [
         (handler_s - init_s(record), handler_s, COLD),
         (handler_s, handler_s + waited_s, WAIT),
-        (handler_s + waited_s, end(record) - started_at, record["step"]),
+        (handler_s + waited_s, get_end_s(record) - started_at, record["step"]),
     ]
     failed = record["outcome"] != "ok"
     return [Span(row, lane, begin, stop, kind, failed) for begin, stop, kind in pieces if stop > begin]

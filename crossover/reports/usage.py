@@ -61,7 +61,7 @@ def busy_s(record: Record) -> float:
     return float(record["wall_s"]) + float(record.get("slot_wait_s") or 0.0)
 
 
-def end(record: Record) -> float:
+def get_end_s(record: Record) -> float:
     """Return the unix time in seconds at which the invocation of a record ended."""
     return float(record["started_at"]) + busy_s(record)
 
@@ -85,7 +85,7 @@ def billed_ms(record: Record) -> int:
 
 def latest_end(records: Iterable[Record]) -> float | None:
     """Return the unix time in seconds at which the last invocation ended, None if there are no records."""
-    return max((end(record) for record in records), default=None)
+    return max((get_end_s(record) for record in records), default=None)
 
 
 def traffic(records: Iterable[Record]) -> dict[str, dict[str, int]]:

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from crossover.experiment import Experiment
 from crossover.reports import bill, prices, spending
-from crossover.reports.bill import begin, make_interim_record, record_until
-from crossover.reports.usage import end, state_transitions
+from crossover.reports.bill import get_begin_s, make_interim_record, record_until
+from crossover.reports.usage import get_end_s, state_transitions
 from crossover.workflow.architecture import load
 from tests.unit.costs.test_cost import record
 
@@ -27,7 +27,7 @@ def experiment(architecture: str) -> Experiment:
 def run(architecture: str, records: list[dict[str, Any]], **changes: Any) -> bill.BilledRun:
     """Return a billed run of the records, which lasts until the last of them ends. `changes`: arguments of BilledRun to replace."""
     setting = experiment(architecture)
-    duration_s = max([0.0, *(end(each) - STARTED_AT for each in records)])
+    duration_s = max([0.0, *(get_end_s(each) - STARTED_AT for each in records)])
     arguments = {"infrastructure": bill.infrastructure_of(setting), "prices": PRICES, "duration_s": duration_s}
     return bill.BilledRun(experiment=setting, records=records, started_at=STARTED_AT, **(arguments | changes))
 
@@ -133,8 +133,8 @@ def test_a_stopped_invocation_is_none_a_part_or_whole(records: list[dict[str, An
     moment = STARTED_AT + seconds
     for each in records:
         part = record_until(each, moment)
-        assert (part is None) == (moment < begin(each))
-        assert part is not each or moment >= end(each)
+        assert (part is None) == (moment < get_begin_s(each))
+        assert part is not each or moment >= get_end_s(each)
         assert part is None or 0 <= part["wall_s"] <= each["wall_s"]
 
 
@@ -168,7 +168,7 @@ def test_an_invocation_under_way_is_billed_to_the_present_moment() -> None:
     mark = {**long(wall_s=100.0, marks=2), "outcome": "under way"}
     now = STARTED_AT + 250.0
     assert make_interim_record(mark, now)["wall_s"] == pytest.approx(250.0)
-    assert end(make_interim_record(mark, now)) == pytest.approx(now)
+    assert get_end_s(make_interim_record(mark, now)) == pytest.approx(now)
     assert make_interim_record(mark, STARTED_AT)["wall_s"] == 100.0  # a clock that runs behind takes nothing back
 
 
