@@ -657,8 +657,8 @@ def test_as_many_workers_as_an_experiment_may_have_fit_into_a_map() -> None:
 
 
 def test_more_invocations_than_a_history_holds_are_refused_on_aws() -> None:
-    """More invocations than an execution's history holds are refused with a timeout that fits, if one does, for architectures whose
-    workers continue.
+    """More invocations than an execution's history holds are refused if workers go on in further invocations, with a timeout that fits,
+    if one does.
     """
     hours = {"lifetime": {"ttl_hours": 720, "maximum_run_hours": 20}}
     for name in ("all_reduce", "scatter_reduce", "mlless"):
