@@ -80,11 +80,13 @@ class Stack:
 
     @cached_property
     def resources(self) -> dict[str, Any]:
-        """The resources of the template by logical id."""
+        """The resources of the template by logical id, as the template declares them; {} if it has none."""
         return dict(json.loads(self.template).get("Resources", {}))
 
     def properties_of_type(self, kind: str) -> Iterator[dict[str, Any]]:
-        """Yield the properties of each of the stack's resources whose CloudFormation type is `kind`."""
+        """Yield the properties of each of the stack's resources whose CloudFormation type is `kind`: as the template declares them, with
+        functions such as Ref unresolved; {} for a resource without properties.
+        """
         yield from (each.get("Properties", {}) for each in self.resources.values() if each["Type"] == kind)
 
 
@@ -153,8 +155,8 @@ def _read_stack(assembly: Path, name: str, artifact: Mapping[str, Any]) -> Stack
 
 
 def _read_assets(assembly: Path, manifest: Path) -> Iterator[Asset]:
-    """Yield the files and folders to upload that an asset manifest lists. Raises ConfigError if the manifest lists a container image,
-    because this machine cannot run it.
+    """Yield one Asset for each destination of each file or folder that an asset manifest lists. Raises ConfigError if the manifest lists a
+    container image, because this machine cannot run it.
     """
     content = json.loads(manifest.read_text(encoding="utf-8"))
     if content.get("dockerImages"):
@@ -282,11 +284,13 @@ class Servers:
         self._over = False
 
     def start_instance(self, identity: str, tags: Mapping[str, str], address: str, user_data: str) -> None:
-        """Start redis-server for an EC2 instance whose tag for the role is `redis`, and wait until it answers; do nothing for other
-        instances. Its password is the secret whose ARN is in `user_data`, the boot script (as plain text); none if there is no ARN.
+        """Start redis-server with the tensor module, which is built if needed, for an EC2 instance whose tag for the role is `redis`, and
+        wait until it answers; do nothing for other instances. Its password is the secret whose ARN is in `user_data`, the boot script (as
+        plain text); none if there is no ARN.
 
         `identity`: the instance's id; `address`: its private address, which `replace_addresses` will replace. Raises RunFailed if the
-        server does not start or this cloud has ended; MissingTool if a program is missing.
+        server does not start or this cloud has ended; MissingTool if a program is missing. If this cloud ends meanwhile, the server is
+        stopped again without an error.
         """
         if tags.get(ROLE_TAG) != "redis":
             return
@@ -342,8 +346,9 @@ class Servers:
         return server.url
 
     def reboot_broker(self, name: str) -> None:
-        """Stop the broker `name`, start it again on the same port, and wait until it answers. Raises RunFailed if this cloud has ended, and
-        KeyError if there is no such broker.
+        """Stop the broker `name`, start it again, and wait until it answers. Its port stays the same unless another program takes it
+        meanwhile. Raises KeyError if there is no such broker; RunFailed if this cloud has ended (the broker then stays stopped) or the
+        broker does not start.
 
         Durable queues and persistent messages survive; connections do not. `check` accepts that it is away meanwhile.
         """
@@ -560,7 +565,8 @@ class LocalCloud:
         """Deploy every stack of the cloud assembly in the folder `assembly` whose name is not deployed yet, and wait until its resources
         exist. Stacks that are deployed are not updated, but all assets are uploaded again.
 
-        Raises ConfigError if the folder cannot be deployed here, RunFailed if a stack or a type of resource in it cannot be created.
+        Raises ConfigError if the folder cannot be deployed here, RunFailed if a stack or a type of resource in it cannot be created. Stacks
+        that were created before a failure stay; the one that failed is deleted.
         """
         stacks, assets = read_assembly(assembly)
         self._check_types(stacks)
@@ -578,8 +584,8 @@ class LocalCloud:
         return [each["StackName"] for each in sorted(described, key=lambda each: each["CreationTime"])]
 
     def destroy(self, name: str | None = None) -> None:
-        """Stop the executions of the stack `name` and delete it; if `name` is None, do so for all stacks, the newest first. Does nothing
-        if no stack has that name. Raises RunFailed if one cannot be deleted.
+        """Stop the executions of the stack `name` and delete it; if `name` is None, do so for all stacks, the newest first. Does nothing if
+        no stack has that name. Raises RunFailed at the first that cannot be deleted; those not deleted by then stay.
         """
         for stack in reversed(self.stacks()):
             if name in (None, stack):
@@ -618,7 +624,7 @@ class LocalCloud:
         ]
 
     def _stop_executions(self, machines: Iterable[str]) -> None:
-        """Stop the running executions of the state machines with these ARNs.
+        """Stop the running executions of the state machines with these ARNs; machines that do not exist are left out.
 
         Deleting a state machine does not end its executions, and after a failure other branches continue.
         """
@@ -645,7 +651,8 @@ class LocalCloud:
     def invoke(self, name: str, payload: bytes, client_context: str | None = None) -> Answer:
         """Invoke the function `name` (a name or an ARN) synchronously, without HTTP, and return its answer.
 
-        `payload`: the event as JSON; `client_context`: as in Lambda's API, base64. Raises TooLarge or TooManyRequests.
+        `payload`: the event as JSON; `client_context`: as in Lambda's API, base64. Raises TooLarge, TooManyRequests, or moto's error if
+        there is no such function; an error of the function itself is in the answer.
         """
         return self.lambdas.invoke(self.function(_find_function(name)), payload, client_context=client_context)
 
@@ -761,7 +768,7 @@ class LocalCloud:
 
 
 def _find_function(name: str) -> Any:
-    """Return moto's object of the deployed function with the name or ARN `name`."""
+    """Return moto's object of the deployed function with the name or ARN `name`. Raises moto's error if there is none."""
     from moto.awslambda.models import lambda_backends
 
     return lambda_backends[ACCOUNT][REGION].get_function(name)

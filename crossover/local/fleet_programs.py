@@ -47,14 +47,15 @@ class ProgramService:
 
 def parse_user_data(user_data: str, *, fleet: str) -> ProgramService:
     """Return the service that an instance's user data (base64 or plain) sets up; a command that is Python becomes this process's Python.
-    `fleet`: name for errors. Raises RunFailed if the user data lacks a part without which an instance would do nothing on AWS.
+    `fleet`: name for errors. Raises RunFailed if the user data lacks a part without which an instance would do nothing on AWS. The unit's
+    variables replace those of the same name in its environment file.
     """
     script = _decode_user_data(user_data)
     facts = dict(_ASSIGNMENT.findall(script))
 
     def require(pattern: str, what: str) -> re.Match[str]:
-        """Return the match of the regular expression `pattern` in the user data. Raises RunFailed, saying that `what` is missing, if there
-        is none.
+        """Return the first match of the regular expression `pattern` in the user data; in it ^ and $ match at every line, and . also
+        matches a newline. Raises RunFailed, saying that `what` is missing, if there is no match.
         """
         found = re.search(pattern, script, re.MULTILINE | re.DOTALL)
         if not found:
@@ -89,7 +90,7 @@ def parse_user_data(user_data: str, *, fleet: str) -> ProgramService:
 
 
 def _decode_user_data(user_data: str) -> str:
-    """Return user data as text, decoded from base64 unless it is a plain script."""
+    """Return user data as text, decoded from base64 unless it is a plain script. Bytes that are not UTF-8 are replaced."""
     if user_data.lstrip().startswith("#!"):
         return user_data
     return base64.b64decode(user_data).decode(errors="replace")
@@ -156,7 +157,8 @@ class Fleets:
         `role` is "".
 
         `name`: of the group; `user_data`: the instances' boot script, which names program and code; `role`: name of the IAM role with which
-        the programs call AWS. Both are read only for a fleet that does not exist yet. Does nothing for such a fleet after `stop`.
+        the programs call AWS. Both are read only for a fleet that does not exist yet. Does nothing for such a fleet after `stop`. Each
+        stopped instance is waited for, and killed if it still runs after 5 s.
         """
         with self._lock:
             fleet = self._fleets.get(name)
@@ -197,7 +199,8 @@ class Fleets:
 
     def _start(self, fleet: LocalFleet, number: int, run: Path) -> "subprocess.Popen[bytes]":
         """Start the fleet's program as instance `number` and return its process, whose output is appended to NUMBER.log in the fleet's
-        folder. `run`: folder that stands for the instance's /run; it is emptied first.
+        folder. `run`: folder that stands for the instance's /run; it is emptied first. In the service's variables, %b becomes FLEET-NUMBER,
+        and /run/NAME at the beginning becomes `run`.
         """
         shutil.rmtree(run, ignore_errors=True)
         run.mkdir()
@@ -228,6 +231,7 @@ class Fleets:
     def _check_instance(self, fleet: LocalFleet, instance: LocalInstance) -> None:
         """Do nothing if the instance's program runs. If it has failed, start it again if systemd would; if it would not, or the program has
         ended with status 0, remove the instance, lower the fleet's capacity and call `on_leave`. The rest of its process group is killed.
+        If the program has written the service's progress file, its starts are counted from 0 again first.
         """
         status = instance.child.poll()
         if status is None:

@@ -59,8 +59,9 @@ EVENT_LIMIT = 1024 * 1024  # bytes of an asynchronous one's
 
 @dataclass(frozen=True, kw_only=True)
 class Function:
-    """A deployed Lambda function as the local service runs it. `folder`: its unpacked zip; `environment`: its variables; `torch`: whether
-    it needs torch; `waits`: whether it may wait for other functions, so that it is never queued. The last two come from its tags.
+    """A deployed Lambda function as the local service runs it. `handler`: `module.function`; `folder`: its unpacked zip; `environment`: its
+    variables; `torch`: whether it needs torch; `waits`: whether it may wait for other functions, so that it is never queued. The last two
+    come from its tags.
     """
 
     name: str
@@ -169,10 +170,14 @@ class ServedEnvironment(Protocol):
         """Wait for the next invocation and return it, or None if there are no more. Called when the runtime is ready for work."""
 
     def record_answer(self, request_id: str, body: bytes, *, error: bool) -> None:
-        """Accept `body`, the runtime's answer to the invocation `request_id`. `error`: whether it describes a failure of the function."""
+        """Finish the invocation `request_id` with `body`, the runtime's answer in JSON, unless it is finished already. `error`: whether it
+        describes a failure of the function.
+        """
 
     def record_init_error(self, body: bytes) -> None:
-        """Accept `body`, the error of a runtime that could not load the function's code."""
+        """Keep `body`, the error (JSON) of a runtime that could not load the function's code. When the runtime's process then ends, the
+        invocation that waits for it fails with `body`.
+        """
 
 
 class RuntimeApi:
@@ -384,7 +389,8 @@ _END_S = 10.0
 class InvocationOutcome:
     """The result of one invocation and its figures for Lambda's report. `payload`: result or error as JSON; `status`: success, error (the
     function raised), timeout, or failure (its process ended); `duration_ms`: without `init_ms`, the duration of the cold start, which is
-    None if there was none; `max_memory_mb`: peak resident memory of its process in MiB; `log`: what the function printed.
+    None if there was none; `max_memory_mb`: peak resident memory of its process in MiB; `log`: what the function printed. If the process
+    has ended, `max_memory_mb` is the function's memory.
     """
 
     payload: bytes
@@ -408,7 +414,8 @@ class Environment:
     ) -> None:
         """Open the environment's Runtime API address and create its log and scratch folder; the process is started by `start`.
 
-        `number`: of the environment; `variables`: its environment variables; `folder`: holds logs and scratch folders.
+        `number`: of the environment; `variables`: its environment variables; `folder`: holds logs and scratch folders. Raises Unavailable
+        if the Runtime API is closed.
         """
         self.function, self.number, self.pid = function, number, 0
         self.used_at = time.monotonic()
@@ -452,7 +459,7 @@ class Environment:
 
     def start(self, zygote: Zygote) -> None:
         """Fork the process from the fork server `zygote`, without waiting until the function is loaded. Raises Unavailable if the fork
-        server has ended.
+        server has ended, TimeoutError if it does not reply.
         """
         function = self.function
         self._zygote, self._started_at = zygote, time.perf_counter()
@@ -483,7 +490,9 @@ class Environment:
         self._finish(request_id, body, "error" if error else "success")
 
     def record_init_error(self, body: bytes) -> None:
-        """Keep `body`, the error of a runtime that could not load the function's code; it becomes the answer to the first invocation."""
+        """Keep `body`, the error (JSON) of a runtime that could not load the function's code. It finishes nothing itself: when the process
+        ends, the invocation in progress, or the next one, fails with `body`.
+        """
         self._init_error = body
 
     def record_end(self, status: int) -> None:
@@ -503,7 +512,8 @@ class Environment:
         """Run one invocation with the event `payload`, wait until it is answered, has timed out or its process has ended, and return the
         outcome.
 
-        `request_id`: the invocation's id; `client_context`: as in Lambda's API, passed on. After a timeout the process is killed.
+        `request_id`: the invocation's id; `client_context`: as in Lambda's API, passed on. After a timeout the process is killed. The first
+        call also waits for the process's start, at most a minute. If the process had ended before, the outcome is a failure at once.
         """
         function, result = self.function, Future[tuple[bytes, str]]()
         offset = 0 if self._cold else self.log.stat().st_size
@@ -532,9 +542,9 @@ class Environment:
             log=printed,
         )
 
-    def watch_memory(self) -> None:
-        """Kill the process if it is running an invocation and its resident memory has grown by more than the function's memory since the
-        fork; the invocation then fails as Runtime.OutOfMemory.
+    def enforce_memory_limit(self) -> None:
+        """Check the process's memory once: kill the process if it is running an invocation and its resident memory has grown by more than
+        the function's memory since the fork; the invocation then fails as Runtime.OutOfMemory.
 
         Memory that was shared at the fork, such as torch, does not count.
         """
@@ -667,8 +677,9 @@ class Lambdas:
     ) -> None:
         """Start the service without environments.
 
-        `folder`: holds logs and scratch files; `cores`: number of functions with torch that run at the same time; `concurrency`: the
-        account's limit, above which an invocation is refused; `runtime`: the Python that functions run on, None for this process's.
+        `folder`: holds logs and scratch files; `cores`: number of functions with torch that run at the same time, None for as many as this
+        machine has CPUs; `concurrency`: the account's limit, above which an invocation is refused; `runtime`: the Python that functions run
+        on, None for this process's.
         """
         self.extra_environment: dict[str, dict[str, str]] = {}  # by function name, "*" for all; fault tests set it
         self._folder = folder
@@ -696,6 +707,7 @@ class Lambdas:
         answer with an `error`. Unless the function may wait for others, first wait until one of the slots for its kind is free.
 
         `client_context`: as in Lambda's API, passed on. Raises TooLarge, or TooManyRequests above the concurrency limit or after `close`.
+        Raises Unavailable or TimeoutError if no execution environment can be started.
         """
         if len(payload) > REQUEST_LIMIT:
             raise TooLarge(len(payload), kind="RequestResponse", limit=REQUEST_LIMIT)
@@ -800,7 +812,7 @@ class Lambdas:
 
     def _start_cold(self, function: Function) -> Environment:
         """Start and return a new environment of the function; if its fork server was killed, start a new fork server first. Raises
-        TooManyRequests if the service is closed.
+        TooManyRequests if the service is closed, Unavailable if the second fork server ends too, TimeoutError if one does not reply.
         """
         try:
             return self._start_environment(function)
@@ -904,7 +916,7 @@ class Lambdas:
         """
         while not self._closed.wait(_WATCH_S):
             for environment in self.list_running():
-                environment.watch_memory()
+                environment.enforce_memory_limit()
 
 
 def _zygote_kind(function: Function) -> ZygoteKind:

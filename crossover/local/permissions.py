@@ -56,7 +56,8 @@ def check_permission(environ: Mapping[str, Any], body: Callable[[], bytes]) -> D
     """Return the response that refuses a request, if the role named in its access key does not allow the call on every resource that the
     request names; None if it does, or if the key names no role: such a caller may do everything.
 
-    `environ`: the WSGI request; `body`: returns the request's body, called only if the body names the resource.
+    `environ`: the WSGI request; `body`: returns the request's body, called only if the body names the resource. A role that does not exist
+    allows nothing.
     """
     credential = str(environ.get("HTTP_AUTHORIZATION", "")).partition("Credential=")[2].split("/")
     if not credential[0].startswith(PREFIX):
@@ -75,7 +76,7 @@ def check_permission(environ: Mapping[str, Any], body: Callable[[], bytes]) -> D
 def is_allowed(documents: list[Mapping[str, Any]], call: ApiCall) -> bool:
     """Return whether the policy documents allow the call: at least one statement allows it and none denies it.
 
-    Only effects, actions and resources are compared, with * and ? as wildcards; conditions count as fulfilled.
+    Only effects, actions (in any case) and resources are compared, with * and ? as wildcards; conditions count as fulfilled.
     """
     found = False
     for document in documents:
@@ -91,7 +92,8 @@ def is_allowed(documents: list[Mapping[str, Any]], call: ApiCall) -> bool:
 
 def _list_s3_calls(environ: Mapping[str, Any], body: Callable[[], bytes]) -> Iterator[ApiCall]:
     """Yield each action and resource of an S3 request: one, or one for each object of a request that deletes several. The bucket is taken
-    from the path, as clients send it if the endpoint is an IP address.
+    from the path, as clients send it if the endpoint is an IP address. A method other than GET, HEAD, PUT and DELETE on an object counts as
+    s3:PutObject, one other than GET and HEAD on a bucket as s3:METHOD.
     """
     path, query = unquote(str(environ["PATH_INFO"])), parse_qs(str(environ["QUERY_STRING"]), keep_blank_values=True)
     bucket, _, key = path.lstrip("/").partition("/")
@@ -107,7 +109,7 @@ def _list_s3_calls(environ: Mapping[str, Any], body: Callable[[], bytes]) -> Ite
 
 def _list_json_calls(environ: Mapping[str, Any], body: Callable[[], bytes], service: str) -> Iterator[ApiCall]:
     """Yield each action and resource of a request to a service that speaks JSON, such as Secrets Manager: one for each resource that it
-    names. An unknown action gets a resource that no policy allows.
+    names. An unknown action gets a resource that no policy allows. A resource that the request leaves out is "" in its ApiCall.
     """
     prefix, _, operation = str(environ.get("HTTP_X_AMZ_TARGET", "")).partition(".")
     action = f"{SERVICES.get(prefix, service)}:{operation}"
@@ -134,7 +136,7 @@ def _read_policies(role: str) -> list[Mapping[str, Any]]:
 
 
 def _as_list(value: Any) -> list[Any]:
-    """Return `value` if it is a list, else a list with this one value: policies may write either."""
+    """Return a copy of `value` if it is a list, else a new list with this one value: policies may write either."""
     return list(value) if isinstance(value, list) else [value]
 
 

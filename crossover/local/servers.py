@@ -77,7 +77,7 @@ def find_program(program: str) -> str | None:
 
 def require_program(program: str) -> str:
     """Return the path of `program` (a key of PACKAGES), as `find_program` does. Raises MissingTool, which names the package to install, if
-    it is not installed.
+    it is not installed; also as `find_program` does.
     """
     found = find_program(program)
     if found is None:
@@ -86,8 +86,9 @@ def require_program(program: str) -> str:
 
 
 def check_programs() -> None:
-    """Raise MissingTool if a program that the local cloud needs is not installed; name every missing one and the command that installs
-    them.
+    """Raise MissingTool if a program that the local cloud needs is not installed. The message names the packages of all missing ones and
+    the command that installs them. Only if CROSSOVER_REDIS_SERVER or CROSSOVER_RABBITMQ_SERVER names no executable program, it names that
+    variable alone.
     """
     missing = sorted(package for program, package in PACKAGES.items() if find_program(program) is None)
     if missing:
@@ -387,8 +388,8 @@ class RedisServer(AbstractContextManager[Any]):
         return self._process.poll()
 
     def start(self) -> None:
-        """Start the server and wait until it answers, with the data in its folder loaded. Raises RunFailed if it ends or does not answer
-        within 30 s.
+        """Start the server, which must not be running, and wait until it answers, with the data in its folder loaded. Raises RunFailed if
+        it ends or does not answer within 30 s.
 
         It keeps its port, unless another program has taken it: then `port` changes.
         """
@@ -480,7 +481,9 @@ class RedisServer(AbstractContextManager[Any]):
         return False
 
     def _ping(self) -> bytes:
-        """Send AUTH (if there is a password), PING and QUIT to the server and return its reply."""
+        """Send AUTH (if there is a password), PING and QUIT to the server and return its reply without the one to QUIT. Raises OSError if
+        the server cannot be reached or is silent for 1 s.
+        """
         login = f"AUTH {_quote(self._password)}\r\n".encode() if self._password else b""
         with socket.socket(socket.AF_UNIX) as client:
             client.settimeout(1.0)
@@ -559,7 +562,8 @@ class RabbitServer(AbstractContextManager[Any]):
         return self._process.poll() if self._process else None
 
     def start(self) -> None:
-        """Start the broker and wait until it speaks AMQP. Raises RunFailed if it ends or does not answer within 120 s.
+        """Start the broker, which must not be running, and wait until it speaks AMQP. Raises RunFailed if it ends or does not answer within
+        120 s.
 
         It keeps its port, unless another program has taken it: then `port` changes.
         """

@@ -34,8 +34,9 @@ _SCRIPT = Path(__file__).with_name("zygote.py")
 class ForkStart:
     """Everything that a forked execution environment needs to start.
 
-    `environment`: all its variables; `folder`: its working directory; `path`: entries put before sys.path; `handler`: module and name of
-    the function; `title`: the name that `ps` shows; `log`: file descriptor for its output.
+    `environment`: all its variables; `folder`: its working directory; `path`: entries put before sys.path; `handler`: the function as
+    `module.function`; `title`: the name that `ps` shows, cut to 15 bytes; `log`: file descriptor for its output. `Zygote.fork` sends a
+    duplicate of `log`; the caller still closes its own.
     """
 
     environment: Mapping[str, str]
@@ -50,7 +51,8 @@ class ForkStart:
 class Runtime:
     """The Python that functions run on: this process's own by default, or another one such as an emulator's.
 
-    `command(kind)`: returns the command line up to the script; `start_s`: the most seconds that its imports may take.
+    `command(kind)`: returns the interpreter and its options, which come before the script's path; `start_s`: the most seconds that
+    `Zygote.fork` waits for a reply, imports included.
     """
 
     command: Callable[[ZygoteKind], Sequence[str]] = lambda kind: (sys.executable, "-I")
@@ -62,7 +64,7 @@ class Zygote:
     object's creation to `close`.
 
     `on_exit(process id, wait status)`: called from a thread for each environment that ends; if the fork server ends by itself, for all that
-    are left, with SIGKILL as status. After `close` it may not be called. `output`: the fork server's log file.
+    are left, with SIGKILL as status. Ends after `close` has begun may go unreported. `output`: the fork server's log file.
     """
 
     def __init__(
@@ -103,7 +105,8 @@ class Zygote:
 
     def fork(self, start: ForkStart) -> int:
         """Let the fork server fork a new environment, and return its process id; the first call waits for the fork server's imports. Raises
-        Unavailable if the fork server has ended, TimeoutError if it does not reply within the runtime's `start_s` seconds (60).
+        Unavailable if the fork server has ended, TimeoutError if it does not reply within the runtime's `start_s` seconds (60). After a
+        TimeoutError the environment may still be forked later.
         """
         reply: Future[int] = Future()
         with self._lock:
@@ -126,7 +129,7 @@ class Zygote:
         return reply.result(self._start_s)
 
     def close(self) -> None:
-        """End the fork server and its environments, and wait for the fork server. Ends of environments from now on may not be reported to
+        """End the fork server and its environments, and wait for the fork server. Ends of environments from now on may go unreported to
         `on_exit`.
         """
         self._closed = True

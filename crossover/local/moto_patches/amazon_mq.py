@@ -31,8 +31,8 @@ def install(changes: Replacements, *, reboot: Stop) -> None:
 
 
 def _make_broker(wanted: WantedResource, *, start: StartBroker, stop: Stop) -> MadeResource:
-    """Start a RabbitMQ server for the template's broker `wanted`, create moto's broker for it, and return both as one resource. `start`,
-    `stop`: start the server and return its address, and stop it, by the broker's name.
+    """Start a RabbitMQ server with the first user of the template's broker `wanted`, create moto's broker for it, and return both as one
+    resource. `start`, `stop`: start the server and return its address, and stop it, by the broker's name.
     """
     from moto.mq.models import mq_backends
 

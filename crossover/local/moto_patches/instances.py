@@ -16,8 +16,8 @@ def install(changes: Replacements, *, started: Started, stopped: Callable[[str],
     """Install the patches of EC2 instances and Auto Scaling groups through `changes`.
 
     `started(instance id, tags, private address, user data as text)`: called for every instance of a template; `stopped(instance id)`:
-    called when it is deleted; `resized(group, capacity, user data, role)`: called whenever a group's desired capacity is set, and
-    with 0 when the group is deleted.
+    called when it is deleted; `resized(group, capacity, user data, role)`: called with the user data as moto has it (base64 or text)
+    whenever a group's desired capacity is set, and with 0 when the group is deleted; with capacity 0 the role is "".
     """
     from moto.ec2.models.instances import Instance
 
@@ -78,7 +78,9 @@ def announce_groups(changes: Replacements, resized: Resized) -> None:
 
     @changes.wraps(FakeAutoScalingGroup, "set_desired_capacity")
     def set_capacity(old: Any, self: Any, new_capacity: Any) -> None:
-        """Set a group's desired capacity and call `resized`, without making instances in moto."""
+        """Set a group's desired capacity and call `resized`, without making instances in moto. `new_capacity`: None for the group's
+        minimum.
+        """
         # The programs are the instances here: moto's own, made from image and security group by name, play no part.
         self.desired_capacity = int(self.min_size if new_capacity is None else new_capacity)
         resized(

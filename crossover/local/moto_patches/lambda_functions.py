@@ -24,7 +24,7 @@ def install(
 
     `invoke(moto's function, payload, client context)`: runs a function and returns its answer; `invoke_event(moto's function, payload)`:
     starts an asynchronous invocation and returns its request id; `kill_idle(name)`: called when a function is deleted or updated, to end
-    its idle processes.
+    its idle processes. Errors TooManyRequests and TooLarge of the first two become HTTP status 429 and 413.
     """
     from moto.awslambda import models
 
@@ -39,8 +39,9 @@ def install(
 
 
 def _patch_invocations(changes: Replacements, function: Any, invoke: InvokeDeployed, invoke_event: InvokeEvent) -> None:
-    """Replace moto's way of running functions by `invoke` (synchronous) and `invoke_event` (asynchronous). `function`: moto's class of
-    Lambda functions.
+    """Replace moto's way of running functions by `invoke` (synchronous) and `invoke_event` (asynchronous). TooManyRequests is answered with
+    HTTP status 429, TooLarge with 413; each answer has the invocation's own request id instead of one of moto's. `function`: moto's class
+    of Lambda functions.
     """
     from moto.core import responses
     from moto.core.exceptions import JsonRESTError
@@ -58,7 +59,8 @@ def _patch_invocations(changes: Replacements, function: Any, invoke: InvokeDeplo
     @changes.replaces(function, "invoke")
     def run(self: Any, body: Any, request_headers: Any, response_headers: Any) -> bytes:
         """Invoke a function with the request's body as event, set the response's headers as Lambda does, and return the payload; b"" for an
-        asynchronous invocation.
+        asynchronous invocation. A function's error is named in the header x-amz-function-error. Raises Throttled or Large for a refused
+        invocation.
         """
         payload = body.encode() if isinstance(body, str) else (body or b"{}")
         headers = {str(name).lower(): value for name, value in dict(request_headers).items()}

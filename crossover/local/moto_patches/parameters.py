@@ -24,8 +24,8 @@ def install(changes: Replacements) -> None:
 
     @changes.wraps(SimpleSystemManagerBackend, "get_parameter")
     def get(old: Any, self: Any, name: str) -> Any:
-        """Return the parameter `name`. For a public parameter (/aws/service/...) that moto lacks, return a copy of one that names a machine
-        image.
+        """Return the parameter `name`; None if there is none. For a public parameter (/aws/service/...) that moto lacks, return a copy of
+        one that names a machine image.
         """
         found = old(self, name)
         if found is None and name.startswith("/aws/service/"):

@@ -35,7 +35,7 @@ class Replacements(contextlib.ExitStack):
 
     def wrap(self, owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
         """Replace the method `owner.name` by one that calls `wrapper(old method, *arguments)`; for a classmethod, `wrapper(old method, cls,
-        *arguments)`. A classmethod or staticmethod stays one.
+        *arguments)`. A classmethod or staticmethod stays one. Raises RunFailed if moto has no such method.
         """
         raw = vars(owner).get(name)
         old = self.replace(owner, name, None)
@@ -64,18 +64,20 @@ class Replacements(contextlib.ExitStack):
         self._set(owner, name, new, _ABSENT)
 
     def replaces(self, owner: Any, name: str) -> Callable[[Replaced], Replaced]:
-        """Return a decorator that replaces `owner.name`, which must exist, by the decorated function until this stack is closed."""
+        """Return a decorator that replaces `owner.name`, which must exist (RunFailed if not), by the decorated function until this stack is
+        closed.
+        """
         return functools.partial(_apply_change, self.replace, owner, name)
 
     def wraps(self, owner: Any, name: str) -> Callable[[Replaced], Replaced]:
         """Return a decorator that replaces the method `owner.name` by a call of the decorated function, which gets the old method as its
-        first argument, until this stack is closed.
+        first argument, until this stack is closed. Raises RunFailed if moto has no such method.
         """
         return functools.partial(_apply_change, self.wrap, owner, name)
 
     def adds(self, owner: Any, name: str) -> Callable[[Replaced], Replaced]:
         """Return a decorator that adds the decorated function to `owner` as the attribute `name`, which moto lacks, until this stack is
-        closed.
+        closed. Raises RunFailed if moto has it by now.
         """
         return functools.partial(_apply_change, self.add, owner, name)
 

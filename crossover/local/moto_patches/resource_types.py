@@ -38,7 +38,7 @@ WITHOUT_EFFECT = frozenset(
 @dataclass(frozen=True, kw_only=True)
 class WantedResource:
     """A resource as a template declares it, before it is created. `name`: the value of the property that names resources of its type, else
-    one generated from stack and logical id.
+    one generated from stack and logical id; `properties`: with template functions and dynamic references resolved.
     """
 
     type: str
@@ -125,7 +125,9 @@ def install(changes: Replacements, types: Mapping[str, ResourceType]) -> None:
 
     @changes.wraps(parsing, "resource_class_from_type")
     def find_class(old: Any, resource_type: str) -> Any:
-        """Return the class with which moto creates resources of `resource_type`: an adapter for an added type, else moto's own class."""
+        """Return the class with which moto creates resources of `resource_type`: an adapter for an added type, else moto's own class; None
+        if moto has none either.
+        """
         return adapters.get(resource_type) or old(resource_type)
 
     @changes.wraps(parsing, "resource_name_property_from_type")
@@ -190,7 +192,7 @@ def _clean_and_resolve(old: Any, resource_json: Any, resources_map: Any) -> Any:
 
 def read_secret(arn: str, *, key: str = "") -> str:
     """Return the newest text of the secret `arn` (an ARN or a name) in this cloud; with `key`, the field of that name in its JSON. Raises
-    moto's error if there is no such secret.
+    moto's error if there is no such secret, KeyError if its JSON has no such field.
     """
     from moto.secretsmanager.models import secretsmanager_backends
 

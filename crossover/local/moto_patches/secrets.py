@@ -56,7 +56,9 @@ def generate_secret(rule: Mapping[str, Any]) -> str:
 
 
 def _generate_password(rule: Mapping[str, Any]) -> str:
-    """Return a random password as `rule`, the properties of GenerateSecretString, asks for: length, excluded and required characters."""
+    """Return a random password as `rule`, the properties of GenerateSecretString, asks for: length, excluded and required characters. By
+    default it has 32 characters and at least one of each kind that is not excluded.
+    """
 
     def is_set(name: str) -> bool:
         """Return whether the rule sets the flag `name` to true, given as a boolean or as text."""

@@ -89,7 +89,7 @@ def _evaluate_jsonata(changes: Replacements) -> None:
 
     @changes.replaces(jsonata, "_eval_jsonata")
     def evaluate(expression: str) -> Any:
-        """Return the value of a JSONata expression. Raises moto's JSONataException if it has none."""
+        """Return the value of a JSONata expression. Raises moto's JSONataException if it cannot be evaluated."""
         from jsonata import Jsonata
 
         try:
@@ -105,7 +105,8 @@ def _invoke_in_process(changes: Replacements, invoke: InvokeByArn) -> None:
     @changes.replaces(lambda_eval_utils, "_invoke_lambda_function")
     def invoke_function(parameters: dict[str, Any], region: str, state_credentials: Any) -> dict[str, Any]:
         """Invoke a task's function in this process, and return a response like that of Lambda's Invoke API, with the payload parsed from
-        JSON. Raises moto's error for a refused invocation. `region` and `state_credentials` are not used.
+        JSON. A function's own error is in FunctionError and Payload. Raises moto's error Lambda.TooManyRequestsException or
+        Lambda.RequestTooLargeException for a refused invocation. `region` and `state_credentials` are not used.
         """
         payload = parameters.get("Payload") or b"{}"
         try:
@@ -152,7 +153,7 @@ def _share_clients(changes: Replacements, client: Callable[[str], Any]) -> None:
     )
 
     def get_client(region: str, service: str, state_credentials: Any = None) -> Any:
-        """Return the shared client of `service`."""
+        """Return the shared client of `service`; region and credentials are not used."""
         return client(service)
 
     for module in (state_task_service_aws_sdk, state_task_service_sfn):
@@ -391,8 +392,8 @@ def _run_children_in_process(changes: Replacements) -> None:
     def start(
         self: Any, env: Any, resource_runtime_part: Any, normalised_parameters: dict[str, Any], state_credentials: Any
     ) -> None:
-        """Start a child execution for a task and put its ARN on the interpreter's stack. Raises boto's error if the name is taken or the
-        machine does not exist.
+        """Start a child execution for a task and put {"ExecutionArn", "StartDate"} on the interpreter's stack. Raises boto's ClientError
+        with the code ExecutionAlreadyExists or StateMachineDoesNotExist.
         """
         given = {key[:1].upper() + key[1:]: value for key, value in normalised_parameters.items()}
         try:
@@ -406,14 +407,18 @@ def _run_children_in_process(changes: Replacements) -> None:
         env.stack.append({"ExecutionArn": child.exec_arn, "StartDate": child.start_date.timestamp()})
 
     def make_resolver(parsed: bool) -> Callable[..., Callable[[], Any]]:
-        """Return the function with which moto is to build a waiter for a child execution. `parsed`: whether the child's input and output
-        are parsed from JSON.
+        """Return the function with which moto is to build a waiter for a child execution: `build`, which gets moto's task, the
+        interpreter's environment and three further values, and returns the waiter. `parsed`: whether the child's input and output are
+        parsed from JSON.
         """
 
         def build(
             self: Any, env: Any, resource_runtime_part: Any, normalised_parameters: Any, state_credentials: Any
         ) -> Callable[[], Any]:
-            """Return a function without arguments that waits for the child execution which the task has started."""
+            """Remove the ARN of the child execution that the task has started from the interpreter's stack, and return a function without
+            arguments. That function waits for the child's end and returns the child's description, or None if the parent no longer runs; it
+            raises moto's failure event if the child did not succeed.
+            """
             child = backend(env).describe_execution(env.stack.pop()["ExecutionArn"])
 
             def resolve() -> Any:
@@ -437,10 +442,9 @@ def _run_children_in_process(changes: Replacements) -> None:
 
 
 def _describe_child(child: Any, *, parsed: bool) -> dict[str, Any]:
-    """Return DescribeExecution's answer for a child execution as Step Functions gives it to a state: PascalCase, dates as
-    numbers.
+    """Return DescribeExecution's answer for a child execution as Step Functions gives it to a state: PascalCase, dates as numbers.
 
-    `parsed`: whether input and output are parsed from JSON, as for .sync:2.
+    `parsed`: whether input and output are parsed from JSON, as for .sync:2. Fields that are None are left out.
     """
     described = {
         key[:1].upper() + key[1:]: value.timestamp() if hasattr(value, "timestamp") else value
