@@ -182,7 +182,7 @@ class Journal:
 
     def save(self, position: Position, vectors: Mapping[str, Vector], facts: Mapping[str, Any]) -> None:
         """Create the checkpoint of `position`, then delete this worker's checkpoints that no attempt can need any more. Does nothing if
-        this invocation has restored or saved `position` already.
+        this invocation has restored or saved `position` already; if another invocation has created the checkpoint, that one stays.
 
         `vectors`: the vectors to store, by name; `facts`: plain values that are stored with them.
         """
@@ -204,7 +204,9 @@ class Journal:
         self._ctx.objects.delete(*(self._key(each) for each in self._kept))
 
     def is_superseded(self, round: int) -> bool:
-        """Return whether another invocation of this worker has saved a regular checkpoint beyond `round`."""
+        """Return whether another invocation of this worker has saved a checkpoint beyond `round`. Only the next round at which one is due
+        is looked up.
+        """
         return self._ctx.objects.exists(self._key(self._next_multiple(Position(round))))
 
     def _next_multiple(self, position: Position) -> Position:
@@ -257,7 +259,10 @@ class CheckpointPace:
         self._saved_at, self._interval_s = clock(), 0.0
 
     def is_due(self, round: int) -> bool:
-        """Return whether a checkpoint is due before `round` begins, by the round's number and the time since the last one."""
+        """Return whether a checkpoint is due before `round` begins: at any round if 600 s have passed since the last checkpoint, otherwise
+        at multiples of `every` if the interval that `note_saved` has chosen is over. Before the first call of `note_saved` there is no such
+        interval.
+        """
         passed_s = self._clock() - self._saved_at
         if passed_s >= LONGEST_INTERVAL_S:
             return True

@@ -32,9 +32,9 @@ def adopt_state(ctx: Context, before: Several[Keys], holders: Several[int], spen
     the round to start at, or 0 for a new run.
 
     The state is that of the newest resumable round in the databases, otherwise the newest one saved in the bucket, otherwise the seeded
-    model. If this attempt has state already, because its first step is tried again, that state is used. `ctx`: of the step that sets the
-    attempt up; `before`: keys of the earlier attempts; `holders`: ranks of the databases that hold the state; `spent`: returns the keys
-    that one round wrote for a holder.
+    model. If this attempt has state already, because its first step is tried again, that state is used. Damaged states in the bucket are
+    noted in the step's record. `ctx`: of the step that sets the attempt up; `before`: keys of the earlier attempts; `holders`: ranks of the
+    databases that hold the state; `spent`: returns the keys that one round wrote for a holder.
 
     Raises StaleAttempt if a higher attempt has begun, Missing or Corrupt if the state is lost or damaged.
     """
@@ -150,8 +150,9 @@ def _restore_saved_state(ctx: Context, holders: Several[int], decided: int) -> i
     """Copy the newest undamaged state that was saved in the bucket into the databases and return its round; return 0 if the run never saved
     one.
 
-    The model and the shared optimizer go to the first of `holders`, each worker's own optimizer to that worker's database. `decided`:
-    number of decisions so far. Raises Missing if decisions exist but no saved state, Corrupt if every saved state is damaged.
+    The model and the shared optimizer go to the first of `holders`, each worker's own optimizer to that worker's database. Damaged newer
+    states are noted in the step's record. `decided`: number of decisions so far. Raises Missing if decisions exist but no saved state,
+    Corrupt if every saved state is damaged.
     """
     kept, damaged = ctx.objects.list(ctx.keys.saved_states), list[Corrupt]()
     if not kept and not decided:
@@ -277,7 +278,8 @@ def _is_round_over(ctx: Context, round: int, holder: int) -> bool:
 
 def update(ctx: Context, event: Event, *, holder: int, gradient: str) -> None:
     """Compute the state of the next round from this round's state and the combined contributions, and store it in the database of rank
-    `holder` under the next round's keys. The database computes it, or the function if `database.compute` is fetch.
+    `holder` under the next round's keys. The database computes it, or the function if `database.compute` is fetch. If the next round's keys
+    exist already, they stay as they are.
 
     `event`: names the round; `gradient`: key of the combined contributions: a gradient, a model or a delta, by `exchange.what`.
     """
@@ -297,7 +299,8 @@ def update(ctx: Context, event: Event, *, holder: int, gradient: str) -> None:
 
 def evaluate_and_decide(ctx: Context, event: Event, *, holder: int) -> None:
     """Load the next round's model from the database of rank `holder` into the learner, evaluate it on the validation set, and store the
-    decision after the event's epoch: whether training stops. Does nothing if that decision exists.
+    decision after the event's epoch: whether training stops. Does nothing if that decision exists. Raises Missing if the database has no
+    such model.
     """
     epoch = event["epoch"]
     if ctx.objects.exists(ctx.keys.decision(epoch)):
@@ -322,10 +325,11 @@ def build_next_event(ctx: Context, event: Event) -> Event:
 
 
 def finish_run(ctx: Context, holders: Several[int], spent: Spent) -> None:
-    """Store the last round's model and the outcome in the bucket of `ctx`, delete the run's remaining keys in the databases, and mark the
-    run as finished.
+    """Store the last round's model and the outcome in the bucket of `ctx` unless an outcome is stored, delete the run's remaining keys in
+    the databases, and mark the run as finished.
 
-    `holders`: ranks of the databases that hold the state; `spent`: returns the keys that one round wrote for a holder.
+    `holders`: ranks of the databases that hold the state; `spent`: returns the keys that one round wrote for a holder. Raises Missing if
+    the outcome has to be stored and the first holder's database has lost the model.
     """
     agreed = progress.read_newest_decision(ctx)
     last = calendar(ctx.facts).rounds_until(agreed["epoch"])

@@ -122,10 +122,12 @@ class ServingSettings:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> "ServingSettings":
-        """Return the settings from environment variables, with the defaults for those that are missing.
+        """Return the settings from environment variables, with the defaults for those that are missing; `fleet` is then "". Raises
+        ValueError if a time is not a number.
 
-        These are CROSSOVER_FLEET, CROSSOVER_LEASE_S, CROSSOVER_ABSENCE_S, CROSSOVER_IDLE_S, CROSSOVER_LOOK_S, CROSSOVER_INSTANCE with
-        CROSSOVER_PROCESS (the number of the process on it), CROSSOVER_PROGRESS, and on a spot instance CROSSOVER_METADATA.
+        These are CROSSOVER_FLEET, CROSSOVER_LEASE_S, CROSSOVER_ABSENCE_S, CROSSOVER_IDLE_S, CROSSOVER_LOOK_S, CROSSOVER_INSTANCE and
+        CROSSOVER_PROCESS (the number of the process on it), of which `program` is made if the former is set, CROSSOVER_PROGRESS, and on a
+        spot instance CROSSOVER_METADATA.
         """
         given = {
             name: float(environment[f"CROSSOVER_{name.upper()}"])
@@ -166,7 +168,8 @@ class Heartbeats:
         return found
 
     def silent_s(self, rank: int, attempt: int | None = None) -> float:
-        """Return for how many seconds this program has seen no new heartbeat of `rank`: 0 at the first call.
+        """Return for how many seconds this program has seen no new heartbeat of `rank`: 0 at the first call, and at a call that finds a new
+        one.
 
         That is from the end of the read that first found it to the start of this one: a read may take a minute, and its program is not
         silent meanwhile. `attempt`: the rank's newest attempt, if known; a change of it counts as a new heartbeat.
@@ -177,7 +180,9 @@ class Heartbeats:
         return max(0.0, asked_s - self.seen[rank][1])
 
     def has_given_back(self, rank: int, attempt: int) -> bool:
-        """Return whether the program of `attempt` has reported in its last heartbeat that it gives `rank` back."""
+        """Return whether the program of `attempt` has reported in its last heartbeat that it gives `rank` back. False if there is no
+        heartbeat.
+        """
         beat, key = self._beat(rank), self.keys.heartbeat(rank)
         return bool(beat) and (said := encoding.read_plain(beat, BEAT, key=key))["over"] and said["attempt"] == attempt
 
@@ -234,9 +239,10 @@ class Membership:
         """Claim one of the `members` ranks of `run` that is free, or whose program has been silent for too long, by creating its next
         lease. Return None if there is no such rank at the moment.
 
-        `hearts`: the heartbeats that this program has observed, and its identity; `settings`: gives the time after which a silent program
-        loses its rank. A lease that this program itself created counts as free, because the program would not ask again if it held a rank.
-        Ranks that reported a failure are left out; ranks that have finished their training come last.
+        `hearts`: the heartbeats that this program has observed, and its identity; silence is noticed only by a later call with the same
+        `hearts`. `settings`: gives the time after which a silent program loses its rank. A lease that this program itself created counts as
+        free, because the program would not ask again if it held a rank. Ranks that reported a failure are left out; ranks that have
+        finished their training come last.
         """
         objects, keys, newest = hearts.objects, hearts.keys, hearts.newest()
         left = [rank for rank in newest if objects.exists(keys.leaving_marker(rank))]
@@ -262,7 +268,9 @@ class Membership:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop the heartbeats and report that the rank is free, unless this program is being killed."""
+        """Stop the heartbeats and report that the rank is free, unless this program is being killed, that is, unless `error` is an
+        exception such as SystemExit that is no Exception. If the store does not accept the report, that error is ignored.
+        """
         self._over.set()
         if error is not None and not isinstance(error, Exception):
             return  # it is being killed: the next program waits until the heartbeat has stopped
@@ -290,7 +298,8 @@ class Membership:
 
     def raise_if_pointless(self, missing: Iterable[int], *, what: str) -> None:
         """Raise an error if it is pointless to wait for the ranks `missing`: RunFailed if one has reported a failure, WaitTimeout if one
-        has been silent for more than `absence_s` seconds, StaleAttempt if this program's own rank was taken over.
+        has been silent for more than `absence_s` seconds, StaleAttempt if this program's own rank was taken over. The silence of a rank
+        counts from the first call that asks about it.
 
         `what`: what is awaited, for the error, such as "waited in round 3 for the gradient".
         """
@@ -309,7 +318,9 @@ class Membership:
                 raise WaitTimeout(f"peer {self.rank}: {what} of peer {rank}, which {gone} for {limit_s:.0f} s")
 
     def is_absent(self, rank: int) -> bool:
-        """Return whether `rank` has reported a failure, or has sent no heartbeat for `absence_s` seconds."""
+        """Return whether `rank` has reported a failure, or has sent no heartbeat for `absence_s` seconds. The silence counts from the first
+        call that asks about the rank.
+        """
         if self._objects.exists(self._keys.failure(rank)):
             return True
         return self._hearts.silent_s(rank) > self.settings.absence_s
@@ -466,7 +477,7 @@ def serve(resources: Resources, settings: ServingSettings, body: ProgramBody) ->
 
 def join(objects: ObjectStore, settings: ServingSettings, *, me: bytes = b"") -> Membership | None:
     """Wait for a run and a free rank of the fleet, claim the rank and return the membership. Return None if the run is finished or all its
-    ranks have failed, or after `idle_s` seconds without a run or a free rank.
+    ranks have failed, or after `idle_s` seconds without a run or a free rank. A store that does not answer is asked again until then.
 
     `me`: the content of this program's earlier leases, if it has joined before: they count as free.
     """
@@ -493,9 +504,10 @@ def join(objects: ObjectStore, settings: ServingSettings, *, me: bytes = b"") ->
 
 
 def store_failure(objects: ObjectStore, membership: Membership, error: Exception) -> None:
-    """Store `error` in `objects` as the failure of this program's rank, for the runner to report.
+    """Store `error` in `objects` as the failure of this program's rank, for the runner to report. A failure that is stored already stays.
 
-    Nothing remains stored if another program has taken the rank over: that one has not failed.
+    Nothing remains stored if another program has taken the rank over: that one has not failed. Errors of the store are ignored, because the
+    caller raises `error` itself.
     """
     said = {"error": type(error).__name__, "cause": str(error), "attempt": membership.attempt}
     key = Keys(membership.run).failure(membership.rank)

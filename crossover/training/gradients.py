@@ -147,7 +147,8 @@ def build_single_baseline(experiment: Experiment, name: str) -> Experiment:
     whose update takes as many minibatches as all workers' updates together, at most an epoch's. `experiment` itself is not changed.
 
     If `exchange.every` is not set, or models or deltas are exchanged, each worker counts with 1 minibatch. The channel is Redis. The
-    function gets the memory that `experiment` sets for functions with torch by default.
+    function gets the memory that `experiment` sets for functions with torch by default. Raises ConfigError if the split of the data leaves
+    one part empty.
     """
     e = experiment
     every = e.exchange.every or 1
@@ -170,7 +171,10 @@ def build_single_baseline(experiment: Experiment, name: str) -> Experiment:
 
 
 def _minibatches(experiment: Experiment) -> int | None:
-    """Return the number of minibatches in an epoch if one worker has all data, or None if that is known only once the data is loaded."""
+    """Return the number of minibatches in an epoch if one worker has all data; a last, smaller one counts unless `data.drop_last` is set.
+    None if the number is known only once the data is loaded, if the batch is larger than the data, or if the number would be 0. Raises
+    ConfigError if the split leaves the training or validation part empty.
+    """
     known, drop_last = sizes.count_split(experiment), experiment.data.drop_last
     return known and count_minibatches(known[0], 1, experiment.training.batch_size, drop_last=drop_last)
 
@@ -208,7 +212,7 @@ def take_local_steps(ctx: Context, event: Event, optimizer: "Sequence[Tensor]") 
 
 def build_contribution(ctx: Context, event: Event, begun: "Tensor") -> Vector:
     """Return the vector that the event's worker sends after its local steps, with its weight as `samples`: the learner's model (a view of
-    its memory) if `exchange.what` is model, otherwise `begun` minus the model.
+    its memory) if `exchange.what` is model, otherwise `begun` minus the model, in which BatchNorm statistics are the model's own.
 
     `begun`: the model at the start of the round.
     """

@@ -96,18 +96,21 @@ class Group:
             self._create(key, Vector(VectorKind.SPARSE, buffers.view(body), samples, "uint8"))
 
     def _create(self, key: str, vector: Vector) -> None:
-        """Store `vector` under `key` in the worker's store unless the key exists; retry if the store does not answer."""
+        """Store `vector` under `key` in the worker's store unless the key exists. Retry if the store does not answer; raise Unavailable if
+        it does not for 60 s, or if the deadline is near.
+        """
         self.waits.retry(lambda: self.ctx.tensors[self.rank].create(key, vector))
 
     def is_published(self, key: str) -> bool:
-        """Return whether a vector is stored under `key`."""
+        """Return whether a vector is stored under `key`. Raises Unavailable if the store does not answer for 60 s."""
         return self.waits.retry(lambda: self.ctx.tensors[self.rank].exists(key))
 
     def fetch(self, key: str, out: "Tensor", *, sender: int, samples: int, unless: str | None = None) -> "Tensor":
         """Wait for the vector that the worker `sender` publishes under `key`, write it into `out`, and return `out`.
 
         `samples`: count that the vector must state. `unless`: key of the result for which the vector is needed; raises ResultExists if that
-        result exists already. Raises Corrupt if kind, length or count is wrong.
+        result exists already. Raises Corrupt if kind, length or count is wrong, and what `Waits.wait_for` raises, such as NearDeadline,
+        RunFailed and WaitTimeout.
         """
         target = buffers.view(out)
 
@@ -124,7 +127,7 @@ class Group:
         """Wait for a part of the contribution of `sender`, stored under `key`, write its decoded values into `out`, and return `out`.
 
         `first`: number of the element at which the part begins; `unless`: key of the result for which the part is needed. Raises
-        ResultExists if that result exists already, Corrupt if kind, length or count is wrong.
+        ResultExists if that result exists already, Corrupt if kind, length or count is wrong, and what `Waits.wait_for` raises.
         """
         own, samples = self.own, self.samples[sender]
         if own is None or own.codec is None:
@@ -142,7 +145,8 @@ class Group:
     def fetch_result(self, key: str, out: "Tensor", *, sender: int) -> "Tensor":
         """Wait for the aggregate that `sender` publishes under `key`, write it into `out`, and return `out`.
 
-        Raises Corrupt if kind, length or sample count is wrong, or if a value is NaN or infinite.
+        Raises Corrupt if kind, length or sample count is wrong, or if a value is NaN or infinite, and what `Waits.wait_for` raises, such as
+        NearDeadline and WaitTimeout.
         """
         if self.own is not None and self.own.codec is not None and self.own.codec.sparse:
             self._fetch_checked(lambda: self._read_aggregate(key, out), key, sender=sender, samples=sum(self.samples))
@@ -170,7 +174,8 @@ class Group:
         self, look: Callable[[], Vector], key: str, *, sender: int, samples: int, unless: str | None = None
     ) -> None:
         """Call `look`, which reads the vector that `sender` stores under `key`, until it no longer raises Missing. Raises Corrupt if the
-        vector's count of samples is not `samples`, ResultExists if the key `unless` exists.
+        vector's count of samples is not `samples`, ResultExists if the key `unless` exists while it waits, and what `Waits.wait_for`
+        raises.
         """
 
         def is_unneeded() -> bool:

@@ -63,6 +63,9 @@ def run_invocation(ctx: Context, event: Event, begin: Callable[["Invocation"], W
 
     A retried invocation that finds a checkpoint beyond its event returns at once. The step is then entered anew with all its retries, so
     that they limit only the failures without progress in between.
+
+    Raises StaleAttempt if the attempt was superseded or has concluded the run, Missing if the event's checkpoint is deleted, Corrupt if the
+    checkpoint is damaged, and the errors of the worker's rounds other than NearDeadline.
     """
     while True:
         invocation = Invocation(ctx, event)
@@ -88,7 +91,7 @@ class Invocation:
     """
 
     def __init__(self, ctx: Context, event: Event) -> None:
-        """Start at the position that `event` names; nothing is read from a store yet."""
+        """Start at the position that `event` names. The run's configuration is read unless this process has it, but no checkpoint yet."""
         self.ctx, self.event = ctx, event
         self.rank: int = event["worker"]
         self.days = calendar(ctx.facts)
@@ -116,7 +119,8 @@ class Invocation:
         """Return the checkpoint to continue from, and move to its position: the event's checkpoint, or a later one that an earlier try of
         this invocation left.
 
-        If the checkpoint is damaged, reports the failure, so that no worker waits for this one, and raises Corrupt.
+        If the checkpoint is damaged, reports the failure, so that no worker waits for this one, and raises Corrupt. Raises Missing if a
+        later invocation has already deleted the event's checkpoint.
         """
         try:
             checkpoint = self.waits.retry(lambda: self.journal.restore(self.position))
@@ -132,7 +136,8 @@ class Invocation:
         """Run rounds of `worker` until training is over or the deadline is near, save a checkpoint, and return the changes of the event for
         the next invocation.
 
-        If the run was resumed or concluded meanwhile, deletes what this invocation stored and raises StaleAttempt.
+        If the run was resumed or concluded meanwhile, deletes what this invocation stored and raises StaleAttempt; likewise if a duplicate
+        of this invocation is further on. Other errors of the rounds are raised.
         """
         self.ctx.report_usage()
         try:
@@ -148,7 +153,8 @@ class Invocation:
         """Run rounds of `worker` until training is over or the deadline is near, save a checkpoint, and return the changes of the event for
         the next invocation.
 
-        An error that a retry cannot repair is reported, so that no worker waits for this one, and raised.
+        Every error is raised. Errors other than Unavailable, StaleAttempt and Missing, which a retry cannot repair, are reported first, so
+        that no worker waits for this one.
         """
         try:
             while not self._is_over(worker):
@@ -209,7 +215,7 @@ class Invocation:
 
     def _read_or_create_decision(self, worker: Worker, epoch: int) -> bool:
         """Return whether the decision after `epoch` ends training. If there is no decision, evaluates the model and creates it, unless
-        another worker is doing that.
+        another worker is doing that. Raises NearDeadline if twice the time of this invocation's last evaluation is not left for it.
         """
         key, retry = self.ctx.keys.decision(epoch), self.waits.retry
         if not retry(lambda: self.ctx.objects.exists(key)) and not self._await_other_decision(epoch):
@@ -226,7 +232,8 @@ class Invocation:
 
     def _await_other_decision(self, epoch: int) -> bool:
         """Claim the evaluation after `epoch`, or wait for the decision of the worker that claimed it first. Return True once that decision
-        exists; False if this worker has to evaluate, because the claim is its own, or because the other worker fails or times out.
+        exists; False if this worker has to evaluate, because the claim is its own, or because the other worker fails or takes longer than
+        half the usual timeout. Raises NearDeadline and StaleAttempt as `Waits.wait_for` does.
 
         All workers would compute the same result, so that one evaluation is enough.
         """
@@ -357,7 +364,9 @@ def start(ctx: Context, event: Event, exchange: "GroupExchange") -> Event:
     """Create every worker's first checkpoint, with the seeded model, or resume from the newest round for which every worker has one. Return
     the event's fields for that round, as changes to merge into the event.
 
-    `event`: gives the number of workers; `exchange`: knows which keys earlier attempts may have left; they are deleted.
+    `event`: gives the number of workers; `exchange`: knows which keys earlier attempts may have left; they are deleted. Raises StaleAttempt
+    if a higher attempt has begun or the run is concluded, Missing if the run has decisions but no round to resume from, Corrupt if every
+    such round is damaged.
     """
     workers = event["workers"]
 
@@ -437,10 +446,12 @@ First = Callable[
 
 def adopt_checkpoints(ctx: Context, before: Several[Keys], rounds: Rounds, first: First) -> int | None:
     """Copy the checkpoints of an earlier attempt to this one, mark the earlier attempts as taken over, delete their own checkpoints, and
-    return the round to resume at, or None if no attempt has checkpoints.
+    return the round to resume at; None if no attempt has a round to resume from and the run has no decisions.
 
-    That is the newest round whose checkpoints are undamaged. `ctx`: of this attempt; `before`: keys of the earlier attempts; `rounds`:
-    returns the rounds that an attempt can be resumed from; `first`: yields each member's checkpoint of one of them.
+    That is the newest round whose checkpoints are undamaged; damaged newer ones are noted in the step's record. If this attempt has
+    checkpoints already, nothing is copied, and the lowest of its rounds is returned. `ctx`: of this attempt; `before`: keys of the earlier
+    attempts; `rounds`: returns the rounds that an attempt can be resumed from, or raises Missing if there are none; `first`: yields
+    (member, bytes) of each member's checkpoint of one of them.
 
     Raises Missing if the run has decisions but no such round, Corrupt if every round is damaged, and StaleAttempt if a higher attempt has
     begun; nothing is deleted then.
@@ -453,12 +464,13 @@ def adopt_checkpoints(ctx: Context, before: Several[Keys], rounds: Rounds, first
 
 
 def _copy_checkpoints(ctx: Context, before: Several[Keys], rounds: Rounds, first: First) -> int | None:
-    """Copy the checkpoints of the newest undamaged round of the attempts `before` to this one and return that round; None if there are no
-    checkpoints.
+    """Copy the checkpoints of the newest undamaged round of the attempts `before` to this one and return that round; None if no attempt has
+    a round to resume from and the run has no decisions.
 
-    `rounds`: returns the rounds that an attempt can be resumed from; `first`: yields each member's checkpoint of one of them. If this
-    attempt has checkpoints already, because its first step is tried again, nothing is copied and the first of their rounds is returned.
-    Raises Missing if the run has decisions but no such round, Corrupt if every round is damaged.
+    `rounds`: returns the rounds that an attempt can be resumed from, or raises Missing if there are none; `first`: yields (member, bytes)
+    of each member's checkpoint of one of them. If this attempt has checkpoints already, because its first step is tried again, nothing is
+    copied and the lowest of their rounds is returned. Raises Missing if the run has decisions but no such round, Corrupt if every round is
+    damaged.
     """
     objects, starts = ctx.objects, list[tuple[int, Keys]]()
     with suppress(Missing):  # this attempt has begun already, and its first step is tried again
@@ -536,7 +548,9 @@ def delete_checkpoints(ctx: Context, *, own: Several[str] | None = None) -> None
 
 
 def store_last_model(ctx: Context) -> int:
-    """Store the outcome, with the model from a worker's checkpoint of the last agreed round, unless it is stored; return that round."""
+    """Store the outcome, with the model from a worker's checkpoint of the last agreed round, unless it is stored; return that round. Raises
+    Missing if the outcome has to be stored and no worker has that checkpoint, Corrupt if it is damaged.
+    """
     agreed = progress.read_newest_decision(ctx)
     last = calendar(ctx.facts).rounds_until(agreed["epoch"])
     if not ctx.objects.exists(ctx.keys.outcome):

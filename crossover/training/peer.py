@@ -184,8 +184,8 @@ class Replica:
     def save(self, *, agreed: bool = False) -> None:
         """Create the checkpoint of the current round unless this program has saved it already, and delete all but the newest two.
 
-        `agreed`: whether to restore the stored checkpoint if another attempt has created it first, because its bits may differ. Raises
-        StaleAttempt if the run is over.
+        `agreed`: whether to restore the stored checkpoint if another attempt has created it first, because its bits may differ. Otherwise
+        such a checkpoint stays, and the replica keeps its own state. Raises StaleAttempt if the run is over, and what `confirm` raises.
         """
         if self.round in self._saved:
             return
@@ -232,8 +232,9 @@ class Replica:
         self.optimizer = tuple(part.to(self.model.device) for part in checkpoints.copy_optimizer(checkpoint))
 
     def write_contribution(self, out: "Tensor") -> None:
-        """Write what the peer contributes after its local steps into `out`, (P + B,) float32: its model, or if `exchange.what` is delta
-        the model at the round's start minus its model. Raises AssertionError before the round's first local step.
+        """Write what the peer contributes after its local steps into `out`, (P + B,) float32: its model, or if `exchange.what` is delta the
+        model at the round's start minus its model, with the present BatchNorm statistics. Raises AssertionError before the round's first
+        local step.
         """
         assert self._begun is not None, "a step of its own is behind it"
         delta = self._ctx.experiment.exchange.what == "delta"
@@ -430,7 +431,8 @@ def leave(ctx: Context, member: Membership, exchange: "PeerExchange") -> None:
     finished. Only reports and waits if another peer has marked the run by then.
 
     `ctx`: of the peer; `member`: its rank; `exchange`: stores lost messages again meanwhile, then is closed. If no peer has stored the
-    run's outcome, this one stores its own model. Several peers may do all this at the same time.
+    run's outcome, this one stores its own model. Several peers may do all this at the same time. Raises StaleAttempt if the rank was taken
+    over, and, unless peers are asynchronous, RunFailed or WaitTimeout if another peer is gone for good.
     """
     objects, keys = ctx.objects, ctx.keys
     member.confirm()
@@ -450,7 +452,8 @@ def leave(ctx: Context, member: Membership, exchange: "PeerExchange") -> None:
 
 def _await_others(ctx: Context, member: Membership, exchange: "PeerExchange") -> None:
     """Wait until every peer has reported that it is done, or the run is finished. In asynchronous mode a peer that is gone for good is not
-    awaited; otherwise raises RunFailed or WaitTimeout.
+    awaited; otherwise raises RunFailed or WaitTimeout, and StaleAttempt if this peer's rank was taken over. Stores this peer's last message
+    again now and then if it was lost.
     """
     objects, keys, settings = ctx.objects, ctx.keys, member.settings
     pause, ask = Pauses(0.05, settings.look_s), PeriodicTimer(settings.look_s, settings.look_s)
@@ -501,6 +504,8 @@ def train(
 
     `computing`: computes the peer's gradient or takes its local steps; `exchange`: exchanges the contributions; `step`: step name for its
     records, one per epoch; `instance_type`: noted in the records, for their cost. If the run is over already, the peer only leaves it.
+    Raises ConfigError if the peer's vectors do not fit into memory, InstanceReclaimed if EC2 takes the instance away, and the errors of
+    `exchange` and `leave`.
     """
     peer = _Peer(ctx, member, computing, exchange)
     # Where the run is over, only clearing away is still to be done. One that has left has no round to come, and yet the others may wait
@@ -538,7 +543,9 @@ class _Peer:
         self._pace = CheckpointPace(exchange.every, runtime.monotonic) if alone else None
 
     def start(self) -> None:
-        """Restore the newest checkpoint, open the exchange, and send the message of an earlier round again if the exchange has lost it."""
+        """Restore the newest checkpoint, open the exchange, and send the message of an earlier round again if the exchange has lost it.
+        Raises RunEnded if no round is left in which this peer could take part.
+        """
         self._replica.restore()
         self._own = self._replica.model.new_empty(self._replica.model.numel())
         if (lost := self._exchange.open(self._replica)) is not None:
@@ -582,7 +589,10 @@ class _Peer:
         return {**first_event(self._ctx.run, workers=self._member.members), **place, "worker": self._member.rank}
 
     def train_epoch(self) -> None:
-        """Train the remaining rounds of the current epoch, at least one. Notes the attempt in the record."""
+        """Train the remaining rounds of the current epoch, at least one. Notes in the record the attempt, and the error of a damaged
+        checkpoint that `start` has skipped. Raises InstanceReclaimed, after a checkpoint is saved, if EC2 has announced that it takes the
+        instance away.
+        """
         self._ctx.note(attempt=self._member.attempt)
         if self._damaged:
             self._ctx.note(damaged=self._damaged)
@@ -626,7 +636,9 @@ class _Peer:
             self._replica.write_contribution(self._own)
 
     def _exchange_contribution(self, round: int) -> "Tensor":
-        """Exchange the contribution to `round` in one or two exchanges, and return the (decoded) aggregate of all peers' contributions."""
+        """Exchange the contribution to `round` in one or two exchanges, and return the (decoded) aggregate of all peers' contributions. The
+        next round may overwrite the returned vector.
+        """
         ctx, replica, exchange = self._ctx, self._replica, self._exchange
         following: Contribution | Tensor = self._first_contribution(round)
         for number in range(codecs.count_exchanges(ctx.experiment.exchange)):

@@ -95,7 +95,7 @@ _TRAINS, _CLEARS = b"to train", b"to clear away"
 
 def begin_attempt(ctx: Context) -> list[Keys]:
     """Register this attempt as the run's current one, mark the earlier attempts as superseded, and return the earlier attempts' keys,
-    newest first.
+    newest first. A repeated call does the same.
 
     Raises StaleAttempt if a higher attempt has begun, or if this one has already concluded the run: an invocation may be delivered again
     after the end.
@@ -277,7 +277,7 @@ def read_decision(ctx: Context, epoch: int) -> dict[str, Any]:
 
 def read_history(ctx: Context, epoch: int) -> list[tuple[float, float]]:
     """Return (validation loss, validation metric) of each evaluation up to the one after `epoch`, oldest first, as the stored decision on
-    that epoch has them. Raises Missing if there is no such decision.
+    that epoch has them; [] for epoch 0. Raises Missing if there is no such decision.
     """
     if epoch == 0:
         return []
@@ -285,7 +285,9 @@ def read_history(ctx: Context, epoch: int) -> list[tuple[float, float]]:
 
 
 def read_history_before(ctx: Context, round: int) -> list[tuple[float, float]]:
-    """Return (validation loss, validation metric) of each evaluation that took place before `round`, oldest first."""
+    """Return (validation loss, validation metric) of each evaluation that took place before `round`, oldest first. Raises Missing if the
+    decision on them is not stored.
+    """
     return read_history(ctx, calendar(ctx.facts).epochs_before(round))
 
 
@@ -298,7 +300,7 @@ def read_newest_decision(ctx: Context) -> dict[str, Any]:
 
 def create_decision(ctx: Context, epoch: int, *, by: int = 0) -> None:
     """Evaluate the learner's model on the validation set and store the decision after `epoch`: history, whether training stops, and why. If
-    a decision exists already, that one stays.
+    a decision exists already, that one stays, but the model is evaluated in any case. Raises Refused if no validation label counts.
 
     `by`: rank of the worker whose model is evaluated. With a budget, the decision also records the spending, and may stop training.
     """

@@ -62,14 +62,19 @@ class SynchronousWorker:
     # --- what a variation may override ------------------------------------------------------------------------------------
 
     def compute(self) -> None:
-        """Fetch the round's remaining minibatches and compute their mean gradient, starting where the last invocation stopped."""
+        """Fetch the round's remaining minibatches and compute their gradients, starting where the last invocation stopped. The mean of all
+        the round's gradients is then what `contribution` returns.
+
+        Raises NearDeadline before a minibatch if too little time is left or the invocation's limit of minibatches is reached; `state` then
+        contains the sum so far.
+        """
         from crossover.algorithms.averaging import RunningMean
 
         invocation, total = self.invocation, self._gradient_sum()
         mean = RunningMean(invocation.minibatch_weights(), total=total, added=invocation.position.minibatch)
 
         def add(gradient: "Tensor") -> None:
-            """Add a minibatch's gradient to the running mean; after the last one, complete the mean."""
+            """Add a minibatch's gradient to the running mean; after the last one, divide the sum, so that the buffer holds the mean."""
             mean.add(gradient)
             if mean.is_complete:
                 mean.result()
@@ -159,6 +164,9 @@ class SynchronousWorker:
 
         After a restart the worker repeats rounds whose result is already stored. It does not compute those again, unless computing changes
         its own state.
+
+        Raises NearDeadline if too little time is left to compute or wait, or the invocation's limit of minibatches is reached; the position
+        is then still in this round, and the next invocation continues there.
         """
         from crossover.training.group import Group
 
@@ -228,7 +236,8 @@ class SynchronousWorker:
     def _exchange_part(self, group: "Group", own: "Tensor | None", out: "Tensor") -> "Tensor":
         """Run one exchange with the workers of `group`, write its result into `out`, and return `out`.
 
-        `own`: this worker's contribution; None if the result is already stored, so that it is only fetched.
+        `own`: this worker's contribution; None if the result is already stored, so that it is only fetched; likewise if another attempt of
+        this worker stores its share meanwhile.
         """
         if own is not None:
             try:
@@ -283,7 +292,9 @@ class LocalSteps(SynchronousWorker):
     computing_moves_on = True  # the optimizer's vectors stay the worker's own
 
     def compute(self) -> None:
-        """Compute the gradient of each of the round's remaining minibatches, and take a local optimizer step after each."""
+        """Compute the gradient of each of the round's remaining minibatches, and take a local optimizer step after each. Raises
+        NearDeadline before a minibatch if too little time is left or the invocation's limit of minibatches is reached.
+        """
         invocation = self.invocation
 
         def step(gradient: "Tensor") -> None:

@@ -65,7 +65,8 @@ def reserve_s(experiment: Experiment) -> float:
 
 
 def report_failure(ctx: Context, *, attempt: int, member: int, cause: BaseException) -> None:
-    """Store that `member` has failed for good in this attempt, so that those who wait for it give up. `cause`: the member's error.
+    """Store that `member` has failed for good in this attempt, so that those who wait for it give up. A failure that is stored already
+    stays. `cause`: the member's error.
 
     If the store fails, that error is ignored, because the caller is about to raise `cause` itself.
     """
@@ -118,7 +119,8 @@ class Waits:
         channel, "redis" or "s3", "" for the experiment's: S3 is polled less often.
 
         Raises NearDeadline if only the reserve is left before the deadline, ResultExists if `is_unneeded` returns True, StaleAttempt if
-        this attempt was superseded or is over, RunFailed if the sender has failed, and WaitTimeout.
+        this attempt was superseded or is over, RunFailed if the sender has failed, and WaitTimeout, which counts from `since` if an earlier
+        invocation began the wait. Other errors of `look` are raised, Unavailable once 60 s of retries have failed.
         """
         self.since = self.since or self.ctx.clock()
         pause, question_s = POLLING[channel or self.ctx.experiment.storage.channel].pauses(), _FIRST_LOOK_S
