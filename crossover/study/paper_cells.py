@@ -99,9 +99,9 @@ def best_metric(run: RunFolder) -> float | None:
     """Return the best validation metric of any epoch, that is the highest, or the lowest if the run's metric falls; None if no epoch has
     one.
     """
-    values = [e["val_metric"] for e in run.result["epochs"] if e["val_metric"] is not None]
-    choose = max if display.metric_of(run.result).higher_is_better else min
-    return choose(values, default=None)
+    return display.metric_of(run.result).best(
+        e["val_metric"] for e in run.result["epochs"] if e["val_metric"] is not None
+    )
 
 
 def curve(run: RunFolder, figure: str = "elapsed_s") -> list[tuple[float, float]]:
