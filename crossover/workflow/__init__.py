@@ -105,7 +105,8 @@ class Step:
         of `ctx` to those of the event's attempt.
 
         If the body raises Missing, another try may have finished the step meanwhile, so the body runs once more. Raises StaleAttempt if it
-        raises Missing again, and AssertionError if the changed event is not valid.
+        raises Missing again, and AssertionError if the changed event is not valid. Other errors of the body are raised as they are; only
+        one of a user's module that is no CrossoverError becomes an OwnCodeError.
         """
         ctx.keys = Keys(ctx.run, event["attempt"])
         theirs = f"{self.module}:{self.name}" if user_code.is_own_module(self.module) else ""
@@ -307,7 +308,7 @@ def execute(node: Node, ctx: Context, event: Event, *, stops: Callable[[], bool]
 
 def _run_with_retries(step: Step, ctx: Context, event: Event) -> Event:
     """Run the step with `event` and return the changed event; repeat it up to STEP.again times while it raises REPEATED. Each try has a
-    context of its own.
+    context of its own. Raises the last try's REPEATED, and any other error at once.
     """
     for _ in range(STEP.again):
         with suppress(REPEATED), ctx.child() as own:  # threads share resources, not meters, learners or buses

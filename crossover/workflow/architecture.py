@@ -197,7 +197,7 @@ class Architecture:
 
     def resolve(self, experiment: Experiment) -> Experiment:
         """Return the experiment with the architecture's defaults for what the YAML left out: its own section of settings, and
-        `exchange.every`.
+        `exchange.every`. A value that the YAML gives is kept. Raises TypeError if the section has an unknown field.
         """
         if self.settings is not None:
             experiment = experiment.with_settings(experiment.settings(self.settings))
@@ -226,7 +226,8 @@ T = TypeVar("T")
 
 def load_without_torch(load: Callable[[], T], module: str, *, root: Path, packages: Collection[str]) -> T:
     """Call `load`, which imports `module`, and return its result. Raises ConfigError if this imports torch, because functions that do not
-    compute have no torch; the message names file and line. Not checked if this process has imported torch before.
+    compute have no torch; the message names file and line. Not checked if this process has imported torch before. Errors of `load` are
+    raised as they are.
 
     `packages`: names of the packages that hold architectures; `root`: folder to which paths in the message are relative.
     """
@@ -343,7 +344,8 @@ def load(name: str) -> Architecture:
     """Return the architecture called `name`: ARCHITECTURE of `functions/<name>` or `peers/<name>`, or of a user's module if the name has a
     dot, as in `my_package.mine`.
 
-    Raises ConfigError if there is none, with the choices, or if it is faulty, with file and line.
+    Raises ConfigError if there is none, with the choices, if two files define it, or if it is faulty or imports torch, with file and line.
+    A CrossoverError that importing it raises is raised as it is.
     """
     if "." in name:
         return _load_user_architecture(name)
@@ -382,7 +384,8 @@ def architecture_of(experiment: Experiment) -> Architecture:
 def _load_user_architecture(name: str) -> Architecture:
     """Return ARCHITECTURE of the user's module `name`, which is searched for beside the experiment's file and in the current folder.
 
-    Raises ConfigError if the name belongs to this project, is no module name, or describes a program.
+    Raises ConfigError if the name belongs to this project or is no module name, if the description is faulty or is that of a program, or if
+    importing the module imports torch.
     """
     top, _, rest = name.partition(".")
     if top in PACKAGES and rest in architectures():

@@ -60,8 +60,8 @@ class RunConfiguration:
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> "RunConfiguration":
-        """Return the run's configuration described by `plain`, the JSON that crossover/running/preparing.py writes. Raises TypeError or
-        AttributeError if it has another form.
+        """Return the run's configuration described by `plain`, the JSON that crossover/running/preparing.py writes. Raises KeyError if a
+        field is missing, TypeError or AttributeError if it has another form.
         """
         names = ("data", "parameters", "buffers", "created_at")
         return cls(
@@ -129,6 +129,7 @@ class Resources:
 
     def take_learner(self, run: str, configuration: RunConfiguration, objects: ObjectStore) -> "Learner":
         """Return a learner of the run for one invocation's own use: one that is not in use, or a new one. `return_learner` gives it back.
+        The vectors of a used one hold what the invocation before left.
 
         `objects`: holds the weights and constants for a new learner.
         """
@@ -144,7 +145,8 @@ class Resources:
 
     def load_base_weights(self, experiment: Experiment, objects: ObjectStore) -> None:
         """Load the pretrained weights that `experiment` starts from (`training.weights`) from the store `objects` into this process. Does
-        nothing if none are set, or if they are loaded already.
+        nothing if none are set, or if they are loaded already. Raises Missing if the store does not have them, Corrupt if their checksum
+        differs.
         """
         if experiment.training.weights.file is None:
             return
@@ -174,7 +176,8 @@ class Context:
         memory_mb: int = 0,
         clock: Callable[[], float] = runtime.time,
     ) -> None:
-        """Create the context of one invocation; clients are opened when they are first used.
+        """Create the context of one invocation; clients are opened when they are first used. Its `keys` are those of attempt 0 until a step
+        runs, which sets those of its event's attempt.
 
         `deadline`: unix seconds; `request_id`: made up if empty; `memory_mb`: of the function, 0 if there is none; `clock`: returns unix
         seconds.
@@ -308,8 +311,8 @@ class Context:
         return self._bus
 
     def run_machine(self, name: str, event: Event) -> Event:
-        """Run the architecture's state machine `name` with `event`, wait for its end, and return its last event. Raises AssertionError in a
-        step that does not declare `uses={"machines"}`.
+        """Run the architecture's state machine `name` with `event`, wait for its end, and return its last event. Raises RunFailed or a
+        UserError if it failed. Raises AssertionError in a step that does not declare `uses={"machines"}`.
         """
         self._require_declared("machines")
         return self.resources.clients.run_machine(name, event)
@@ -337,7 +340,9 @@ class Context:
 
     @lazy
     def facts(self) -> RunConfiguration:
-        """Return the run's configuration, which is read from the bucket at the first use."""
+        """Return the run's configuration, which is read from the bucket at the first use. Raises Missing if there is none, Corrupt if it is
+        damaged.
+        """
         return self.resources.read_configuration(self.run, self.objects)
 
     @property
@@ -374,7 +379,9 @@ class Context:
         self.notes.update(figures)
 
     def has_timed_out(self, event: Mapping[str, Any]) -> bool:
-        """Return whether the wait that `event` describes (`since`, `timeout_s`) has lasted longer than its timeout."""
+        """Return whether the wait that `event` describes (`since`, `timeout_s`) has lasted longer than its timeout. Raises ValueError
+        outside a Repeat, because `since` is empty then.
+        """
         from datetime import datetime
 
         since = datetime.fromisoformat(event["since"]).timestamp()
@@ -511,8 +518,9 @@ class Meter:
 
 
 def gather_stages(ctx: "Context") -> None:
-    """Replace the stages in `ctx` by one row per stage name, with the summed times and the number of stages as `count`, so that the record
-    of a long invocation does not grow with every round. Of `max_rss_mb`, if stages have it, the row keeps the largest.
+    """Replace the stages in `ctx` by one row per stage name, in the order of first appearance, with the summed times and the number of
+    stages as `count`, so that the record of a long invocation does not grow with every round. Of `max_rss_mb`, if stages have it, the row
+    keeps the largest; other fields are dropped. It may be repeated: rows that it has made are counted as so many stages.
     """
     table: dict[str, dict[str, Any]] = {}
     for stage in ctx.stages:

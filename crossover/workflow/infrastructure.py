@@ -43,7 +43,8 @@ def most_minibatches(experiment: Experiment) -> int | None:
     """Return the largest number of minibatches that one worker computes side by side in a round, or None if that is known only after
     loading the data set.
 
-    It is 1 with local steps. None makes the state machine's Map distributed.
+    It is 1 with local steps. None makes the state machine's Map distributed. Raises ConfigError if the split of the data leaves one part
+    empty.
     """
     if experiment.exchange.what != "gradients":
         return 1  # one function takes the steps of a round

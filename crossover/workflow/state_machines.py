@@ -93,7 +93,8 @@ def fill_placeholders(text: str, *, stack: str, region: str, account: str, parti
     """Return `text`, the JSON of a definition, with each placeholder replaced by the ARN of a function or state machine of `stack`, or of
     an AWS call.
 
-    `region`, `account`: where the stack is deployed; `partition`: the ARNs' partition, such as aws or aws-cn.
+    Resources are named `stack` and a hyphen before the placeholder's name, whose underscores become hyphens. `region`, `account`: where the
+    stack is deployed; `partition`: the ARNs' partition, such as aws or aws-cn.
     """
 
     def arn(found: re.Match[str]) -> str:
@@ -275,8 +276,8 @@ def add_child_states(block: States, node: Child, then: str | None, *, timeout_s:
     """Add the states that start an execution for the Child `node` and wait for its end; return the name of the first state. If an execution
     of that name exists already, they wait for that one.
 
-    `block`: receives the states. `then`: name of the next state, None for the end. `timeout_s`: time limit of the wait, None for none.
-    `limit_s`: the longest that any execution can last.
+    `block`: receives the states. `then`: name of the next state, None for the end. `timeout_s`: time limit of the wait for an execution
+    that these states start, None for none. `limit_s`: the longest that any execution can last.
     """
     name = f"States.Format('{{}}-{node.name}-w{{}}-e{{}}-r{{}}-a{{}}', $.run, $.worker, $.epoch, $.round, $.attempt)"
     taken = {
@@ -425,7 +426,9 @@ class Block(States):
         return inner.build(node, silent=True)
 
     def emit(self, node: Node, then: str | None) -> str:
-        """Add the states for `node` and return the name of the first. `then`: name of the state that follows, None for the end."""
+        """Add the states for `node` and return the name of the first. `then`: name of the state that follows, None for the end. Raises
+        AssertionError for an empty Sequence at the end.
+        """
         match node:
             case Step():
                 return self._task(node, then)
@@ -556,7 +559,7 @@ def build_machines(
     architecture: Architecture, experiment: Experiment, *, minibatches: int | None = None
 ) -> dict[str, Machine]:
     """Return every state machine of the architecture by name: `run`, one per Child, and one per entry of `Architecture.machines`. Raises
-    AssertionError if an execution could leave more events than a history holds.
+    AssertionError if an execution could leave more events than a history holds, or if two different subtrees have one name.
 
     `experiment`: gives the number of workers and the time limit. `minibatches`: largest number that one worker computes side by side; None
     (unknown) makes the Maps over them distributed.
