@@ -146,8 +146,9 @@ def breakeven(
 
     On the axes parameters, batch size and epochs, each architecture has the number of workers at which it is cheapest. An experiment that
     cannot be projected is left out. `calibration`: speeds of AWS; `price_list`: prices; `repetitions`: number of draws; `processes`: by
-    default one per core, affects the time only; `sizes`: function that returns an experiment's workload. Raises NoProjection if
-    only rivals can be projected or a size is not known, ConfigError if the experiments differ in model, data set, workers or batch size.
+    default one per core, affects the time only; `sizes`: function that returns an experiment's workload. Raises NoProjection if only rivals
+    can be projected or a size is not known; ConfigError as `add_rivals` does, or if an experiment cannot train with its own settings. A
+    value of an axis at which an experiment cannot train is left out.
     """
     entrants, left_out, calibration = prepare_entrants(experiments, calibration)
     asked, tasks = list[PlannedPoint](), list[RepeatedRun]()
@@ -343,7 +344,8 @@ def _set_batch_size(experiment: Experiment, own: Workload, *, batch_size: int) -
 
 
 def set_workers(experiment: Experiment, own: Workload, *, workers: int, filed: int = 1) -> Changed:
-    """Return the experiment and its workload `own` for `workers` workers, among which the same data is divided.
+    """Return the experiment and its workload `own` for `workers` workers, among which the same data is divided. Samples that do not fill a
+    minibatch are left out; a worker has one minibatch at least, a smaller one if the data does not fill it.
 
     A single worker stays single, but averages as many minibatches per update as that many workers do together. `filed`: number of workers
     for which the settings of a single worker are meant.

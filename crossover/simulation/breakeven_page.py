@@ -500,7 +500,8 @@ def write_sliders(found: PlayGrid, out: Path, uplot: Path = UPLOT) -> Path:
     """Write the page with sliders (play.html) over the grid `found` into the folder `out`, which is created if necessary, and return the
     page's path.
 
-    `uplot`: folder with uPlot's files; if they do not match UPLOT_SHA256, the page has words and figures but no curves.
+    `uplot`: folder with uPlot's files; if they do not match UPLOT_SHA256, the page has words and figures but no curves. The page links to
+    PAGE and CSV in `out`, which `write_page` writes, even if they do not exist yet.
     """
     out.mkdir(parents=True, exist_ok=True)
     made = replace(

@@ -331,7 +331,8 @@ class Calibration:
 
     def sample_gradient_s(self, workload: Workload) -> float:
         """Return the seconds of one sample's gradient of the workload's model on the reference vCPU: from the model's measured time if
-        there is one, otherwise from its multiply-accumulates. Smaller images (`training_share`) take less.
+        there is one (for a model scaled to another size, the original's times the workload's factor `times`), otherwise from its
+        multiply-accumulates. Smaller images (`training_share`) take less.
         """
         known = self.sample_s.get(workload.scaled_from or workload.model)
         whole = (1 + BACKWARD) * workload.macs * self.mac_s if known is None else known * workload.times
@@ -349,8 +350,9 @@ class Calibration:
     def instance_gradient_s(
         self, experiment: Experiment, workload: Workload, samples: int, *, instance_type: str
     ) -> float:
-        """Return the seconds in which the processor of an EC2 instance (`instance_type`) computes the gradient of one
-        minibatch of `samples` samples of `workload`, with as many threads as the experiment and the instance allow.
+        """Return the seconds in which the processor of an EC2 instance (`instance_type`) computes the gradient of one minibatch of
+        `samples` samples of `workload`, with as many threads as the experiment and the instance allow. A type that is not in `instances`
+        counts as one with 2 vCPUs.
         """
         known = self.instances.get(instance_type, UNKNOWN_INSTANCE)
         threads = min(threads_of(experiment), known.vcpus)

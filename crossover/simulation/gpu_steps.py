@@ -86,7 +86,7 @@ class GpuCard:
 
 
 def _share_of_convolutions(counts: StepCounts) -> float:
-    """Return the share of convolutions in a training step's multiply-accumulates, from 0 to 1."""
+    """Return the share of convolutions in a training step's multiply-accumulates, from 0 to 1; 0 if there are none."""
     convolution = counts.of_sample_convolution + counts.of_sample_depthwise
     return convolution / max(1.0, convolution + counts.of_sample_matrix)
 

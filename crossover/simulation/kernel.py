@@ -23,8 +23,8 @@ class Clock(simpy.Environment):
     _resumes_one = False  # whether the event that happens now resumes a single process
 
     def run_until(self, end: simpy.Event) -> None:
-        """Let events happen in the order of time until `end` has happened. Raises the error of a process that failed, and RuntimeError if
-        no event is left before `end` has happened.
+        """Let events happen in the order of time until `end` has happened; do nothing if it has. Raises the error of a process that failed,
+        and RuntimeError if no event is left before `end` has happened.
         """
         queue = self._queue
         while end.callbacks is not None and queue:

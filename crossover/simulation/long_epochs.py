@@ -92,7 +92,9 @@ def _extend_run(short: Simulated, longer: Simulated, more: float, workload: Work
     """
 
     def extend(low: float, high: float) -> float:
-        """Return a figure of the whole run, extrapolated from its values `low` in the short run and `high` in the longer one."""
+        """Return a figure of the whole run, extrapolated from its values `low` in the short run and `high` in the longer one; `high` if it
+        is less than `low`.
+        """
         return high + more * max(0.0, high - low)
 
     seconds = extend(short.seconds, longer.seconds)
@@ -127,8 +129,8 @@ def _extend_run(short: Simulated, longer: Simulated, more: float, workload: Work
 
 
 def _extend_use(short: StepUse | None, longer: StepUse, more: float) -> StepUse:
-    """Return the usage of one step, extrapolated from two shorter runs. The seconds of its longest invocation are not extrapolated. `more`:
-    how many times the difference between `short` and `longer` is added to `longer`.
+    """Return the usage of one step, extrapolated from two shorter runs; `longer` itself if `short` is None. The seconds of its longest
+    invocation are not extrapolated. `more`: how many times the difference between `short` and `longer` is added to `longer`.
     """
     if short is None:
         return longer
@@ -147,7 +149,7 @@ def _extend_use(short: StepUse | None, longer: StepUse, more: float) -> StepUse:
 
 def _extend_numbers(short: Mapping[str, Any], longer: Mapping[str, Any], more: float) -> dict[str, Any]:
     """Return `longer` with each number, also in nested mappings, extrapolated: increased by `more` times its difference from the number in
-    `short`.
+    `short`. A number that is smaller than in `short` is not changed, and one that `short` lacks counts as 0 there.
     """
     found: dict[str, Any] = {}
     for name, high in longer.items():

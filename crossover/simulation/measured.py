@@ -35,7 +35,8 @@ def calibrate_from_runs(paths: Sequence[Path], base: Calibration = AWS) -> Calib
 
 def _learn_from_run(run: RunFolder, base: Calibration) -> Calibration:
     """Return the calibration `base` with the figures that one run measured (see `calibrate_from_runs`). Raises DataError if the run cannot
-    be used: a run of the GPU fleet, with growing images, or without records of computing.
+    be used: a run of the GPU fleet, with growing images, or without records of computing. Of a run on AWS the seconds are converted to one
+    reference vCPU.
     """
     experiment, on_aws = from_plain(run.result["experiment"]), run.result["where"] == "aws"
     if experiment.architecture == "gpu":

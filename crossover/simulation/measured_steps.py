@@ -117,7 +117,8 @@ def _fit_line(points: Sequence[tuple[int, float]]) -> tuple[float, float]:
 
 def describe(steps: MeasuredSteps, workload: Workload) -> list[str]:
     """Return lines for people: for each measured batch size the measured seconds beside those that the general rule projects, and one line
-    on the instance types for which `steps` replace the rule. `workload`: model and data of the steps.
+    on the instance types for which `steps` replace the rule. `workload`: model and data of the steps. Raises NoProjection if the rule has
+    no figures for that card in the steps' precision.
     """
     card = load_cards()[steps.card]
     lines = []

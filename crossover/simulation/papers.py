@@ -78,8 +78,9 @@ def fit_unknowns(
 ) -> Calibration:
     """Return `base` with its unknown figures set to the values that fit the observed figures best. No value is negative.
 
-    `unknowns`: functions, each of which sets one figure of a calibration; `observed`: printed figures to fit to; `probe`: change of an
-    unknown from 0 by which its slope is measured, because the observed figures are assumed to be linear in the unknowns.
+    `unknowns`: functions, each of which takes a calibration and a value, and returns the calibration with one figure set to it; `observed`:
+    printed figures to fit to; `probe`: change of an unknown from 0 by which its slope is measured, because the observed figures are assumed
+    to be linear in the unknowns.
     """
     found = base
     for unknown in unknowns:
@@ -312,7 +313,9 @@ def batches_s(row: Row, calibration: Calibration) -> float:
 
 
 def _find_fit_row(paper: str, table: str, name: str) -> Row:
-    """Return the row called `name` of a paper's table, to be used in a fit. Raises AssertionError if the row is held out from fits."""
+    """Return the row called `name` of a paper's table, to be used in a fit. Raises AssertionError if the row is held out from fits,
+    StopIteration if there is none of that name.
+    """
     found = next(each for each in rows(paper=paper, table=table) if each.row == name)
     assert not is_held_out(found), f"{found.source} is held out"
     return found

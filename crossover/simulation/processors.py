@@ -77,8 +77,8 @@ def describe_idle_vcpus(experiment: Experiment) -> str:
 
 
 def _epoch_usd(experiment: Experiment, count: int) -> float:
-    """Return the projected dollars of one epoch if each worker has `count` threads, as the mean over the epochs until the
-    first decision.
+    """Return the projected dollars of one epoch if each worker has `count` threads, as the mean over the epochs until the first decision.
+    Raises NoProjection if a size or step is not known to the simulator.
     """
     architecture = architecture_of(experiment)
     sizes = Workload.from_experiment(experiment)
@@ -93,7 +93,7 @@ def _epoch_usd(experiment: Experiment, count: int) -> float:
 
 def check_fits(experiment: Experiment, calibration: Calibration = AWS) -> None:
     """Raise ConfigError if one function cannot compute all local steps of a round within `functions.timeout_s`. Only computing time counts,
-    as projected.
+    as projected, with a number for threads `auto`; the first round of each epoch is checked, or each round if a round has several epochs.
 
     Does nothing for architectures whose workers are long functions or programs, or if the time of a step is not known.
     """

@@ -136,6 +136,7 @@ def run_repetitions(
 
     `processes`: number of processes (by default one per core), which affects the time only; they are started only if more than `min_work_s`
     seconds of work are left after the first job. `executor`: pool that does all the work instead of new processes; it is left running.
+    Raises as `simulate_run` does.
     """
     starts, processes = range(0, len(drawn), DRAWS_PER_JOB), processes or os.cpu_count() or 1
     groups = _group_alike(tasks)
@@ -158,8 +159,8 @@ def run_repetitions(
 
 
 def _group_alike(tasks: Sequence[RepeatedRun]) -> list[list[int]]:
-    """Return the indexes of the tasks in groups. The tasks of a group differ only in their number of epochs, so they can
-    share simulations.
+    """Return the indexes of the tasks in groups. The tasks of a group have one experiment but for its number of epochs, one workload and
+    one calibration object, so they can share simulations. Their prices, limit of epochs and `quick` are not compared.
     """
     groups: dict[str, list[int]] = {}
     for n, task in enumerate(tasks):
@@ -221,7 +222,7 @@ def simulate_draw(
     task: RepeatedRun, draw: Draw, simulated: Callable[[RepeatedRun, Draw, int], Simulated] = _simulate_epochs
 ) -> Outcome:
     """Return the outcome of one repetition of the task's run, with the random factors of `draw` and without interruptions of spot
-    instances. `simulated`: function that simulates the given number of epochs.
+    instances. `simulated`: function that returns the simulation of the given number of epochs in a draw. Raises as `simulate_run` does.
 
     Of a run with many epochs only some are simulated, and the rest is extrapolated from the mean of the epochs after the first span.
     Stragglers of these epochs then count for all others too, so the band is rather too wide than too narrow.

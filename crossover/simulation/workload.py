@@ -190,7 +190,7 @@ def _scale_typical_model(parameters: int) -> ModelSize:
 
 def shares_by_epoch(experiment: Experiment) -> list[float]:
     """Return for each epoch the factor on a training step's work because of the images' size: 1 for full-size images, less if they are
-    scaled down. Images can only be scaled down if the data set is one of DATA.
+    scaled down. Raises KeyError if they are to be scaled down and the data set is not one of DATA, OwnCodeError if a user's model fails.
     """
     training = experiment.training
     if training.image_size.begin is None:

@@ -80,7 +80,8 @@ def run_codec(worker_call: WorkerInvocation) -> SimProcess:
 
 class StoreConnection:
     """Simulated connection of one worker to the shared store, Redis or S3. Each request takes time, shares the host's network link, and is
-    counted in the invocation's tally.
+    counted in the invocation's tally. In S3 each vector has a header besides the given bytes. A request during which the invocation's
+    deadline passes ends the whole simulation.
     """
 
     def __init__(self, worker_call: WorkerInvocation) -> None:
@@ -120,7 +121,8 @@ class StoreConnection:
     def gather(self, stage: str, what: str, bytes_: float, count: int, before: Callable[[int], int]) -> SimProcess:
         """Simulate, as a simpy process, reading `count` vectors of `bytes_` bytes each, each one as soon as its sender has published it in
         this round. `what`: name under which they are published; `stage`: stage to which the seconds are added; `before`: function that
-        returns how many vectors are read before that of a given rank. Raises Leave if the invocation's time ends first.
+        returns how many vectors are read before that of a given rank. The polls in vain while it waits are counted too. Does nothing if
+        `count` is 0. Raises Leave if the invocation's time ends first.
         """
         if not count:
             return

@@ -139,7 +139,7 @@ class WorkerInvocation:
 
         The last member to publish delays its own vector and all that are read after it. `stage`: stage to which the seconds are added;
         `each_s`: seconds of one read; `before`: function that returns how many vectors are read before that of a given member. Raises Leave
-        if this invocation must end first.
+        if this invocation must end first. If the invocation's deadline passes while it reads, the whole simulation ends.
         """
         env, began = self.world.env, self.world.env.now
         waited = yield from self.wait_for(gate)
@@ -223,7 +223,7 @@ class WorkerInvocation:
     def compute(self) -> SimProcess:
         """Simulate, as a simpy process, the worker's next minibatch: fetch it, compute its gradient, and advance the worker's progress by
         one minibatch. Raises Leave if this invocation has computed as many minibatches as it may, or if less time is left than its slowest
-        minibatch took twice.
+        minibatch took twice. If the invocation's deadline passes meanwhile, the whole simulation ends.
         """
         world, progress = self.world, self.progress
         limit = world.experiment.exchange.minibatches_per_invocation
@@ -325,8 +325,9 @@ class WorkerInvocation:
 
 def run_invocation(worker_call: WorkerInvocation, exchange: Callable[[WorkerInvocation], SimProcess]) -> SimProcess:
     """Simulate one invocation of a long worker, as a simpy process: rounds until training ends or the invocation must end, with
-    checkpoints, and with decisions after epochs. Then set the worker's position in the run for the next invocation; `place.finished` is
-    True if training has ended. `exchange`: function that simulates one whole round as a simpy process.
+    checkpoints, one of them at the end, and with decisions after epochs. It catches Leave. Then set the worker's position in the run for
+    the next invocation; `place.finished` is True if training has ended. `exchange`: function that simulates one whole round as a simpy
+    process.
     """
     world, progress, place = worker_call.world, worker_call.progress, worker_call.place
     days, every, entered = world.days, world.experiment.functions.checkpoint_every, place.epoch

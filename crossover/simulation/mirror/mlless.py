@@ -34,7 +34,7 @@ def update_bytes(world: World) -> int:
 
 def checkpoint_bytes(world: World, round: int) -> int:
     """Return the bytes of an MLLess worker's checkpoint: the shared model, the residual, and the velocity if there is momentum. `round`:
-    not used; the size is the same in every round.
+    not used, since the size is the same in every round; `WorkerInvocation.kept_bytes` passes it.
     """
     workload, momentum = world.workload, world.experiment.training.momentum > 0
     return 2 * workload.vector_bytes + momentum * 4 * workload.parameters + (2 + momentum) * VECTOR_HEADER_BYTES
@@ -49,7 +49,8 @@ def supervisor_bytes(world: World, steps: int) -> int:
 
 def simulate_worker_step(worker_call: WorkerInvocation) -> SimProcess:
     """Simulate one step of an MLLess worker, as a simpy process: compute a gradient, filter it, store and report the update, wait for the
-    supervisor's answer, read the other workers' updates, apply them.
+    supervisor's answer, read the other workers' updates, apply them. A step that an earlier invocation has reported is not computed again.
+    Raises Leave if the invocation must end first.
     """
     store, world, round = StoreConnection(worker_call), worker_call.world, worker_call.progress.round
     others, size, telling = world.workers - 1, world.workload.vector_bytes, update_bytes(world)
