@@ -83,8 +83,8 @@ def encode_batch(batch: Batch) -> bytes:
 
 
 def decode_batch(buffer: bytes | bytearray | memoryview, *, key: str = "minibatch") -> Batch:
-    """Return the minibatch in `buffer`, bytes from `encode_batch`. Its tensors are views of `buffer` and must not be written to.
-    `key`: name for errors. Raises Corrupt if the bytes are invalid.
+    """Return the minibatch in `buffer`, bytes from `encode_batch`. Its `answers` is None. Its tensors are views of `buffer` and must not be
+    written to. `key`: name for errors. Raises Corrupt if the bytes are invalid.
     """
     view = memoryview(buffer).cast("B")
     if view.nbytes < _LAYOUT.size or view[:4] != _MAGIC:

@@ -60,8 +60,8 @@ def check_md5(data: bytes | memoryview, md5: str, *, name: str) -> None:
 
 def download(name: str, *, urls: Sequence[str], md5: str, into: Path) -> Path:
     """Download the file `name` from the first of `urls` that delivers it with this `md5`, into the folder `into`, which is created if
-    missing; return the file's path. It gets this name only when it is complete and checked. Raises DataError, which says where to put the
-    file by hand, if every source fails.
+    missing; return the file's path. A file of that name is replaced. The download gets the name only when it is complete and checked.
+    Raises DataError, which says where to put the file by hand, if every source fails.
     """
     target, reasons = into / name, []
     for url in urls:
@@ -99,7 +99,8 @@ MIRRORS = ("https://ossci-datasets.s3.amazonaws.com/mnist/", "http://yann.lecun.
 
 def read_mnist(directory: str | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return (train images (60000, 1, 28, 28) uint8, train labels (60000,) int64, test images, test labels) of MNIST, downloaded if
-    missing. `directory`: folder of the files, None for the user's cache. Raises DataError.
+    missing. `directory`: folder of the files, None for the user's cache. Raises DataError if a file cannot be downloaded or is damaged (a
+    damaged one is not downloaded again), OSError if it cannot be read.
     """
     base = get_data_folder(directory)
     parts = [_read_idx(_find_or_download(name, base)) for name in FILES]
@@ -156,8 +157,9 @@ MEMBERS = {
 
 
 def read_cifar10(directory: str | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return (train images (50000, 3, 32, 32) uint8, train labels (50000,) int64, test images, test labels) of CIFAR-10, downloaded
-    if missing. `directory`: folder of the files, None for the user's cache. Raises DataError.
+    """Return (train images (50000, 3, 32, 32) uint8, train labels (50000,) int64, test images, test labels) of CIFAR-10, downloaded if
+    missing. `directory`: folder of the files, None for the user's cache. Raises DataError if they cannot be downloaded, are incomplete or
+    damaged; such files are not downloaded again; OSError if an unpacked file cannot be read. An unpacked folder comes before an archive.
     """
     base = get_data_folder(directory)
     places = (base, base / "cifar-10", base / "cifar10")
@@ -351,8 +353,8 @@ def load_samples(experiment: Experiment) -> tuple[Samples, Callable[..., object]
 
 def _map_inputs(dataset: Dataset, experiment: Experiment, loader: Callable[..., object] | None) -> Dataset:
     """Return `dataset` with `affine` (scale and shift of each channel) set if its inputs are floats, otherwise itself. If float32 would
-    lose precision, its inputs are preprocessed now, in float64, and `affine` says that nothing is left to do; notes about channels that
-    are mostly rounding are printed. `loader`: user's loader, for errors.
+    lose precision, its inputs are preprocessed now, in float64, and `affine` says that nothing is left to do; notes about channels that are
+    mostly rounding are printed. `loader`: user's loader, for errors. Raises as `fitness.check_mapped` does.
     """
     inputs, preprocess = dataset.train_inputs, experiment.data.preprocess
     if not inputs.is_floating_point():
@@ -406,9 +408,9 @@ Split = tuple[Tensor, Tensor]
 
 
 def _split_samples(samples: Samples, experiment: Experiment) -> tuple[Split, Split]:
-    """Return (training part, validation part), each (inputs, labels). If `data.validation` is "test", the published test split
-    validates, else a fraction of the training samples, drawn by the seed. `data.limit`: number of the other training samples
-    that are kept, drawn by the seed. Raises ConfigError if the test split is missing.
+    """Return (training part, validation part), each (inputs, labels). If `data.validation` is "test", the published test split validates,
+    else a fraction of the training samples, drawn by the seed. `data.limit`: number of the other training samples that are kept, drawn by
+    the seed. Raises ConfigError if the test split is missing, or if the fraction leaves one part empty.
     """
     share, count = experiment.data.validation, len(samples.labels)
     ids = permute(count, seed=derive_seed("split", experiment.seed))

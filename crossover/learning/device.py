@@ -94,8 +94,8 @@ class DeviceLearner:
         device: torch.device,
         keeps_vectors: bool = False,
     ) -> None:
-        """Build the model on `device`; its initial weights are drawn on the host, equal on every machine. Raises ConfigError if it
-        does not fit the device's memory.
+        """Build the model on `device`; its initial weights are drawn on the host, equal on every machine. Raises ConfigError if it does not
+        fit the device's memory or if the card has no bf16 that is asked for; also the errors of `Learner`.
 
         `classes`: number of classes, None if labels are numbers. `input_shape`: shape of one input. `affine`: how inputs and labels
         are scaled, from the data's manifest. `keeps_vectors`: whether model and gradient stay in the device's memory from one
@@ -171,8 +171,9 @@ class DeviceLearner:
             own.copy_(fixed[name])
 
     def copy_to_device(self, batch: Batch, *, epoch: int) -> DeviceBatch:
-        """Return the batch, augmented for `epoch`, on the device. The copy runs in a CUDA stream of its own and may not be complete
-        on return, so that another batch can be computed meanwhile.
+        """Return the batch, augmented for `epoch`, on the device. The copy runs in a CUDA stream of its own and may not be complete on
+        return, so that another batch can be computed meanwhile. Called by itself, it raises torch.OutOfMemoryError, not ConfigError, if the
+        device's memory is too small.
         """
         asked, zero = self._experiment, self._prepare.zero
         inputs = augment_images(batch.inputs, batch.sample_ids, asked.data, seed=asked.seed, epoch=epoch, zero=zero)
@@ -198,8 +199,8 @@ class DeviceLearner:
         """Write the gradient of `batch` at `model_vector` to `gradient_vector`, and return the mean loss. `epoch` sets augmentation
         and image size; `round`, `worker` and `minibatch` seed dropout.
 
-        In fp16, a gradient that is not finite is computed again at half the loss scale. Raises Refused if it is not finite at scale
-        1 or in another precision, unless the experiment drops such gradients.
+        In fp16, a gradient that is not finite is computed again at half the loss scale. Raises Refused if it is not finite at scale 1 or in
+        another precision, unless the experiment drops such gradients; OwnCodeError if a user's model or loss fails.
         """
         where = f"worker {worker}, epoch {epoch}, round {round}, minibatch {minibatch}"
         with self._use_device(), self._explain_memory_errors():

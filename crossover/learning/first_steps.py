@@ -32,8 +32,8 @@ MOST_S = 10.0  # for all minibatches together; those of a large model have fewer
 def try_minibatches(
     experiment: Experiment, dataset: Dataset, learner: Learner, *, clock: Callable[[], float] = runtime.perf_counter
 ) -> None:
-    """Train `learner` alone on the first minibatches of the experiment's first worker, from the initial model, and raise
-    ConfigError if the loss is not finite, or grows more than 1,000-fold. The learner's model is changed.
+    """Train `learner` alone on the first minibatches of the experiment's first worker, from the initial model, and raise ConfigError if the
+    loss is not finite, grows more than 1,000-fold, or the learner refuses a gradient. The learner's model is changed.
 
     There are 3 minibatches, or 2 for a model of more than 50 million elements. If they would take more than about 10 s together,
     each has fewer samples. `clock`: returns seconds.

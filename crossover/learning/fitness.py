@@ -297,8 +297,8 @@ def _disable_fused_path() -> Iterator[None]:
 
 def measure_model(training: Training, *, classes: int | None, sample: Tensor) -> Footprint:
     """Build `training.model` and return its footprint for inputs like `sample`, one raw input of the data set. Within a block of
-    `keep_results` it is counted once. `classes`: number of classes, None if labels are numbers. Raises OwnCodeError if a user's model
-    fails on such inputs.
+    `keep_results` it is counted once. `classes`: number of classes, None if labels are numbers. Raises OwnCodeError if a user's model fails
+    on such inputs, ConfigError if the machine lacks memory for the gradient.
     """
     key = ("footprint", repr(replace(training, epochs=1)), classes, sample.shape, sample.dtype)
     return compute_once(key, lambda: _measure_model(training, classes, sample))
@@ -351,7 +351,8 @@ def compute_training_share(training: Training, *, classes: int | None, shape: tu
     """Return the multiply-accumulates of the whole training divided by those on full-size images: 1.0 unless `training.image_size`
     makes images smaller.
 
-    `classes`: number of outputs, None if labels are numbers; `shape`: (C, H, W) of the full images.
+    `classes`: number of outputs, None if labels are numbers; `shape`: (C, H, W) of the full images. Raises OwnCodeError if a user's model
+    fails on such images.
     """
     if training.image_size.begin is None:
         return 1.0
@@ -362,7 +363,8 @@ def compute_training_shares(training: Training, *, classes: int | None, shape: t
     """Return for each epoch the multiply-accumulates of a training step divided by those on full-size images, as
     `training.image_size` makes images smaller.
 
-    `classes`: number of outputs, None if labels are numbers; `shape`: (C, H, W) of the full images.
+    `classes`: number of outputs, None if labels are numbers; `shape`: (C, H, W) of the full images. Raises OwnCodeError if a user's model
+    fails on such images.
     """
     sides = [compute_image_side(training, shape[1], epoch=epoch) for epoch in range(1, training.epochs + 1)]
     macs = {side: _count_macs(training, classes, shape, side) for side in {*sides, shape[1]}}

@@ -12,7 +12,9 @@ _kept = ContextVar[dict[Hashable, Any] | None]("kept", default=None)
 
 @contextmanager
 def keep_results() -> Iterator[None]:
-    """Within the `with` block, let `compute_once` store the results it computes. At the end of the block they are discarded."""
+    """Within the `with` block, let `compute_once` store the results it computes. At the end of the block they are discarded. An inner block
+    starts without the results of the outer one, and threads that start within the block do not share its results.
+    """
     before = _kept.set({})
     try:
         yield
@@ -21,8 +23,8 @@ def keep_results() -> Iterator[None]:
 
 
 def compute_once(key: Hashable, compute: Callable[[], T]) -> T:
-    """Return the result of `compute`. Within a block of `keep_results`, the result of an earlier call with an equal `key` is
-    returned instead of calling it again.
+    """Return the result of `compute`. Within a block of `keep_results`, the result of an earlier call with an equal `key` is returned
+    instead of calling it again. If `compute` raises, nothing is kept, and the next call tries again.
     """
     known = _kept.get()
     if known is None:

@@ -83,8 +83,8 @@ class Objective:
     """
 
     def __init__(self, training: Training, scale: LabelScale | None = None) -> None:
-        """Load the loss and the metric that `training` names. `scale`: how numeric labels are scaled, None if they are not;
-        reported losses and metrics are in the labels' own unit.
+        """Load the loss and the metric that `training` names. `scale`: how numeric labels are scaled, None if they are not; reported losses
+        and metrics are in the labels' own unit. Raises as `user_code.load` does if a user's function cannot be loaded.
         """
         self._training, self.scale = training, scale
         self._own_loss, self._own_metric = (
@@ -464,7 +464,7 @@ class Learner:
 
     def initialise_model(self) -> memoryview:
         """Fill `model` with the initial parameters and BatchNorm statistics, and return `model` itself, not a copy. They depend on
-        `experiment.seed` alone, so every worker begins with equal ones.
+        `experiment.seed` alone, so every worker begins with equal ones. Raises the errors of a user's factory.
         """
         flatten_module(self._build(), out=self._flat.model)
         return self.model
@@ -507,9 +507,9 @@ class Learner:
         `gradient`, and return the mean loss (mse in the labels' own unit). `epoch` (from 1) sets augmentation and image size;
         `round`, `worker` and `minibatch` seed dropout.
 
-        Equal arguments give equal bits in any process of one machine type, torch build and thread count. Raises Refused if the loss
-        or gradient is not finite, unless `aggregation.non_finite` drops it later; ConfigError if a BatchNorm layer receives a
-        single value.
+        Equal arguments give equal bits in any process of one machine type, torch build and thread count. Raises Refused if the loss or
+        gradient is not finite, unless `aggregation.non_finite` drops it later; ConfigError if a BatchNorm layer receives a single value;
+        OwnCodeError if a user's model or loss fails, or if the model leaves a BatchNorm layer out.
         """
         training, experiment = self._experiment.training, self._experiment
         where = f"worker {worker}, epoch {epoch}, round {round}, minibatch {minibatch}"

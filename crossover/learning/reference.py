@@ -57,8 +57,9 @@ def train_reference(
     """Train on `dataset` with all workers simulated in one process, until the last epoch, or until the target or early stopping ends it.
     Returns (final model vector as bytes, the optimizer's vectors as bytes, the results of each evaluation).
 
-    A round has `exchange.every` minibatches per worker, or a whole epoch's if that is None or "epoch". `on_round`: called after
-    each round with the number of rounds done and the state. `learner`: used instead of a new one.
+    A round has `exchange.every` minibatches per worker, or a whole epoch's if that is None or "epoch". `on_round`: called after each round
+    with the number of rounds done and the state. `learner`: used instead of a new one; its model and gradient are overwritten. Raises as
+    `Learner.compute_gradient` and `combine_vectors` do.
     """
     reference = _Reference(experiment, dataset, learner or learner_for(experiment, dataset))
     history: list[Epoch] = []

@@ -229,8 +229,9 @@ def get_affine_map(dataset: "Dataset", preprocess: str) -> Affine:
 
 
 def compute_constants(inputs: Tensor, preprocess: str) -> tuple[list[float], list[float]]:
-    """Return (scale, shift), one number per channel, such that x * scale + shift does what `preprocess` names, computed from the
-    training inputs (N, C, ...). Both are empty if there is nothing to do.
+    """Return (scale, shift), one number per channel, such that x * scale + shift does what `preprocess` names, computed from the training
+    inputs (N, C, ...). Both are empty if there is nothing to do. Raises ValueError for another word than standardize, minmax, normalize and
+    none.
     """
     if preprocess == "none" or not is_measured(inputs):
         return [], []

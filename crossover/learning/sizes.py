@@ -82,8 +82,9 @@ def explain_too_large(begin: int, name: str, side: int) -> str:
 
 
 def count_split(experiment: Experiment) -> tuple[int, int] | None:
-    """Return (number of training samples, number of validation samples) of the experiment's data set, or None if it is not built in
-    and must be loaded to know. Raises ConfigError if one part would be empty.
+    """Return (number of training samples, number of validation samples) of the experiment's data set, or None if it is not built in and
+    must be loaded to know. Raises ConfigError if one part would be empty. With `data.validation` "test" and no test split, the second
+    number is 0.
     """
     data, found = experiment.data, DATA.get(experiment.data.dataset)
     if found is None:

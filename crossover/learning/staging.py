@@ -173,8 +173,9 @@ def stage(
     classes, shape, scaling, and the numbers of minibatches, chunks, samples and counted labels. Objects that exist are not written again;
     a store that has the manifest is skipped.
 
-    The experiment decides how samples are cut into minibatches. `stores`: one for all workers, or one per worker by rank. `answers`:
-    counts the labels of a minibatch that a user's loss counts. Raises DataError if no label of the training samples counts.
+    The experiment decides how samples are cut into minibatches. `stores`: one for all workers, or one per worker by rank. `answers`: counts
+    the labels of a minibatch that a user's loss counts. Raises DataError if no label of the training samples counts, ConfigError as
+    `plan_staging` does.
     """
     from crossover.learning import samples, scaling
 

@@ -33,8 +33,8 @@ Base = dict[str, Tensor]
 
 
 def load_base_once(weights: Weights, fetch: Callable[[], bytes]) -> None:
-    """Load the base weights (those that training starts from) into this process, once per file. `fetch`: returns the safetensors
-    file's bytes. Raises Corrupt if their SHA-256 is not `weights.sha256`.
+    """Load the base weights (those that training starts from) into this process, once per file. `fetch`: returns the safetensors file's
+    bytes. Raises Corrupt if their SHA-256 is not `weights.sha256`. An error of `fetch` passes through, and the next call tries again.
     """
     held = runtime.get_or_make("bases", dict[str | None, Base])
     with runtime.get_or_make("bases are read", runtime.lock):  # by one thread; the others find it
@@ -47,8 +47,9 @@ def load_base_once(weights: Weights, fetch: Callable[[], bytes]) -> None:
 
 
 def map_file(weights: Weights) -> mmap.mmap:
-    """Return the weights' file, memory-mapped (copy-on-write). It is searched on S3, in an installed package, or in the
-    experiment's and the current folder. Raises ConfigError if it is missing or empty.
+    """Return the weights' file, memory-mapped (copy-on-write). It is searched on S3, in an installed package, or in the experiment's and
+    the current folder. It stays open while something refers to it, unless the caller closes it. Raises ConfigError if it is missing or
+    empty.
     """
     with _open_file(str(weights.file)) as file:
         if not os.fstat(file.fileno()).st_size:
@@ -57,7 +58,9 @@ def map_file(weights: Weights) -> mmap.mmap:
 
 
 def get_file_size(weights: Weights) -> int:
-    """Return the size of the weights' file in bytes; 0 if no file is set. Raises ConfigError if it is not found on this machine."""
+    """Return the size of the weights' file in bytes; 0 if no file is set. A file on S3 is downloaded for that. Raises ConfigError if the
+    file cannot be found or read, or is empty.
+    """
     if weights.file is None:
         return 0
     with map_file(weights) as body:
@@ -68,7 +71,8 @@ def load_base(training: Training, module: nn.Module) -> None:
     """Replace the module's tensors by those of the weights' file. Matrices keep the file's memory and precision; vectors in half
     precision become float32, as torch's norm layers need.
 
-    Raises ConfigError if names, shapes or the run's precision do not fit, or if the file lacks a frozen parameter.
+    Raises ConfigError if names, shapes or the run's precision do not fit, or if the file lacks a frozen parameter. Nothing is replaced
+    then.
     """
     weights = training.weights
     base = _get_base(weights)
@@ -221,8 +225,8 @@ def prepare_module(training: Training, module: nn.Module) -> None:
 
 
 def match_names(patterns: Iterable[str], names: Iterable[str], *, field: str, of: str) -> list[str]:
-    """Return those of `names` that match at least one of the glob patterns, in the order of `names`. `of`: word for the named
-    things, such as "parameters". Raises ConfigError, naming `field`, if a pattern matches nothing.
+    """Return those of `names` that match at least one of the glob patterns (case matters), in the order of `names`. `of`: word for the
+    named things, such as "parameters". Raises ConfigError, naming `field`, if a pattern matches nothing.
     """
     names = list(names)
     for pattern in patterns:

@@ -421,9 +421,9 @@ _Layout = list[tuple[str, tuple[int, ...]]]
 
 
 def wrap_factory(name: str, factory: Callable[..., Any], fit: Callable[[nn.Module], None]) -> Callable[..., nn.Module]:
-    """Return a function that calls the user's `factory` of the model `name`, removes DataParallel and compile wrappers from its
-    module, applies `fit` to it and checks it. That function raises OwnCodeError if the factory fails or its module cannot be
-    trained.
+    """Return a function that calls the user's `factory` of the model `name`, removes DataParallel and compile wrappers from its module,
+    applies `fit` to it and checks it. That function raises OwnCodeError if the factory fails or its module cannot be trained; errors of
+    `fit` pass through.
     """
 
     @wraps(factory, updated=())
@@ -585,8 +585,9 @@ MODEL_FACTORIES: dict[str, Factory] = {
 
 
 def find_factory(name: str, fit: Callable[[nn.Module], None] = lambda module: None) -> Factory:
-    """Return the factory of the model `name`: called with (classes, input shape), it builds the module. `fit`: applied to a user's
-    module before it is checked. Raises ConfigError, with the existing names and the most similar one, if the name is unknown.
+    """Return the factory of the model `name`: called with (classes, input shape), it builds the module. `fit`: applied to a user's module
+    before it is checked. Raises ConfigError, with the existing names and the most similar one, if the name is unknown; for `module:name`
+    raises as `user_code.load` does.
     """
     if name in MODEL_FACTORIES:
         return MODEL_FACTORIES[name]
