@@ -21,10 +21,10 @@ def combine_vectors(
 ) -> Tensor:
     """Return the aggregate of the workers' vectors, each (D,) float32 and in rank order, by `rule`: one (D,) float32.
 
-    `samples`: weight of each vector in a mean. `names`: name of each vector for errors. `agree`: takes the indices of the vectors
-    that this process would drop, returns those that all workers drop. `out`: tensor to write the result to. An iterator may
-    overwrite a vector once the next one is requested; for the mean of an iterator, with `out`, only two vectors are in memory.
-    Raises Refused if a vector is not finite and the rule does not drop it, or if more are dropped than the rule tolerates.
+    `samples`: weight of each vector in a mean. `names`: name of each vector for errors. `agree`: takes the indices of the vectors that this
+    process would drop, returns those that all workers drop. `out`: tensor to write the result to. An iterator may overwrite a vector once
+    the next one is requested; for the mean of an iterator, with `out`, only two vectors are in memory, and `agree` is not called. Raises
+    Refused if a vector is not finite and the rule does not drop it, or if more are dropped than the rule tolerates.
     """
     if rule.rule == "mean" and out is not None and not isinstance(vectors, Sequence):
         running = RunningMean(samples, total=out)

@@ -100,7 +100,7 @@ class Codec:
 
 
 class Uncompressed(Codec):
-    """Codec "none", for vectors that are sent as float32; it has sizes only, nothing to encode."""
+    """Codec "none", for vectors that are sent as float32; it has sizes only: `encode` and `decode` raise NotImplementedError."""
 
     name = "none"
     keeps_non_finite = True

@@ -88,8 +88,8 @@ def encode_pairs(indices: Tensor, values: Tensor, *, elements: int) -> Tensor:
 
 
 def find_largest(values: Tensor, count: int) -> Tensor:
-    """Return the indices, int64 ascending, of the `count` elements of largest magnitude among `values`, (D,) finite. Of equal
-    magnitudes the first ones are taken.
+    """Return the indices, int64 ascending, of the `count` elements of largest magnitude among `values`, (D,) finite. Of equal magnitudes
+    the first ones are taken. A `count` of at least D gives all indices; 0 is allowed only for an empty vector.
     """
     magnitudes, elements = values.abs(), values.numel()
     among = torch.arange(elements)
@@ -213,7 +213,7 @@ def quantize(gradient: Tensor, *, bits: int, bucket: int, norm: Norm, generator:
     codes = torch.empty(gradient.numel(), dtype=torch.uint8)
     levels = (1 << (bits - 1)) - 1
     factors = torch.where(scales > 0, levels / scales, 0.0).nan_to_num_(posinf=0.0)
-    step = _count_block_elements(bucket, bits)
+    step = _count_block_elements(bucket)
     random = torch.empty(step // 4, dtype=torch.int64)
     values, noise = torch.empty(step), torch.empty(step)
     for start in range(0, gradient.numel(), step):
@@ -237,7 +237,7 @@ def pack(levels: Levels) -> Tensor:
     scales_end = len(head) + 4 * levels.scales.numel()
     body[: len(head)] = buffers.tensor(head, torch.uint8)
     body[len(head) : scales_end] = levels.scales.view(torch.uint8)
-    packed, step = body[scales_end:], _count_block_elements(bucket, bits)
+    packed, step = body[scales_end:], _count_block_elements(bucket)
     for start in range(0, elements, step):
         part, at = levels.codes[start : start + step], start * bits // 8
         _pack(part, bits, packed[at : at + _count_packed_bytes(part.numel(), bits)])
@@ -266,7 +266,7 @@ def decompress(body: Tensor, *, out: Tensor | None = None, key: str = "qsgd") ->
     levels = (1 << (bits - 1)) - 1
     factors = scales / levels
     result = torch.empty(elements) if out is None else out
-    step = _count_block_elements(bucket, bits)
+    step = _count_block_elements(bucket)
     bytes_ = torch.empty(step, dtype=torch.uint8)
     for start in range(0, elements, step):
         part = result[start : start + step]
@@ -310,9 +310,9 @@ def _scale_by_bucket(values: Tensor, factors: Tensor, bucket: int, *, out: Tenso
         torch.mul(values[whole:], factors[-1], out=out[whole:])
 
 
-def _count_block_elements(bucket: int, bits: int) -> int:
+def _count_block_elements(bucket: int) -> int:
     """Return how many elements to process at a time: the largest multiple of 8 buckets up to 65,536, at least 8 buckets, so that every
-    block begins at a whole byte. `bits` is not used.
+    block begins at a whole byte, whatever the number of bits.
     """
     unit = bucket * 8
     return max(1, _BLOCK // unit) * unit

@@ -19,7 +19,8 @@ def step(model: Tensor, gradient: Tensor, state: Sequence[Tensor], update: Updat
     """Return (new model, the optimizer's new vectors) after one optimizer step along `gradient`, [P gradient | B statistics], with
     the settings `update`. The arguments are not changed.
 
-    `state`: the optimizer's vectors before the step, empty at the first.
+    `state`: the optimizer's vectors before the step, empty at the first. Raises ValueError if the shapes do not fit, or for Nesterov
+    without momentum.
     """
     parameters, grad = _split(model, gradient, update.buffers)
     if update.clip is not None:
