@@ -109,8 +109,8 @@ class BackgroundCall(Generic[T]):
 def run_in_threads(calls: Iterable[Callable[[], T]], *, slots: int) -> tuple[dict[int, T], dict[int, BaseException]]:
     """Call all `calls` in threads, at most `slots` at a time, in their order, and wait for all of them, even if one raises.
 
-    Returns (results, exceptions), two dicts by the index of the call: it is in the first if it returned, in the second if it
-    raised (KeyboardInterrupt and SystemExit included).
+    Returns (results, exceptions), two dicts by the index of the call: it is in the first if it returned, in the second if it raised
+    (KeyboardInterrupt and SystemExit included). With `slots` below 1 nothing is called, and both are empty.
     """
     waiting = deque(enumerate(calls))
     results, failures = dict[int, T](), dict[int, BaseException]()

@@ -282,7 +282,10 @@ def state() -> dict[str, Any]:
 
 
 def get_or_make(name: str, make: Callable[[], T]) -> T:
-    """Return the value that the process keeps under `name` between invocations. If there is none, call `make` and keep its result."""
+    """Return the value that the process keeps under `name` between invocations. If there is none, call `make` and keep its result. Nothing
+    is locked: two threads may both call `make`, and the first result that is stored is returned to both. An error of `make` passes through,
+    and nothing is kept.
+    """
     values = state()
     found: T = values[name] if name in values else values.setdefault(name, make())
     return found
@@ -352,8 +355,8 @@ class Backoff:
 
 
 class RetryTimeLimit:
-    """Stop condition for tenacity.Retrying: give up once `within_s` seconds have passed since the first failure; so there are at
-    least two attempts.
+    """Stop condition for tenacity.Retrying: give up once `within_s` seconds have passed since the first failure; so there are at least two
+    attempts. An object serves one series of attempts.
     """
 
     def __init__(self, within_s: float) -> None:
@@ -412,8 +415,9 @@ class Retries:
     within_s: float = inf
 
     def build_retrying(self, retry: Any) -> Any:
-        """Return a tenacity.Retrying with this policy's time limit, and pauses that are random between 0 and their limit; `again` is
-        not used. It raises the last attempt's own exception in the end. `retry`: tenacity's condition for which exceptions to retry.
+        """Return a tenacity.Retrying with this policy's time limit, and pauses that are random between 0 and their limit; `again` is not
+        used. It raises the last attempt's own exception in the end. `retry`: tenacity's condition for which exceptions to retry. Use the
+        result for one call, because its time limit counts from its first failure.
         """
         from tenacity import Retrying
 
