@@ -69,7 +69,8 @@ def measure(*, batch: int, minibatches: int) -> list[Figure]:
 
 def sum_epoch_seconds(records: Sequence[Mapping[str, Any]], *, epoch: int) -> tuple[float, float]:
     """Return (seconds from the start of the epoch's first invocation to the end of its last one, seconds of gradients and evaluations in
-    it, added up over all workers). `records`: records of the run; `epoch`: number of the epoch.
+    it, added up over all workers). `records`: records of the run; `epoch`: number of the epoch. Raises ValueError if the epoch has no
+    record.
     """
     own = [record for record in records if record["epoch"] == epoch]
     began = min(record["started_at"] for record in own)

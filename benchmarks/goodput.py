@@ -212,7 +212,8 @@ class FaultInjector:
 
 def list_figures(architecture: str, run: Run, *, every_s: float) -> list[Figure]:
     """Return the figures of a run with faults: goodput relative to undisturbed intervals and its bound, samples per second, seconds of an
-    epoch and of recovery, accuracy. `architecture`: a key of AIMS; `every_s`: length of an interval in seconds.
+    epoch and of recovery, accuracy, and that of the reference, which is trained here. At least one fault must have delayed an epoch or have
+    been able to. `architecture`: a key of AIMS; `every_s`: length of an interval in seconds.
     """
     kinds = ", ".join(sorted({fault.kind for fault in run.faults}))
     about = f"{architecture}, {len(run.faults)} faults ({kinds}), {every_s:.0f} s from each, and as long without"

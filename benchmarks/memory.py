@@ -21,7 +21,7 @@ class Watch:
     """A context manager that samples the memory of this process and all its descendants every _EVERY_S seconds, in a thread. `peak_mb`:
     highest sum in MB so far, shared pages counted once; `processes`: number of processes at that moment.
 
-    A process that was once seen as a descendant is counted even after its parent has ended.
+    A process that was once seen as a descendant is counted even after its parent has ended. A watch can be entered once.
     """
 
     def __init__(self) -> None:

@@ -73,7 +73,8 @@ def has_bf16() -> bool:
 
 def measure_in_turns(batch: int, turns: int) -> tuple[dict[str, list[float]], dict[str, float]]:
     """Run each contestant of CONTESTANTS in a process of its own, with one step per turn. Return (seconds of the steps by contestant, peak
-    resident memory in MB by contestant). Two uncounted turns warm up. `batch`: minibatch size; `turns`: number of counted turns.
+    resident memory in MB by contestant). Two uncounted turns warm up. `batch`: minibatch size; `turns`: number of counted turns. Raises
+    ValueError if a contestant's process ends early.
     """
     seconds: dict[str, list[float]] = {name: [] for name in CONTESTANTS}
     memory_mb: dict[str, float] = {}

@@ -28,8 +28,8 @@ def read_resident_mb() -> float:
 
 
 def run_study(trials: int, folder: Path) -> tuple[list[float], float, float, float]:
-    """Run a study with `trials` trials in `folder`. Return (memory in MB after each trial, seconds in all, processor seconds in all,
-    seconds of writing the tables).
+    """Run a study with `trials` trials (one fewer if that is odd) in `folder`. Return (memory in MB after each trial, seconds in all,
+    processor seconds in all, seconds of writing the tables).
     """
     from crossover.study import report, runner
     from crossover.study import trials as machines

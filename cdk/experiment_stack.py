@@ -99,7 +99,8 @@ class ExperimentStack(Stack):
 
         Adds further ones: `version` (of Crossover), `shape` (JSON: architecture, workers, minibatches that one worker computes side by
         side, compute and channel), with user code its fingerprint `own_code`, and with shared stacks an import of their exports, so that
-        they cannot be deleted before this stack. The runner refuses a run that does not fit `shape` or has another `own_code`.
+        they cannot be deleted before this stack. Call it once. The runner refuses a run that does not fit `shape` or has another
+        `own_code`.
         """
         experiment = self._experiment
         shape = {

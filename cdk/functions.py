@@ -54,7 +54,8 @@ class LambdaFunctions(Construct):
         user_steps: bool = False,
     ) -> None:
         """Package and build the Lambda function of each step. `computing`: names of the steps whose functions get torch; `identity`:
-        environment variables of all functions; `user_steps`: whether the steps are the user's own.
+        environment variables of all functions; `user_steps`: whether the steps are the user's own. Raises ConfigError if a function's name
+        would be too long, Unreachable if a step needs a package that its function lacks.
         """
         super().__init__(scope, id)
         self._settings, self._identity, self._network, self._storage = settings, identity, network, storage

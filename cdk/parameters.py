@@ -44,7 +44,7 @@ def look_up(scope: Construct, project: str, part: str, name: str) -> str:
     """Return the value `name` that the stack `part` of `project` published. It is a token that is resolved when the template is deployed,
     so synthesis needs no connection to AWS.
 
-    `scope`: construct that uses the value.
+    `scope`: construct that uses the value. Repeated calls in one stack give one template parameter.
     """
     return ssm.StringParameter.value_for_string_parameter(scope, parameter_path(project, part, name))
 

@@ -194,7 +194,8 @@ def compute_interval_score(measured: float, low: float, high: float) -> float:
 @cache
 def judge_cells() -> tuple[JudgedCell, ...]:
     """Return all figures of every held-out experiment, measured beside projected, sorted by size of the gradient, design and number of
-    aggregators. The figure of a whole round is left out if it has one level. Computed once per process.
+    aggregators. The figure of a whole round is left out if it has one level. Computed once per process. Raises DataError as `load_rounds`
+    and `is_cell_held_out` do.
     """
     cells: dict[MeasuredCell, list[Round]] = {}
     for each in load_rounds():

@@ -120,7 +120,7 @@ def load_timm_steps(folder: Path) -> list[MeasuredStep]:
 
 
 def _read_rows(path: Path) -> list[dict[str, str]]:
-    """Return the rows of a CSV file, each as text by column."""
+    """Return the rows of a CSV file, each as text by column. Raises OSError if the file cannot be read."""
     with path.open(encoding="utf-8") as file:
         return list(csv.DictReader(file))
 
@@ -222,7 +222,8 @@ def compute_error_factor(logs: Sequence[float], share: float) -> float:
 
 def fit(folder: Path) -> dict[str, Any]:
     """Fit the factors of all cards to the measurements in a folder, and return the content of config/calibration/gpus.yaml; nothing is
-    written. Cards whose steps were not measured get factors by their data sheets.
+    written. Cards whose steps were not measured get factors by their data sheets. Raises OSError if a file is missing, KeyError if a column
+    is missing or a model is not known.
     """
     products = {card: fit_products(folder, card) for card in NEUSIGHT}
     middle = {"matrix_bytes": float(np.mean([each[0] for each in products.values()])), "matrix": products["A100"][1]}

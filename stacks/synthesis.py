@@ -44,7 +44,7 @@ def compose(
 
     `now`: when the lifetime begins; it reaches only the manifest, so equal YAMLs give equal templates. `layers`: folder with the built
     layers; `account`: settings of the organisation's AWS account; `env`: account and region; if None, the stacks fit any. Raises
-    ConfigError for what cannot be deployed.
+    ConfigError for what cannot be deployed. The app is not synthesized.
     """
     now = now or datetime.now(UTC)
     if account:

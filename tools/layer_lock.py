@@ -65,7 +65,9 @@ def _lock_torch() -> Iterator[str]:
 
 
 def main() -> int:
-    """Write the lock files layer/locked/*.txt anew from the package index, and return the exit status."""
+    """Write the lock files layer/locked/*.txt anew from the package index, and return the exit status, 0. Raises NoWheels if a requirement
+    has no wheel; nothing is written then.
+    """
     named = [pin_version(name.replace("_", "-")) for name in (*user_code.DATAPLANE, "boto3")]
     of_torch = ("filelock", "fsspec", "networkx", "setuptools", "sympy")  # as its wheel's METADATA asks
     files = {

@@ -20,7 +20,8 @@ COMPILER = ("torch/_dynamo/*", "torch/_inductor/*")
 
 def trace_files(folder: Path) -> list[str]:
     """Run the workload on the unpruned wheels in the ARM emulator, and return the paths, inside the wheels, of PyTorch's Python files that
-    it loaded, without those of its compiler. Takes minutes. `folder`: folder for downloads. Raises CrossoverError if the workload fails.
+    it loaded, without those of its compiler. Takes minutes. `folder`: folder for downloads. Raises CrossoverError if the workload fails,
+    TimeoutExpired if it takes more than half an hour.
     """
     with tempfile.TemporaryDirectory(dir=folder) as name:
         tree = Path(name)
