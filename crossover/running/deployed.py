@@ -194,7 +194,8 @@ def run_deployed(
 
     `on_progress`: called after each epoch; `session`: makes the AWS clients; `where`: aws or local; `resume`: id of the run to resume, ""
     for a new run; `retry`: retry policy for calls to AWS; `check`: called at every poll, raises if something other than the run prevents it
-    from continuing.
+    from continuing. Raises ConfigError if the experiment is not deployed or its stack does not fit the run, and the errors of `prepare`,
+    `attach_to_run` and `finish`.
     """
     from crossover.stores.s3 import SETTINGS, S3ObjectStore
 
@@ -293,7 +294,8 @@ def start_execution(prepared: PreparedRun, states: Any, machine: str, *, again: 
     name exists already.
 
     The execution's name contains run id and attempt number, since AWS reserves names for 90 days. `states`: a Step Functions client;
-    `machine`: ARN of the state machine; `again`: whether the run is resumed. At Ctrl-C the execution is stopped.
+    `machine`: ARN of the state machine; `again`: whether the run is resumed. At Ctrl-C the execution is stopped, and KeyboardInterrupt is
+    raised again.
     """
     event = first_event(
         prepared.run, workers=prepared.experiment.workers, attempt=attempt_number(prepared, again=again)
@@ -323,7 +325,7 @@ def run_local(
     destroy. Return the results folder `out`, which contains those of the baselines.
 
     `on_progress`: called after each epoch; `workspace`: folder for the local cloud's files, by default a temporary one; `resume`: continue
-    with the unfinished run in `out`.
+    with the unfinished run in `out`. Raises MissingTool or ConfigError, before anything starts, if a program or disk space is missing.
     """
     from crossover.local import servers
     from crossover.local.cloud import LocalCloud

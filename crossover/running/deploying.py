@@ -386,7 +386,7 @@ def deploy_previewed(
 
     `config`: path of the experiment's file; `overrides`: the --set options; `ask`: whether the CDK asks before permissions are broadened;
     `tell`: reports one line. Raises UserError if a run under way would lose a resource that it uses, CrossoverError if a CDK command fails;
-    the reasons that AWS gave are reported first.
+    the reasons that AWS gave are reported first. Raises MissingTool if the CDK or Node is not installed.
     """
     import boto3
 
@@ -422,7 +422,8 @@ def _run_diff_program(folder: Path, pairs: str) -> str | None:
 
 def choose_zone_arguments(experiment: Experiment, *, tell: Callable[[str], None]) -> list[str]:
     """Return the CDK arguments that set the network's availability zone: the zone of the existing network, else the configured one, else
-    the first that offers everything. Empty if the experiment has no network or AWS does not answer. `tell`: reports the choice.
+    the first that offers everything. Empty if the experiment has no network or AWS does not answer. `tell`: reports the choice. If no
+    usable zone offers everything, the arguments set an empty zone.
     """
     import boto3
 
@@ -461,7 +462,7 @@ def run_cdk(
     assembly: Path | None = None,
 ) -> None:
     """Run a CDK command for the experiment in the file `config`; its messages go to the terminal. Raises CrossoverError with the exit
-    status if it fails.
+    status if it fails, MissingTool if the CDK or Node is not installed.
 
     `arguments`: the command and its options; `names`: stacks, by default the experiment's; `overrides`: the --set options; `assembly`:
     folder with templates to use; if it is None, they are synthesized into `out`, by default a temporary folder.

@@ -50,7 +50,7 @@ def has_unfinished_run(out: Path) -> bool:
 def can_resume(experiment: Experiment, out: Path, *, where: str, cores: int | None = None) -> bool:
     """Return whether the unfinished run in `out` was started with this experiment, code, place and machine, so that resuming it gives the
     same result as a run without interruption. True also if that run saved no state and must start again; False if there is no unfinished
-    run.
+    run. Only the first folder that holds an unfinished run counts, the experiment's before those of its baselines.
 
     `where`: inline or local; `cores`: CPU cores of this machine.
     """
@@ -80,7 +80,8 @@ def run_with_baselines(
     `run`: runs one experiment into a folder, resuming the unfinished run if it gets one. `where`: inline, local or aws. `resume` (inline or
     local): start with the first experiment whose folder holds an unfinished run, and continue with those after it. `cores`: CPU cores of
     the machine, None on AWS. Raises ConfigError before anything is trained if a baseline cannot divide the data among its workers; with
-    `resume`, UserError or ConfigError if there is no run that can be resumed.
+    `resume`, UserError or ConfigError if there is no run that can be resumed. If a run fails, its error is raised and the later ones do not
+    begin.
     """
     wanted = [(folder, fix_threads(each, cores=cores)) for folder, each in list_run_folders(out, experiment).items()]
     _check_data_divides([each for _, each in wanted[1:]])
@@ -129,7 +130,8 @@ def run_inline(experiment: Experiment, out: Path, on_progress: OnProgress, *, re
     """Run the experiment and its baselines in this process, with all data in memory, and return the results folder `out`. Takes seconds;
     meant for development.
 
-    `on_progress`: called after each epoch; `resume`: continue with the unfinished run in `out`.
+    `on_progress`: called after each epoch; `resume`: continue with the unfinished run in `out`. If the run fails, the folder is written
+    with the results so far, and the error is raised.
     """
 
     def run(each: Experiment, folder: Path, unfinished: Unfinished | None) -> RunFolder:

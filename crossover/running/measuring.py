@@ -60,8 +60,8 @@ class BudgetTracker:
         return seconds * memory_mb / 1_024 * of("lambda.arm64.gb_second").usd + of("lambda.request").usd
 
     def reserve(self, usd: float, what: str) -> None:
-        """Count `usd` as spent. Raises BudgetTooSmall if less than that is left of the budget. `what`: what the dollars are for, in the
-        error message.
+        """Count `usd` as spent. Raises BudgetTooSmall, and counts nothing, if less than that is left of the budget. `what`: what the
+        dollars are for, in the error message.
         """
         with self._lock:
             if self.spent_usd + usd > self.budget_usd:
@@ -204,7 +204,8 @@ class StepInvoker:
 
     def run_round(self, prepared: PreparedRun, tree: Node) -> None:
         """Execute one round of training: this process walks through the workflow `tree` and invokes a deployed function for each step.
-        `prepared`: the run, reduced to one round. Raises BudgetTooSmall before the first invocation, RunFailed if a function failed.
+        `prepared`: the run, reduced to one round. Raises BudgetTooSmall before the first invocation if the whole round could exceed the
+        budget, or before a later one that could; RunFailed if a function failed.
         """
         experiment = prepared.experiment
         days = calendar_of(experiment, prepared.facts["data_manifest"])
@@ -224,7 +225,8 @@ class StepInvoker:
 
     def invoke(self, step: str, event: Event) -> Event:
         """Invoke the deployed function of the step `step` with `event` and return its answer. Raises BudgetTooSmall if its maximum cost
-        exceeds the budget; nothing is invoked then. Raises RunFailed if the function fails.
+        exceeds the budget; nothing is invoked then. Raises RunFailed if the function fails. Errors of AWS are raised; the maximum cost then
+        stays reserved.
         """
         name = self.function_name(step)
         most = self._most_usd(name)

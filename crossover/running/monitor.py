@@ -83,8 +83,8 @@ class AwsRetryPolicy:
         self._renew, self._tell, self._pause = renew, tell, pause
 
     def __call__(self, work: Callable[[], T]) -> T:
-        """Call `work` until it succeeds and return its result. Pauses between attempts grow up to LONGEST_PAUSE_S, and the credentials are
-        read again after each. Errors that waiting cannot fix are raised.
+        """Call `work` until it succeeds and return its result. The number of attempts is not limited; pauses between them grow from 1 s up
+        to LONGEST_PAUSE_S, and the credentials are read again after each. Errors that waiting cannot fix are raised at once.
         """
         told, pause_s = set[str](), PAUSE_S
         while True:
@@ -191,7 +191,8 @@ class DeployedParameters:
 
     def check(self, prepared: PreparedRun) -> None:
         """Raise ConfigError if the deployed stack cannot carry out the run `prepared`: if it has another architecture, compute or channel
-        setting, or if the run has more workers or parallel minibatches than it was deployed for. The message names each difference.
+        setting, or if the run has more workers or parallel minibatches than it was deployed for. The message names each difference. If the
+        run has more parallel minibatches than a state machine can list (ARRAY_LIMIT), the message names this alone.
         """
         experiment, most = prepared.experiment, self.shape["minibatches"]
         asked = {
@@ -273,7 +274,7 @@ def skip_completion(prepared: PreparedRun) -> None:
 
 def save_then_report(save: Callable[[], None], report: OnProgress) -> OnProgress:
     """Return a function for an epoch's progress that calls `save`, which saves the run's state, then `report` with the progress. An epoch
-    is thus reported only after it has been saved.
+    is thus reported only after it has been saved; if `save` raises, it is not reported.
     """
 
     def save_and_report(progress: Progress) -> None:
@@ -311,7 +312,8 @@ def finish(
 
     `on_progress`: called after each epoch; `where`: inline, local or aws; for aws, the files of an earlier run in `out` are moved aside
     first. `complete`: adds to the records what only the platform knows, after the run, unless the user interrupted it; `retry`: retry
-    policy for calls to AWS.
+    policy for calls to AWS. If `complete` fails after a run that succeeded, its error is raised and no folder is written. If the disk of
+    `out` is full, UserError names the temporary folder that holds the results.
     """
     if where == "aws":  # on this machine that happened before the run started
         move_aside(out, prepared.run)
@@ -559,7 +561,7 @@ def load_run_with_cost(
     """Return the run under way that was `found`, with all records and decisions that it has written, and its cost until `now` (unix
     seconds).
 
-    `experiment`: the deployed one; `session`: makes the AWS clients.
+    `experiment`: the deployed one; `session`: makes the AWS clients. Raises ConfigError if it is not deployed.
     """
     from crossover.stores.s3 import SETTINGS, S3ObjectStore
 

@@ -37,7 +37,7 @@ ALONE_MINUTES = 2  # of an experiment without network, hosts and fleets
 
 def expected_minutes(experiment: Experiment) -> dict[str, int]:
     """Return {stack: minutes}: how long the first deployment of each stack of the experiment is expected to take, in order of deployment.
-    Baselines come before the experiment, shared stacks before those that use them.
+    Baselines come before the experiment, shared stacks before those that use them. AWS is not asked which of them exist already.
     """
     found: dict[str, int] = {}
     for each in (*build_baselines(experiment), experiment):
@@ -59,8 +59,8 @@ def list_failure_reasons(session: Any, stacks: Iterable[str], *, since: datetime
     """Return a line for each resource that failed in a stack's last operation, first failures first; if a host failed, also a line that
     names the log group with the logs of its boot.
 
-    `session`: makes the AWS clients; `stacks`: their names; `since`: operations that began earlier are ignored; `project`: names the log
-    group.
+    `session`: makes the AWS clients; `stacks`: their names; `since`: events earlier than 5 minutes before it are ignored; `project`: names
+    the log group.
     """
     found = []
     for stack in stacks:

@@ -42,7 +42,7 @@ def stop_running(session: Any, owner: Owner, tell: ReportLine) -> None:
     """Stop the running executions of the owner's state machines, and scale its Auto Scaling groups to zero, so that nothing writes into
     what is being deleted.
 
-    Safe to repeat. `session`: makes the AWS clients; `tell`: reports one line.
+    Does not wait until they have ended. Safe to repeat. `session`: makes the AWS clients; `tell`: reports one line.
     """
     states = session.client("stepfunctions")
     for arn in owner.list_ids("AWS::StepFunctions::StateMachine"):
@@ -62,14 +62,18 @@ def stop_running(session: Any, owner: Owner, tell: ReportLine) -> None:
 
 
 def empty_buckets(session: Any, owner: Owner) -> None:
-    """Delete all objects in all buckets of the owner's existing stacks. Buckets that do not exist any more are skipped."""
+    """Delete all objects in all buckets of the owner's existing stacks. Buckets that do not exist any more are skipped. Raises
+    CrossoverError at the first object that could not be deleted.
+    """
     for name in owner.list_ids("AWS::S3::Bucket"):
         with deployed_clients.ToleratedErrors(*GONE_ERRORS):
             empty_bucket(session, name)
 
 
 def empty_bucket(session: Any, name: str) -> None:
-    """Delete every object in the bucket `name`, in all versions. Raises CrossoverError naming the first one that could not be deleted."""
+    """Delete every object in the bucket `name`, in all versions. Raises CrossoverError naming the first one that could not be deleted, and
+    botocore's error if there is no such bucket.
+    """
     s3 = session.client("s3")
     for page in s3.get_paginator("list_object_versions").paginate(Bucket=name):
         keys = [
@@ -177,7 +181,8 @@ def list_deletion_failures(session: Any, stack_id: str) -> list[str]:
 
 def wait_for_stack(session: Any, name: str, *, poll_s: float = 5.0, timeout_s: float = 3_600.0) -> str:
     """Poll the stack `name` (or its id) every `poll_s` seconds until no operation on it is in progress, or until `timeout_s` seconds have
-    passed, and return its state, such as CREATE_COMPLETE; "" if there is no such stack.
+    passed, and return its state, such as CREATE_COMPLETE; "" if there is no such stack or it has been deleted. After the timeout the state
+    ends in _IN_PROGRESS.
 
     `session`: makes the AWS clients.
     """
@@ -279,7 +284,7 @@ def wait_for_interfaces(
     tell_every_s: float = 60.0,
 ) -> None:
     """Wait until Lambda has removed its network interfaces from the project's network, or report after `timeout_s` seconds that they still
-    exist. Lambda needs a role for it that is deleted with the network.
+    exist. Return at once if the project has no network. Lambda needs a role for it that is deleted with the network.
 
     `session`: makes the AWS clients; AWS is polled every `poll_s` seconds. `tell`: reports what is waited for, at once and every
     `tell_every_s` seconds, so that users see that the command is alive.
@@ -375,7 +380,7 @@ def _check_shared_unneeded(session: Any, experiment: Experiment, *, going: list[
 
 def delete_experiment(session: Any, experiment: Experiment) -> None:
     """Delete the experiment's stack, whatever its state, then those of its baselines, and what they leave behind. Stacks that do not exist
-    are skipped. Raises CrossoverError if a deletion fails, UserError if a stack belongs to somebody else.
+    are skipped. Raises CrossoverError if a deletion fails, UserError if a stack belongs to somebody else. The first failure ends it.
     """
     for name in list_experiment_names(experiment):
         _delete_stacks(session, experiment.project, name)
@@ -432,7 +437,7 @@ def _delete_stack(session: Any, owner: Any, stack: Any, *, tries: int = 2) -> No
     wait until it is gone.
 
     `owner`: experiment or project that has the stack; `stack`: a deployed stack; `tries`: number of attempts; before each further one all
-    buckets of the owner are emptied. Raises CrossoverError with the reasons if the deletion fails.
+    buckets of the owner are emptied. Raises CrossoverError with the reasons if the deletion fails or takes longer than an hour.
     """
     stop_running(session, owner, print_line)
     release_functions(session, stack.id, print_line)

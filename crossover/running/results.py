@@ -96,7 +96,7 @@ def _build_result(
 def list_dropped(prepared: PreparedRun) -> list[dict[str, Any]]:
     """Return {"round": its number, "workers": ranks} for each round of training in which workers were left out because their values were
     not finite, in order of rounds. If two attempts of the run reached a round, the later entry counts. Empty unless
-    `aggregation.non_finite` is `drop`.
+    `aggregation.non_finite` is `drop`. If an entry cannot be read, it and those after it are left out.
     """
     objects, by_round = prepared.objects, dict[int, dict[str, Any]]()
     if prepared.experiment.aggregation.non_finite == "drop":

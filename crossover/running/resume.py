@@ -197,7 +197,8 @@ def check_settings(facts: Mapping[str, Any], experiment: Experiment) -> None:
 
 def check_code(facts: Mapping[str, Any], code: Mapping[str, Any]) -> None:
     """Raise ConfigError if the run was started with other code; the message names each difference. `facts`: content of the run's
-    experiment.json; `code`: identity of the code here, from `digest_code` in running/preparing.py.
+    experiment.json; `code`: identity of the code here, from `digest_code` in running/preparing.py. Passes for a run of an earlier version
+    that recorded no code.
     """
     there = facts.get("code", code)  # earlier versions did not record it
     then, now = there["settings"], code["settings"]
@@ -338,8 +339,9 @@ _KEPT_STARTS = 4  # checkpoints of each member: from two copies, each with a rou
 
 @contextmanager
 def begin_run(folder: Path, *, where: str) -> Iterator[None]:
-    """Context manager for a new run in `folder`: move an earlier run's files aside, and create the folder of resume data. If the new run
-    has written nothing by the end, the earlier run is moved back. `where`: inline or local.
+    """Context manager for a new run in `folder`: move an earlier run's files aside, and create the folder of resume data. At the end,
+    resume data without a saved state is deleted; if the folder then holds nothing of the new run, the earlier run is moved back. `where`:
+    inline or local.
     """
     earlier = move_aside(folder)
     if earlier:
@@ -368,9 +370,9 @@ def _mark_begun(folder: Path, where: str) -> None:
 def keep_resume_data(
     objects: ObjectStore, folder: Path, *, where: str, databases: Callable[[], Databases]
 ) -> Iterator[Callable[[], None]]:
-    """Context manager that yields a function which copies the run's state from `objects` to `folder`, to be called after each epoch. If the
-    block fails or is interrupted, the function is called once more; if it ends normally, or the trained model is in the folder, the copies
-    are deleted.
+    """Context manager that yields a function which copies the run's state from `objects` to `folder`, to be called after each epoch; that
+    function raises no errors of stores or of the disk. If the block fails or is interrupted, the function is called once more; if it ends
+    normally, or the trained model is in the folder, the copies are deleted.
 
     `objects`: the run's store; `where`: inline or local; `databases`: opens the workers' databases, empty unless they alone hold the state.
     """
@@ -420,7 +422,7 @@ def save_resume_data(
     is over.
 
     `databases`: the workers' databases by rank, empty unless they alone hold the state; `tries`: number of attempts to get a consistent
-    copy.
+    copy. Raises OSError if `folder` cannot be written, CrossoverError if a store cannot be read.
     """
     try:
         facts = load_newest_facts(objects)

@@ -86,7 +86,8 @@ def find_budget_left(experiment: Experiment, stack: DeployedStack, *, now: datet
     """Return the dollars that a run of the experiment may still cost: its budget less the cost of the deployment from the creation of
     `stack` to `now`.
 
-    Raises UserError if the deployment itself has used up the budget. `config`: the configuration's path, shown in the message.
+    Raises UserError if the deployment itself has used up the budget. `config`: the configuration's path, shown in the message. An
+    experiment without a budget counts as one whose budget is 0: call this only if it has one.
     """
     budget, spent = experiment.lifetime.budget_usd or 0.0, usd_since_deployment(experiment, stack, now=now)
     if spent >= budget:
