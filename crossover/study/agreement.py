@@ -28,7 +28,7 @@ OF_A_TRIAL = ("name", "seed")  # fields that a study sets by itself in each tria
 
 def check_trial(study: Study, name: str, varied: Varied, seed: int) -> None:
     """Raise DataError if the study has no trial of this name, setting and seed. `name`: name of the trial's folder; `varied`: the setting,
-    as values by dotted field.
+    as values by dotted field. Values of a search are not compared with its space.
     """
     if seed not in study.seeds:
         raise DataError(f"trial {name}: seed {str(seed)[:20]} is none of the study's seeds")
@@ -106,7 +106,8 @@ def find_contradictions(
 ) -> Iterator[str]:
     """Yield a sentence for each part of a result.json that contradicts another part, its records, or the study.
 
-    `experiment`: of the result; `where`: inline, local or aws, where the study ran; `versions`: versions with which the study ran.
+    `experiment`: of the result; `where`: inline, local or aws, where the study ran; `versions`: versions with which the study ran. Raises
+    Corrupt if the run would have more than MAX_MINIBATCHES minibatches.
     """
     if result["where"] != where:
         yield f"where: {where} in study.json, but {_shorten(result['where'])} in result.json"

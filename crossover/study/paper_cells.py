@@ -23,7 +23,8 @@ def function_s(run: RunFolder) -> float:
     """Return the mean seconds of one function as the 2025 paper counts them: wall time of all successful invocations that compute
     gradients, without their evaluation, divided by the number of minibatches of all workers.
 
-    In SPIRT that is one invocation. An invocation of a worker that trains many minibatches is shared out among them.
+    In SPIRT that is one invocation. An invocation of a worker that trains many minibatches is shared out among them. 0 if nothing was
+    computed.
     """
     records = [r for r in run.records if r["step"] in COMPUTING and r["outcome"] == "ok"]
     total = sum(float(r["wall_s"]) - _sum_stage_s(r, "evaluate") for r in records)
@@ -241,7 +242,7 @@ def derive(make: Callable[..., Derived], *known: Any) -> Derived | NoFigure:
 
 def list_points(place: Place, ours: Ours | NoFigure) -> list[tuple[Place, float]]:
     """Return our figure as a list with one point of a drawing, (place, value); an empty list if the figure is missing. `place`: x position
-    in a curve, or label of a bar.
+    in a curve, or label of a bar. Raises ValueError if the figure is a text that is no number.
     """
     return [] if isinstance(ours, NoFigure) else [(place, float(ours.value))]
 
@@ -283,7 +284,8 @@ def make_row_cells(
     place: int | None = None,
 ) -> list[TableCell]:
     """Return one cell for each printed figure of a row. `units`: unit by the figure's key in the row, in the order of the cells; `ours`:
-    our figures by the same keys, or why all are missing; `place`: index of the row's column, if the row prints its figures once per column.
+    our figures, one for each of these keys, or why all are missing; `place`: index of the row's column, if the row prints its figures once
+    per column.
     """
     return [
         make_printed_cell(row, figure, unit, ours if isinstance(ours, NoFigure) else ours[figure], place=place)

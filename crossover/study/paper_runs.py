@@ -85,7 +85,9 @@ class Measurement:
     depends_on_values: bool = False  # accuracies, or bytes that depend on the images: only the real data set gives them
 
     def on_generated_images(self) -> "Measurement":
-        """Return this measurement on generated images of the same number and shape as those of its data set."""
+        """Return this measurement on generated images of the same number and shape as those of its data set. Its key ends in `-generated`,
+        so that it has a folder of its own.
+        """
         name = f"{self.experiment(Scale(1)).data.dataset}-generated"
         return replace(self, key=f"{self.key}-generated", fixed=(*self.fixed, f"data.dataset={name}"))
 
@@ -236,7 +238,7 @@ class Runner:
 
     def choose_images(self, measurement: Measurement) -> Measurement:
         """Return the measurement to run here: the given one, or its variant on generated images if its data set cannot be read and its
-        figures do not depend on the images.
+        figures do not depend on the images. May try to download the data set.
         """
         if measurement.depends_on_values or not self.explain_generated(measurement):
             return measurement
@@ -244,7 +246,8 @@ class Runner:
 
     def find_finished(self, measurement: Measurement) -> tuple[RunFolder, bool] | None:
         """Return (the finished, complete run of this measurement, whether it has the published size); None if there is none. Runs that come
-        with the project are searched first, then those of earlier calls, which may be on generated images.
+        with the project are searched first, then those of earlier calls, which may be on generated images. May try to download the data
+        set, as `choose_images` does.
         """
         whole = measurement.experiment(Scale(1))
         for path in sorted(KEPT.glob(f"*/{folder.RESULT}")):

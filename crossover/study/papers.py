@@ -111,7 +111,7 @@ PARTS: Mapping[str, Part] = {part.name: part for part in (*_2025, *_2023)}
 
 def choose_parts(names: Sequence[str]) -> list[Part]:
     """Return the tables and figures with these names, each once, in the papers' order. "all" or a year such as "2025" selects all that
-    belong to it. Raises ConfigError for an unknown name.
+    belong to it. Raises ConfigError for an unknown name. An empty list for no names.
     """
     wanted: set[str] = set()
     for name in names:
@@ -432,7 +432,7 @@ def _escape(text: str) -> str:
 
 def to_csv(book: Book) -> str:
     """Return CSV text with the head COLUMNS and one line per cell. Figures are unrounded and in the unit of the `unit` column; missing
-    values are empty.
+    values are empty. Text that a spreadsheet would calculate begins with an apostrophe.
     """
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")

@@ -94,7 +94,8 @@ class AwsTrials(InlineTrials):
     def run(self, experiment: Experiment, out: Path, watch: OnProgress) -> RunFolder:
         """Run a trial on its stack, with the results in the folder `out`, and return the run. Deploys the stack before its first trial of
         this command, and adds the run's seconds to stacks.json, even if it fails. If a run of the trial is in progress on AWS, it is
-        followed to its end. `watch`: called after every epoch.
+        followed to its end. `watch`: called after every epoch. Raises UserError if a stack of that name exists that this study did not
+        deploy; botocore's errors become UserError or CrossoverError.
         """
         if experiment.name not in self._ready:
             self._deploy(experiment)
@@ -229,7 +230,8 @@ def compute_hourly_usd(experiment: Experiment) -> float:
 
 class StudyPlan:
     """The trials of a study, all validated, with a forecast of their time and cost in `forecast`. `where`: inline, local or aws; `tell`:
-    called with each line of the forecast. Raises ConfigError that lists all faults of all trials, or if there are more than MAX_TRIALS.
+    called with each line of the forecast. Raises ConfigError that lists all faults of all trials, or, after the forecast was reported, if
+    there are more than MAX_TRIALS trials.
     """
 
     def __init__(self, study: Study, *, where: str, tell: Announce) -> None:
@@ -258,7 +260,8 @@ class StudyPlan:
 
     def trials(self, rows: Mapping[str, TrialRow], missing: dict[str, str]) -> Iterable[StudyTrial]:
         """Return the trials in order: all at once for a grid, one after another for a search, whose settings follow from the results in
-        `rows` (by name of the trial). `missing` gets the reason for each trial of a search whose setting is not valid.
+        `rows` (by name of the trial). `missing` gets the reason for each trial of a search whose setting is not valid. Of a search, `rows`
+        must have the results of all yielded trials before the next one is requested.
         """
         return self._searching.trials(self._factory, rows, missing) if self._searching else self._grid
 
@@ -307,9 +310,9 @@ def carry_out(
     tell: Announce,
 ) -> StudyEnd:
     """Run all trials of `plan` in the folder `out`, write their tables there, and return the results. Trials that an earlier command
-    finished are kept. `where`: inline, local or aws; `budget_usd`: limit in dollars for all trials together, None for no limit; `resume`:
-    continue the study that `out` holds; `tell`: called with one line about each step. Raises ConfigError if `out` holds other files, or if
-    `resume` does not match its content.
+    finished are kept; those that fail twice or do not fit into the budget are left out, which is no error. `where`: inline, local or aws;
+    `budget_usd`: limit in dollars for all trials together, None for no limit; `resume`: continue the study that `out` holds; `tell`: called
+    with one line about each step. Raises ConfigError if `out` holds other files, or if `resume` does not match its content.
     """
     study = plan.study
     runner.begin_study(study, out, where=where, resume=resume)

@@ -191,10 +191,10 @@ def run_items(
     """Run items one after another, at most twice each, and return their results; an item that fails twice is left out and the next one
     follows.
 
-    A failure is a CrossoverError or OSError; other exceptions end the whole call. `wanted`: pairs (key, item); an iterator may read the
-    results so far from `into`, the object to which results are added. `total`: number of items, for progress lines. `kept`: function that
-    returns the result that an earlier command left, or None; `refused`: function that returns why an item is not run, or ""; `run`:
-    function that makes the result; `tell`: called with one line about each item.
+    A failure is a CrossoverError or OSError; other exceptions of `run`, and all of `kept` and `refused`, end the whole call. `wanted`:
+    pairs (key, item); an iterator may read the results so far from `into`, the object to which results are added. `total`: number of items,
+    for progress lines. `kept`: function that returns the result that an earlier command left, or None; `refused`: function that returns why
+    an item is not run, or ""; `run`: function that makes the result; `tell`: called with one line about each item.
     """
     outcome = StudyOutcomes[R]() if into is None else into
     for number, (key, each) in enumerate(wanted, start=1):
@@ -347,7 +347,7 @@ class Conductor:
     def carry_out(self, trials: Iterable[StudyTrial], *, total: int) -> list[TrialRow]:
         """Run every trial in order, or keep its earlier result, and return the rows of all trials that have a run. Trials that do not fit
         into the budget, or fail twice, are left out; `outcome` says why. Stacks are destroyed after their last trial. `total`: number of
-        trials, for progress lines.
+        trials, for progress lines. Enters the context of `machine`, and leaves it at the end.
         """
         for each in (self.out / RUNS).glob("*"):
             self._usd[each.name] = sum_dollars(each)

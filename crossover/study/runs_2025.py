@@ -28,7 +28,7 @@ def load_rows(table: str) -> list[Row]:
 
 def make_epoch_run(row: Row) -> Measurement:
     """Return the measurement for a row of Table 2: one epoch of 4 workers with 24 minibatches of 512 images each. Cut down, MobileNet keeps
-    minibatches of 512; other models have smaller ones.
+    minibatches of 512; other models have smaller ones. The functions have the paper's memory, unless the file in config/ has more.
     """
     architecture, model = row.figures["architecture"], row.figures["model"]
     config, memory_mb = CONFIGS[architecture], row.figures.get("memory_mb", 0)

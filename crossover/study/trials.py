@@ -113,8 +113,8 @@ class TrialFactory:
 
     def make_trials(self, varied: Varied, *, number: int = 0) -> list[StudyTrial]:
         """Return the trials of a setting, one for each seed. `varied`: the setting; `number`: number of the setting in a search, 0 in a
-        grid; it becomes part of the names. Raises ConfigError that lists every fault of the setting; a `baseline` in the experiment counts
-        as a fault.
+        grid; it becomes part of the names. Raises ConfigError for a setting that is not valid: faults of its values are listed together, a
+        `baseline` among them; if there are none, the first fault of user code, of the model or of `check`.
         """
         plain = deepcopy(dict(self._study.base))
         for name, value in varied.items():
@@ -280,7 +280,7 @@ class LocalTrials(InlineTrials):
     def run(self, experiment: Experiment, out: Path, watch: OnProgress) -> RunFolder:
         """Run a trial on its stack of the local cloud and return its run. Deploys the stack if needed, and resumes the unfinished run in
         `out` if it has the same settings. If the run fails, but not if it is one of EARLY_ENDS, the stack is destroyed. `watch`: called
-        after every epoch.
+        after every epoch. The first call starts the local cloud. Raises MissingTool if one of its programs is not installed.
         """
         from crossover.local import servers
 
