@@ -523,7 +523,8 @@ class BilledRun:
 
     def cost_until(self, moment: float) -> Cost:
         """Return the cost that the run would have had if it had been stopped at `moment` (unix seconds). The cost never falls with time;
-        from the run's end on it is that of the whole run. Raises ConfigError if a price is missing.
+        from the run's end on it is that of the whole run. Instances are billed for their boot, and for at least a minute, from the start
+        on. Raises ConfigError if a price is missing.
         """
         elapsed_s = min(max(0.0, moment - self.started_at), self.duration_s)
         over = elapsed_s >= self.duration_s

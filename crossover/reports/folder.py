@@ -226,8 +226,8 @@ class RunFolder:
 def write(path: Path, *, result: Mapping[str, Any], records: Iterable[Record], model: bytes | None = None) -> RunFolder:
     """Write a run's files into the folder `path`, which is created if necessary, and return the run. Existing files of the same names are
     replaced. result.json is written last, so that a folder that has it is complete. `result`: content of result.json; `records`: records
-    for metrics.jsonl, which are sorted by their start; `model`: bytes of model.safetensors, None if there is no trained model. Raises
-    ValueError if a number in `result` is not finite.
+    for metrics.jsonl, which are sorted by their start; `model`: bytes of model.safetensors, None if there is no trained model; a file that
+    exists then stays. Raises ValueError if a number in `result` is not finite.
     """
     path.mkdir(parents=True, exist_ok=True)
     ordered = sorted(records, key=lambda record: float(record["started_at"]))

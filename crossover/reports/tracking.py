@@ -41,7 +41,8 @@ def check_installed(to: Logger) -> None:
 
 def write_curves(run: RunFolder, to: Logger, *, where: str) -> str:
     """Write the curves of a run for the tracking tool `to`, and return the command line that shows them. `where`: a folder (TensorBoard),
-    or a tracking URI or folder (MLflow). Raises MissingTool if the tool's library is not installed.
+    or a tracking URI or folder (MLflow). Raises MissingTool if the tool's library is not installed. A second call adds the curves again: a
+    new run in MLflow, another event file in the same folder for TensorBoard.
     """
     return _tensorboard(run, Path(where)) if to == "tensorboard" else _mlflow(run, where)
 
