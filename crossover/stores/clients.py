@@ -33,10 +33,10 @@ class Clients(Protocol):
     """
 
     def objects(self, traffic: Traffic) -> ObjectStore:
-        """Return a client of the run's object store."""
+        """Return a client of the run's object store, whose requests are counted in `traffic`."""
 
     def data(self, worker: int, traffic: Traffic) -> ObjectStore:
-        """Return a client of the object store that has the training data of `worker`."""
+        """Return a client of the object store that has the training data of `worker`. Its requests are counted in `traffic`."""
 
     def uses_object_store(self, experiment: Experiment) -> bool:
         """Return whether the experiment's vectors (models, gradients) are stored in the object store instead of a tensor store, so
@@ -58,7 +58,9 @@ class Clients(Protocol):
 
     def run_machine(self, name: str, event: Event) -> Event:
         """Start the architecture's state machine `name` with the input `event`, in Step Functions or in this process, and wait for
-        its end. Returns its output event. Raises RunFailed or a UserError with the cause if it failed.
+        its end. Returns its output event. Raises RunFailed or a UserError with the cause if it failed. On AWS a second call with
+        the same run, worker and round in its `event` finds the execution that the first one started; a failed one is started again,
+        twice at most; and Unavailable is raised if Step Functions does not answer.
         """
 
     def hold_slot(self) -> AbstractContextManager[float]:
@@ -297,13 +299,13 @@ class MemoryClients:
             raise RunFailed("the run was stopped")
 
     def objects(self, traffic: Traffic) -> ObjectStore:
-        """Return a client of the run's object store, whose requests are counted in `traffic`."""
+        """Return a client of the run's object store, whose requests are counted in `traffic`. Raises RunFailed after `stop`."""
         self._raise_if_stopped()
         return self.object_store.with_traffic(traffic)
 
     def data(self, worker: int, traffic: Traffic) -> ObjectStore:
-        """Return a client of the store with the training data, which is the run's object store for every `worker`. Its
-        requests are counted in `traffic`.
+        """Return a client of the store with the training data, which is the run's object store for every `worker`. Its requests are
+        counted in `traffic`. Raises RunFailed after `stop`.
         """
         return self.objects(traffic)
 
@@ -315,7 +317,7 @@ class MemoryClients:
 
     def tensors(self, experiment: Experiment, worker: int, traffic: Traffic) -> TensorStore:
         """Return a client of the tensor store of `worker`, or of the object store if the `experiment` stores vectors there. Its
-        requests are counted in `traffic`.
+        requests are counted in `traffic`. Raises RunFailed after `stop`.
         """
         self._raise_if_stopped()
         if self.uses_object_store(experiment):
@@ -324,12 +326,13 @@ class MemoryClients:
 
     def compute(self, experiment: Experiment, worker: int, traffic: Traffic) -> TensorCompute:
         """Return a client that averages and updates the vectors of `worker` in this process: it fetches them from the store that
-        the `experiment` names, computes, and stores the results. Its requests are counted in `traffic`.
+        the `experiment` names, computes, and stores the results. Its requests are counted in `traffic`. Raises RunFailed after
+        `stop`.
         """
         return FetchCompute(self.tensors(experiment, worker, traffic))
 
     def bus(self, traffic: Traffic) -> MessageBus:
-        """Return a client of the message bus, whose requests are counted in `traffic`."""
+        """Return a client of the message bus, whose requests are counted in `traffic`. Raises RunFailed after `stop`."""
         self._raise_if_stopped()
         return self.message_bus.with_traffic(traffic)
 

@@ -39,7 +39,7 @@ def list_items(session: Any, service: str, operation: str, key: str, **arguments
     """Yield the items in the response field `key` of all pages of an AWS `operation`; a page is requested when it is needed.
 
     `session`: boto3 session; `service`: such as "ec2"; `operation`: boto3's name of a method that has a paginator; `arguments`: of
-    that method.
+    that method. Raises botocore's ClientError for a page that AWS refuses.
     """
     for page in session.client(service).get_paginator(operation).paginate(**arguments):
         yield from page.get(key, [])
@@ -69,15 +69,17 @@ class ToleratedErrors(AbstractContextManager[None]):
 
 
 def read_parameter(session: Any, name: str) -> str:
-    """Return the value of the AWS SSM parameter `name`; "" if it does not exist. `session`: boto3 session."""
+    """Return the value of the AWS SSM parameter `name` as it is stored, so that of a SecureString is not decrypted; "" if the
+    parameter does not exist. `session`: boto3 session. Raises botocore's ClientError if the request is refused for another reason.
+    """
     with ToleratedErrors("ParameterNotFound"):
         return str(session.client("ssm").get_parameter(Name=name)["Parameter"]["Value"])
     return ""
 
 
 def read_parameters(session: Any, path: str) -> dict[str, str]:
-    """Return {rest of the name: value} of all AWS SSM parameters whose names begin with `path`, at any depth. `session`: boto3
-    session.
+    """Return {rest of the name: value} of all AWS SSM parameters whose names begin with `path`, at any depth; {} if there are none.
+    Values are as stored: those of SecureStrings are not decrypted. `session`: boto3 session.
     """
     listed = list_items(session, "ssm", "get_parameters_by_path", "Parameters", Path=path, Recursive=True)
     return {each["Name"].removeprefix(path): each["Value"] for each in listed}
@@ -108,7 +110,9 @@ class StepFunctions:
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        """Prepare without any request. `environment`: variables of the process."""
+        """Prepare without any request. `environment`: variables with the machines' ARNs. Region and credentials are boto3's
+        defaults for this process, not read from `environment`.
+        """
         self._environment = environment
 
     def run(self, name: str, event: Event) -> Event:
@@ -136,8 +140,9 @@ class StepFunctions:
         raise rebuild_error(kind, f"{name}, worker {event['worker']}, round {event['round']}: {failure}")
 
     def _wait_for_execution(self, arn: str, name: str, event: Event) -> dict[str, Any]:
-        """Start the execution `name` of the machine `arn` with the input `event` unless it exists, and poll until it ends. Returns
-        the response of DescribeExecution. Raises Unavailable.
+        """Start the execution `name` of the machine `arn` with the input `event` unless it exists (it then keeps its own input),
+        and poll until it ends, without a timeout. Returns the response of DescribeExecution. Raises Unavailable for every error of
+        boto3 and AWS, also for a refused request.
         """
         from botocore.exceptions import BotoCoreError, ClientError
 
@@ -233,7 +238,9 @@ class DeployedClients:
         return self._object_stores[name].with_traffic(traffic)
 
     def objects(self, traffic: Traffic) -> ObjectStore:
-        """Return a client of the run's bucket, whose requests are counted in `traffic`."""
+        """Return a client of the run's bucket, whose requests are counted in `traffic`. Raises ConfigError if its name is not in
+        the environment.
+        """
         return self._open_bucket(self._read_variable("BUCKET"), traffic)
 
     def data(self, worker: int, traffic: Traffic) -> ObjectStore:
@@ -251,7 +258,9 @@ class DeployedClients:
 
     def tensors(self, experiment: Experiment, worker: int, traffic: Traffic) -> TensorStore:
         """Return a client of the tensor store of `worker`: the bucket if the `experiment` stores vectors there, otherwise the
-        worker's Redis server, whose connections are opened once per process. Requests are counted in `traffic`.
+        worker's Redis server, whose connections are opened once per process. If there are fewer servers than workers, they are
+        shared. Requests are counted in `traffic`. Raises ConfigError if the environment names no server, ClientError if AWS refuses
+        the password's secret.
         """
         if self.uses_object_store(experiment):
             return connecting.open_object_tensors(self.objects(traffic))
@@ -280,7 +289,7 @@ class DeployedClients:
 
     def _fetch_certificate(self, url: str, rank: int) -> str | None:
         """Return the certificate (PEM text) that the Redis host number `rank` uploaded to the bucket at boot; None if `url` is not
-        encrypted.
+        encrypted. Raises Missing if the host has not uploaded it yet.
         """
         if not url.startswith("rediss:"):
             return None
@@ -298,7 +307,9 @@ class DeployedClients:
         )
 
     def run_machine(self, name: str, event: Event) -> Event:
-        """Run the state machine `name` with the input `event` to its end, as StepFunctions.run does; return its output event."""
+        """Run the state machine `name` with the input `event` to its end, as StepFunctions.run does, and with its errors; return
+        its output event.
+        """
         return self._state_machines.run(name, event)
 
     def hold_slot(self) -> AbstractContextManager[float]:
@@ -315,7 +326,7 @@ class DeployedClients:
     # --- secrets ------------------------------------------------------------------------------------------------------
 
     def _read_secret(self, arn: str) -> str:
-        """Return the text of the secret `arn`, read once per process."""
+        """Return the text of the secret `arn`, read once per process. Raises botocore's ClientError if AWS refuses it."""
         if arn not in self._secrets:
             import boto3
 

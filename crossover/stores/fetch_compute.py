@@ -37,7 +37,8 @@ class FetchCompute:
     def combine(self, keys: Sequence[str], *, rule: Aggregation, out: str, agree: Agree = list) -> None:
         """Store the aggregate of the vectors under `keys` by `rule` under the key `out`, unless that exists. Vectors that are not
         finite raise Refused, or are dropped if `rule.non_finite` is "drop". `agree`: takes the indices (in `keys`) of vectors that
-        this process would drop, returns those that all workers drop; by default the same.
+        this process would drop, returns those that all workers drop; by default the same. Raises Missing if a vector does not
+        exist.
         """
         from crossover.algorithms.aggregation import apply_rule, is_finite
         from crossover.algorithms.rules import select_participants
@@ -51,9 +52,10 @@ class FetchCompute:
         self._combine(keys, out, apply)
 
     def update(self, state: StateKeys, gradient: str, *, out: StateKeys, update: Update) -> None:
-        """Take one optimizer step in this process, with the settings `update`: read the vectors under the keys in `state` and the key
-        `gradient`, and store the new ones under the keys in `out`, unless `out.model` exists. At the first step (`update.is_first`)
-        the optimizer's vectors are not read.
+        """Take one optimizer step in this process, with the settings `update`: read the vectors under the keys in `state` and the
+        key `gradient`, and store the new ones under the keys in `out`, unless `out.model` exists. At the first step
+        (`update.is_first`) the optimizer's vectors are not read. Raises Missing if a vector does not exist, Corrupt if one has the
+        wrong kind, Refused if one is not float32 or if they do not fit together.
         """
         from crossover.algorithms.updates import step
 
@@ -85,7 +87,8 @@ class FetchCompute:
         """Fetch the vectors under `keys`, apply `rule` to their tensors and sample counts, and store the result under the key
         `out`, unless that exists.
 
-        `rule`: returns (result, number of samples behind it). A vector with 0 samples is given the weight 1.
+        `rule`: returns (result, number of samples behind it). A vector with 0 samples is given the weight 1. Raises Missing, or
+        Refused if there are no `keys` or the vectors do not fit together.
         """
         from crossover.algorithms.buffers import tensor, view
 
@@ -101,7 +104,7 @@ class FetchCompute:
 
     def _tensor(self, key: str, kind: VectorKind | None = None) -> "Tensor":
         """Fetch the vector under `key` and return it as a tensor. `kind`: required kind, None for any. Raises Refused if it is not
-        float32.
+        float32, and what the store's `get` raises.
         """
         from crossover.algorithms.buffers import tensor
 

@@ -101,8 +101,8 @@ class FileObjectStore(ObjectStore):
     @contextmanager
     def _open_temporary(self, key: str, data: Buffer | Sequence[Buffer]) -> Iterator[tuple[Path, Path]]:
         """Write `data` to a temporary file and, within the `with` block, yield (that file, the final path of `key`), for the caller
-        to move it. At the end the temporary file is removed if it is still there. Raises Refused if one key would be a folder
-        for another.
+        to move it. At the end the temporary file is removed if it is still there. Raises Refused if the key is not a plain relative
+        path, or if one key would be a folder for another.
         """
         path = self._path(key)
         parts = to_views(data)
@@ -123,9 +123,11 @@ class FileObjectStore(ObjectStore):
 
 
 def _move_into_place(temporary: Path, path: Path, move: Callable[[Path, Path], None]) -> None:
-    """Call `move(temporary, path)`, such as os.replace, until it succeeds. The folder of `path` is created, again if a concurrent
-    delete has removed it. Raises FileExistsError if `move` found a file, IsADirectoryError or NotADirectoryError if the key conflicts
-    with another one.
+    """Create the folder of `path` and call `move(temporary, path)`, which is os.replace or os.link; both again while a concurrent
+    delete removes that folder.
+
+    Raises FileExistsError if `move` is os.link and `path` is a file already; IsADirectoryError if there are objects below the key,
+    NotADirectoryError if an object is in the place of a folder that the key needs, and FileNotFoundError if `temporary` is gone.
     """
     while True:
         try:

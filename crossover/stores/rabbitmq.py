@@ -49,7 +49,8 @@ class RabbitMessageBus:
         connect: Callable[[Any], Any] = pika.BlockingConnection,
     ) -> None:
         """Prepare a bus without connecting. `url`: amqp:// or amqps://, without user and password. `certificate`: PEM text of the
-        authority for amqps, None for the system's. `connect`: opens a connection from pika's parameters.
+        authority for amqps, None for the system's. `connect`: opens a connection from pika's parameters. Raises ConfigError if the
+        URL has another form.
         """
         self._parameters = _build_parameters(url, username=username, password=password, certificate=certificate)
         self._where = url
@@ -61,7 +62,7 @@ class RabbitMessageBus:
 
     def declare(self, *, mailboxes: Sequence[str] = (), barriers: Sequence[tuple[str, int]] = ()) -> None:
         """Create a queue for each mailbox, and for each barrier, a pair (name, number of members), an exchange with one queue per
-        member. Existing ones are left as they are.
+        member. Existing ones are left as they are. Raises Refused if one exists with other properties.
         """
 
         def declare_all(channel: Any) -> None:
@@ -79,14 +80,14 @@ class RabbitMessageBus:
 
     def replace(self, mailbox: str, body: Buffer) -> None:
         """Put `body`, at most 15 MiB, into `mailbox` as its only message; an older one is dropped. Waits for the broker's
-        confirmation.
+        confirmation. Raises Refused if the mailbox was not declared or `body` is longer.
         """
         self._send("replace", mailbox, check_body(mailbox, body))
         self._known_filled.add(mailbox)
 
     def peek(self, mailbox: str) -> bytes | None:
         """Return the message in `mailbox` without removing it. Polls for up to 1 s, or 30 s if the mailbox is known to have had a
-        message, because another reader may hold it; then returns None.
+        message, because another reader may hold it; then returns None. Raises Refused if the mailbox was not declared.
         """
 
         def take_and_requeue(channel: Any) -> bytes | None:
@@ -108,15 +109,16 @@ class RabbitMessageBus:
         return body
 
     def arrive(self, barrier: str, *, round: int, member: int) -> None:
-        """Report to every member of `barrier` that `member` has reached `round`: put a message into each member's queue, and wait for
-        the broker's confirmation.
+        """Report to every member of `barrier` that `member` has reached `round`: put a message into each member's queue, and wait
+        for the broker's confirmation. Raises Refused if the barrier was not declared.
         """
         self._send("arrive", "", build_arrival(round, member), exchange=barrier)
 
     def list_arrived(self, barrier: str, *, round: int, reader: int) -> frozenset[int]:
         """Return the members that have reached `round` of `barrier`, according to the messages in the queue of the member `reader`.
 
-        Messages of earlier rounds are removed; all others stay in the queue.
+        Messages of earlier rounds are removed; all others stay in the queue. Raises Refused if the barrier was not declared or has
+        no such member, Corrupt if a message has another form.
         """
         inbox = _build_inbox_name(barrier, reader)
 
@@ -147,7 +149,7 @@ class RabbitMessageBus:
         return present
 
     def remove(self, *, mailboxes: Sequence[str] = (), barriers: Sequence[tuple[str, int]] = ()) -> None:
-        """Delete the queues and exchanges of mailboxes and of barriers, pairs (name, number of members)."""
+        """Delete the queues and exchanges of mailboxes and of barriers, pairs (name, number of members); missing ones are fine."""
 
         def remove_all(channel: Any) -> None:
             """Delete all queues and exchanges on `channel`."""

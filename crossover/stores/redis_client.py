@@ -321,7 +321,8 @@ class RedisClient:
 
     def command(self, name: str, *arguments: Argument, keys: Sequence[str] = (), place: Allocate | None = None) -> Any:
         """Send the command `name` with `arguments` and return its reply, of the types that RedisConnection.command returns. Raises
-        Missing, Refused or Unavailable.
+        Missing, Refused or Unavailable. If a used connection breaks, the command is sent once more on a new one; after a timeout it
+        is not.
 
         `keys`: keys that the command uses, for errors. `place`: takes a length in bytes and returns memory for the payload (see
         RedisConnection.command); None: bytes.

@@ -166,8 +166,8 @@ class RedisCompute(RedisTensorStore):
     def combine(self, keys: Sequence[str], *, rule: Aggregation, out: str, agree: Agree = list) -> None:
         """Store the aggregate of the vectors under `keys` by `rule` under the key `out`, unless that exists. Vectors that are not
         finite raise Refused, or are dropped if `rule.non_finite` is "drop". `agree`: takes the indices (in `keys`) of vectors that
-        this process would drop, returns those that all workers drop; by default the same. Raises Refused if the database has no
-        command for the rule.
+        this process would drop, returns those that all workers drop; by default the same. Raises Missing if a vector does not
+        exist, Refused if the database has no command for the rule.
         """
         options: list[Argument] = ["FINITE"]
         if rule.non_finite == "drop":
@@ -198,7 +198,7 @@ class RedisCompute(RedisTensorStore):
         )
 
     def is_finite(self, key: str) -> bool:
-        """Return whether no element of the vector under `key` is NaN or infinite."""
+        """Return whether no element of the vector under `key` is NaN or infinite. Raises Missing if there is no such vector."""
         self.traffic.count("finite")
         return bool(self.client.command("TENSOR.FINITE", key, keys=[key]))
 

@@ -54,8 +54,8 @@ class S3ObjectStore(ObjectStore):
     """
 
     def __init__(self, bucket: str, traffic: Traffic, *, client: "S3Client | None" = None) -> None:
-        """Open the bucket named `bucket`; requests are counted in `traffic`. `client`: boto3 client, thread-safe, made with
-        SETTINGS; None to make one.
+        """Prepare a client of the bucket named `bucket`, without a request; requests are counted in `traffic`. `client`: boto3
+        client, thread-safe, made with SETTINGS; None to make one.
         """
         self._bucket = bucket
         self._traffic = traffic
@@ -102,7 +102,7 @@ class S3ObjectStore(ObjectStore):
         return True
 
     def delete(self, *keys: str) -> None:
-        """Delete the objects under `keys`, a thousand per request; missing keys are fine."""
+        """Delete the objects under `keys`, a thousand per request; missing keys are fine. No request is sent for no keys."""
         for start in range(0, len(keys), _KEYS_PER_DELETE):
             self._traffic.count("delete")
             wish: Any = {"Objects": [{"Key": key} for key in keys[start : start + _KEYS_PER_DELETE]], "Quiet": True}
@@ -145,7 +145,7 @@ class S3ObjectStore(ObjectStore):
 
     def _request(self, key: str, request: Callable[[], T]) -> T:
         """Call `request` and return its result; repeat it for up to 12 seconds if S3 is busy or the connection broke. Botocore's
-        errors become Missing, Refused, _KeyExists or Unavailable. `key`: for errors.
+        errors become Missing, Refused, _KeyExists or Unavailable, of which only the last is repeated. `key`: for errors.
         """
 
         def attempt() -> T:
@@ -198,7 +198,7 @@ class JoinedBuffers(io.RawIOBase):
     """Readable, seekable file object over several buffers, so that they can be uploaded as one without being joined in memory."""
 
     def __init__(self, parts: Sequence[memoryview]) -> None:
-        """Join `parts` in order, without copying them."""
+        """Join `parts`, flat views of bytes, in order, without copying them."""
         self._parts = parts
         self._length = sum(part.nbytes for part in parts)
         self._at = 0
