@@ -65,7 +65,8 @@ PAGE, CSV = "breakeven.html", "breakeven.csv"
 
 def write_page(found: Breakeven, out: Path, command: str = "") -> Path:
     """Write the page of a break-even (breakeven.html), its table (breakeven.csv) and one SVG file per plot into the folder `out`, which is
-    created if necessary. Return the path of the page.
+    created if necessary. Return the path of the page. Earlier files are replaced. The page links to the page with sliders only if that is
+    in `out` already.
 
     `found`: the break-even; `command`: command that the page suggests next, "" for none.
     """
@@ -88,7 +89,9 @@ def links_of(out: Path, *names: str) -> list[tuple[str, str]]:
 
 
 def to_csv(found: Breakeven) -> str:
-    """Return the break-even as CSV text with one row per point: its position, and p5, p50 and p95 of every figure, unrounded."""
+    """Return the break-even as CSV text with one row per point: its position, and p5, p50 and p95 of every figure, unrounded; empty cells
+    if AWS would run it in no draw.
+    """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     percentiles = [f"{attribute}_{name}" for attribute in FIGURES.values() for name in display.Band._fields]
@@ -140,7 +143,9 @@ def describe_winner(found: Breakeven) -> str:
 
 
 def crossing_rows(found: Breakeven) -> list[list[str]]:
-    """Return one table row for each change of leader: axis, figure, value with p5 and p95, number of draws, leader before, leader after."""
+    """Return one table row for each change of leader: axis, figure, value with p5 and p95, number of draws, leader before, leader after; no
+    row if the leader never changes.
+    """
 
     def round_figure(value: float) -> str:
         """Return the number with two significant digits."""
@@ -424,7 +429,8 @@ def simulate_grid(
     values of the first experiment's file.
 
     `calibration`: speeds of AWS; `price_list`: prices; `repetitions`: number of draws; `processes`: by default one per core, affects the
-    time only; `sizes`: function that returns an experiment's workload. Raises NoProjection and ConfigError as `breakeven` does.
+    time only; `sizes`: function that returns an experiment's workload. Raises NoProjection as `breakeven` does and ConfigError as
+    `add_rivals` does; an experiment that cannot train at a combination is `refused` there.
     """
     entrants, left_out, calibration = prepare_entrants(experiments, calibration)
     first, own = entrants[0], {each.name: sizes(each) for each in entrants}
@@ -512,7 +518,9 @@ def write_sliders(found: PlayGrid, out: Path, uplot: Path = UPLOT) -> Path:
 
 
 def build_sliders_page(found: PlayGrid, uplot: Path = UPLOT) -> Page:
-    """Build the page with sliders as data. `found`: the simulated grid; `uplot`: folder with uPlot's files, for the curves."""
+    """Build the page with sliders as data. `found`: the simulated grid; `uplot`: folder with uPlot's files, for the curves; without them,
+    or if they do not match UPLOT_SHA256, the page has no curves.
+    """
     first = found.experiments[0]
     scripts, styles = _load_uplot(uplot)
     notes = [

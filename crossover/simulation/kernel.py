@@ -159,7 +159,9 @@ class Slots:
         self.throttled, self.longest_wait_s = 0, 0.0
 
     def take(self) -> SimProcess:
-        """Take one execution slot, as a simpy process; if none is free, wait in simulated time until one is given back."""
+        """Take one execution slot, as a simpy process; if none is free, wait in simulated time until one is given back, and count the wait
+        in `throttled` and `longest_wait_s`.
+        """
         if self.limit is not None and self.busy >= self.limit:
             self.throttled += 1
             asked, mine = self._env.now, self._env.event()
@@ -451,7 +453,8 @@ class Usage:
         `use`: usage of the step, which is changed; `place`: position in the run; `started_at`: its start in simulated seconds; `wall_s`,
         `init_s`: seconds of the handler and of INIT; `cold`: whether it started cold; `tally`: its requests, kept by reference and summed
         only by `total`; `stages`: (name, seconds, count) of its stages; `minibatch`: number to record instead of the place's; `notes`:
-        further fields of the record. With `times` above 1, at most one of them starts cold, and no records may be kept.
+        further fields of the record. With `times` above 1, at most one of them starts cold, `init_s` is added once, and no records may be
+        kept.
         """
         use.invocations += times
         wall_s = round(wall_s, 6)

@@ -54,7 +54,7 @@ WORTH_SAYING = 0.01  # of an epoch's dollars
 def describe_idle_vcpus(experiment: Experiment) -> str:
     """Return a sentence if `training.threads` leaves vCPUs idle that are paid for, with the projected dollars that they cost, or if there
     are more threads than vCPUs. Return "" otherwise, or if the waste is below WORTH_SAYING. If dollars cannot be projected, the sentence
-    comes without them.
+    comes without them. Raises ConfigError if the data cannot be divided among the workers.
     """
     count, whole = count_threads(experiment), count_paid_vcpus(experiment)
     if whole <= count <= ceil(whole):

@@ -417,7 +417,7 @@ def project_results(
     for a run that cannot be simulated.
 
     `results`: contents of the runs' result.json; `repetitions`: number of draws; `tell`: called with the reason if a run cannot be
-    simulated.
+    simulated. An error that only the simulation itself raises passes through, such as NoProjection for a GPU whose speed is not known.
     """
     tasks = [_build_task(result, tell) for result in results]
     seed = int(results[0]["experiment"].get("seed", 0)) if results else 0

@@ -123,8 +123,8 @@ class Walk:
             yield self._env.timeout(self._calibration.distributed_s)
 
     def _run_loop(self, node: Repeat, place: WhereInRun, *, last: bool) -> SimProcess:
-        """Simulate a loop until its condition holds, a flag of `place` that its steps set. A loop that only polls is computed at once
-        instead of poll by poll. `last`: whether the loop is the last node of its state machine.
+        """Simulate a loop until its condition holds, a flag of `place` that its steps set and that is reset first. A loop that only polls
+        is computed at once instead of poll by poll. `last`: whether the loop is the last node of its state machine.
         """
         self._world.transitions += 1
         place.synchronised = place.epoch_finished = place.finished = False

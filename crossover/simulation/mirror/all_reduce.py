@@ -17,7 +17,7 @@ MASTER = 0
 
 def simulate_round(worker_call: WorkerInvocation) -> SimProcess:
     """Simulate one AllReduce round of one worker, as a simpy process. With D bytes per gradient and W workers, a worker writes D and reads
-    D bytes; the master writes 2 D and reads (W - 1) D. Compressed contributions are smaller.
+    D bytes; the master writes 2 D and reads (W - 1) D. Compressed contributions are smaller. Raises Leave if the invocation must end first.
     """
     store = StoreConnection(worker_call)
     yield from check_first_round(worker_call, store)

@@ -325,9 +325,9 @@ class WorkerInvocation:
 
 def run_invocation(worker_call: WorkerInvocation, exchange: Callable[[WorkerInvocation], SimProcess]) -> SimProcess:
     """Simulate one invocation of a long worker, as a simpy process: rounds until training ends or the invocation must end, with
-    checkpoints, one of them at the end, and with decisions after epochs. It catches Leave. Then set the worker's position in the run for
-    the next invocation; `place.finished` is True if training has ended. `exchange`: function that simulates one whole round as a simpy
-    process.
+    checkpoints, one of them at the end, and with decisions after epochs. Then set the worker's position in the run for the next invocation;
+    `place.finished` is True if training has ended. `exchange`: function that simulates one whole round as a simpy process; it may raise
+    Leave, which ends the invocation.
     """
     world, progress, place = worker_call.world, worker_call.progress, worker_call.place
     days, every, entered = world.days, world.experiment.functions.checkpoint_every, place.epoch

@@ -16,7 +16,8 @@ from crossover.simulation.mirror.long_worker import WorkerInvocation
 def simulate_round(worker_call: WorkerInvocation) -> SimProcess:
     """Simulate one ScatterReduce round of one worker, as a simpy process. With D bytes per gradient and W workers, a worker writes D bytes
     in W requests and reads 2 (W - 1) / W D bytes in 2 (W - 1) requests. If vectors that are not finite are dropped, each worker also writes
-    its verdict, 4 W bytes, and reads those of the others. Compressed contributions are smaller.
+    its verdict, 4 W bytes, and reads those of the others. Compressed contributions are smaller. Raises Leave if the invocation must end
+    first.
     """
     store, world, rank = StoreConnection(worker_call), worker_call.world, worker_call.place.worker
     workers, others = world.workers, world.workers - 1

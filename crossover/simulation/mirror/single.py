@@ -7,7 +7,7 @@ from crossover.simulation.mirror.long_worker import WorkerInvocation
 
 def simulate_round(worker_call: WorkerInvocation) -> SimProcess:
     """Simulate one round of a single worker, as a simpy process: its gradients, their mean, a read of earlier results if one is due, and
-    the optimizer's step. It uses no tensor store.
+    the optimizer's step. It uses no tensor store. Raises Leave if the invocation must end first.
     """
     yield from worker_call.accumulate()
     yield from simulate_arithmetic(worker_call, "aggregate", 2 * worker_call.world.workload.vector_bytes)
