@@ -97,7 +97,9 @@ class RunningMean:
         return self.added == len(self._weights)
 
     def add(self, vector: Tensor) -> None:
-        """Add the next vector, (D,), in the order of the weights; no reference to it is kept. Raises ValueError if all have been added."""
+        """Add the next vector, (D,), in the order of the weights; no reference to it is kept. The first one with a weight overwrites
+        `total`. Raises ValueError if all have been added.
+        """
         if self.is_complete:
             raise ValueError(f"mean: all {self.added} vectors are in it already")
         weight, first = self._weights[self.added], not any(self._weights[: self.added])

@@ -63,8 +63,8 @@ History = Sequence[tuple[float, float]]
 
 
 def find_stop_reason(training: Training, history: History, *, epochs: int | None = None) -> str:
-    """Return in words why training ends after `epochs` epochs; "" if it continues. Reasons are the target, early stopping, and the
-    last epoch.
+    """Return in words why training ends after `epochs` epochs; "" if it continues. Reasons are, in this order, the target, early stopping,
+    and the last epoch.
 
     `history`: (validation loss, metric) of each evaluation so far. `epochs`: None if there was one evaluation per epoch.
     """
@@ -111,8 +111,8 @@ _END = _START / 10_000
 
 
 def learning_rate(training: Training, *, round: int, rounds: int, history: History = ()) -> float:
-    """Return the learning rate of `round` (from 0) out of `rounds` of the run. `training.learning_rate` is the constant, the first
-    or the peak rate; `history`: (validation loss, metric) of each evaluation so far.
+    """Return the learning rate of `round` (from 0) out of `rounds` of the run. `training.learning_rate` is the constant, the first or the
+    peak rate; `history`: (validation loss, metric) of each evaluation so far. Raises ValueError for an unknown schedule.
 
     - constant: always that rate
 

@@ -232,7 +232,9 @@ class DeviceLearner:
             self._flat.model.copy_(self._model, non_blocking=True)
 
     def evaluate(self, batches: Iterable[Batch]) -> Evaluation:
-        """Return the loss and metric of `model` on all `batches`. Raises ValueError if there are no batches, Refused if no label counts."""
+        """Return the loss and metric of `model` on all `batches`. Raises ValueError if there are no batches, Refused if no label counts,
+        OwnCodeError if a user's model, loss or metric fails.
+        """
         judged, samples = list[BatchScores](), 0
         with self._use_device(), torch.inference_mode(), self._explain_memory_errors():
             self._load_model()

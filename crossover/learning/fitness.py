@@ -264,7 +264,8 @@ class Footprint:
 
 def measure_module(module: nn.Module, sample: Tensor) -> Footprint:
     """Return the footprint of `module`, counted by running it on a few copies of `sample`, one input as the model receives it, without the
-    batch dimension. Nothing is timed, so the counts are equal on every machine. The module's mode changes.
+    batch dimension. Nothing is timed, so the counts are equal on every machine. The module's mode changes, and its gradients are None
+    afterwards.
     """
     memory = {each.untyped_storage().data_ptr(): each for each in (*module.parameters(), *module.buffers())}
     own, learnt, norms = set(memory), flat.list_trained(module), flat.list_moving_norms(module)

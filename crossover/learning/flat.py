@@ -38,8 +38,9 @@ class FlatModel:
     """
 
     def __init__(self, module: nn.Module) -> None:
-        """Allocate both vectors and make `module`, which is changed, use them. The parameters' values are copied into `model`,
-        unless they are on the meta device; the statistics there are zero.
+        """Allocate both vectors and make `module`, which is changed, use them. The parameters' values are copied into `model`, unless they
+        are on the meta device; the statistics there are zero. BatchNorm layers in training get momentum 1, so that they write the
+        minibatch's own statistics.
         """
         self.module = module
         distinct = list_trained(module)  # a parameter that is used twice is listed once

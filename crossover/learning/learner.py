@@ -96,8 +96,8 @@ class Objective:
         """Return the mean loss of `outputs` against `labels` over the minibatch's answers (labels that count), as a scalar tensor
         to differentiate; 0 if there are none.
 
-        `answers`: number of answers counted before the run, by which the run weights the minibatch. Raises OwnCodeError if the loss
-        counts another number now.
+        `answers`: number of answers counted before the run, by which the run weights the minibatch. Raises OwnCodeError if the loss counts
+        another number now, or if a user's loss fails.
         """
         mean, count = self._loss(_to_float32(outputs), labels, smoothing=self._training.label_smoothing)
         if answers not in (None, count):
@@ -122,7 +122,7 @@ class Objective:
 
     def score(self, outputs: Tensor, labels: Tensor) -> BatchScores:
         """Return (sum of the losses, number of labels they count, sum of the metric, number of labels it counts) for one part of an
-        evaluation. For perplexity the last two repeat the first two.
+        evaluation. For perplexity the last two repeat the first two. Raises OwnCodeError if a user's loss or metric fails.
         """
         outputs = _to_float32(outputs)
         mean, answers = self._loss(outputs, labels, smoothing=0.0)
@@ -196,8 +196,8 @@ class Objective:
         return value.reshape(()), count
 
     def _metric(self, outputs: Tensor, labels: Tensor) -> tuple[float, int]:
-        """Return (metric summed over the labels it counts, their number), in the labels' own unit. The built-in metric for numbers
-        is the mean absolute error. Raises OwnCodeError if a user's metric is not finite.
+        """Return (metric summed over the labels it counts, their number), in the labels' own unit. The built-in metric for numbers is the
+        mean absolute error. Raises OwnCodeError if a user's metric fails or is not finite.
         """
         name = self._training.metric.name
         if name == "accuracy":
@@ -220,9 +220,9 @@ class Objective:
     def _call_user_function(
         self, own: Callable[..., Any], field: str, name: str, outputs: Tensor, labels: Tensor
     ) -> tuple[Any, int]:
-        """Call `own`, a user's loss or metric, and return (mean, number of labels it counts). `own` may return its mean over the
-        samples, or a pair (sum, count). `field`, `name`: setting and its value, for errors. Raises OwnCodeError for any other
-        result.
+        """Call `own`, a user's loss or metric, and return (mean, number of labels it counts). `own` may return its mean over the samples,
+        or a pair (sum, count). `field`, `name`: setting and its value, for errors. If the count is 0, the sum is taken for the mean. Raises
+        OwnCodeError if `own` fails, or for any other result.
         """
         with user_code.attribute_errors(field, name, what=own):
             value = own(outputs, labels.clone())  # a copy: this memory is read-only
@@ -281,10 +281,10 @@ def find_trial_problem(
     """Return in words why a run would not train a user's module as plain torch would; "" if it would. One minibatch is computed
     twice to find out.
 
-    Reported are: weights limited by `max_norm`, tensors that no file can hold, values that a forward pass changes, a BatchNorm
-    layer called twice, an adapter without effect, and weight decay on a parameter without gradient. `flat`: the module, with its
-    parameters as one vector. `began`: result of `snapshot_fixed_values` before any pass. `compute`: computes the gradient of one
-    fixed minibatch. `evaluate`: evaluates it once. `decays`: whether there is weight decay.
+    Reported are: weights limited by `max_norm`, tensors that no file can hold, values that a forward pass changes, a BatchNorm layer called
+    twice, an adapter without effect, and weight decay on a parameter without gradient. `flat`: the module, with its parameters as one
+    vector. `began`: result of `snapshot_fixed_values` before any pass. `compute`: computes the gradient of one fixed minibatch. `evaluate`:
+    evaluates it once. `decays`: whether there is weight decay. Errors of `compute` and `evaluate` pass through.
     """
     for name, layer in flat.module.named_modules():
         if getattr(layer, "max_norm", None) is not None:
@@ -541,13 +541,13 @@ class Learner:
 
     def evaluate(self, batches: Iterable[Batch]) -> Evaluation:
         """Return the loss and metric of `model`, with its BatchNorm statistics, on all `batches`. Raises ValueError if there are no
-        batches, Refused if no label counts.
+        batches, Refused if no label counts, OwnCodeError if a user's model, loss or metric fails.
         """
         return self._objective.summarize(*self._score_batches(batches))
 
     def count_answers(self, batch: Batch) -> int:
-        """Return the number of labels in the minibatch that the loss counts. The loss is called with made-up outputs: those of one
-        sample, repeated for all. `model` and `gradient` do not change.
+        """Return the number of labels in the minibatch that the loss counts. The loss is called with made-up outputs: those of one sample,
+        repeated for all. `model` and `gradient` do not change. Raises OwnCodeError if a user's model or loss fails.
         """
         if (shown := self._shown.get(width := batch.inputs.shape[1:])) is None:
             first = self._prepare(batch.inputs[:1])
@@ -826,7 +826,7 @@ def encode_model(
 ) -> bytes:
     """Return the trained model as the bytes of a safetensors file: the tensors that `training.save` selects, from the model vector
     `vector`. `manifest`: the data's. `constants`: result of `Learner.encode_constants`, None to keep the module's own buffers. Raises
-    Corrupt if the vector's size is not the model's.
+    Corrupt if the vector's size is not the model's; for `constants` as `take_constants` does.
     """
     classes, shape = manifest["classes"], tuple(manifest["input_shape"])
     flat = FlatModel(build_skeleton(experiment.training, classes, shape, seed_=experiment.seed))
