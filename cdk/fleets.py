@@ -60,7 +60,8 @@ class ProgramFleet(Construct):
         environment: Mapping[str, str] = {},
     ) -> None:
         """Build code, role, launch template and Auto Scaling group. `module`: module whose `main` the instances run; `uses`: constructs
-        that the program may access; `groups`: further security groups; `environment`: further environment variables.
+        that the program may access; `groups`: further security groups; `environment`: further environment variables. Raises ConfigError if
+        the fleet's name would be too long.
         """
         super().__init__(scope, id)
         name = resource_name(self, "fleet")

@@ -23,7 +23,7 @@ def choose_image(stack: Stack, instance_type: str, *, gpu: bool) -> str:
     """Return the id of the machine image for `instance_type`: that of the account file if it names one; otherwise a token that is resolved
     at deployment to the newest public image, Debian's or, if `gpu`, AWS's Deep Learning image with NVIDIA drivers.
 
-    The latter adds a template parameter to `stack`, or uses the existing one for the same image.
+    The token is a template parameter, which is added to `stack` unless it has one for the same image.
     """
     if own := organisation.account_of(stack).image(instance_type, gpu=gpu):
         return own

@@ -34,7 +34,9 @@ class StateMachines(Construct):
         machines: Mapping[str, Machine],
         functions: LambdaFunctions,
     ) -> None:
-        """Build each of `machines` (definitions by short name) with its role. `functions`: the Lambda functions that they invoke."""
+        """Build each of `machines` (definitions by short name) with its role. `functions`: the Lambda functions that they invoke. Raises
+        ConfigError if a machine's name would be too long.
+        """
         super().__init__(scope, id)
         self._functions = functions.by_step
         self.names = {name: resource_name(self, name) for name in machines}

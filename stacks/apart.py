@@ -21,7 +21,8 @@ _LOOKS, _LOOK_S = 100, 0.05
 
 def main() -> int:
     """Read a resolved experiment as JSON from standard input, synthesize it into the folder named by the first argument, and return the
-    exit status. A user's mistake is printed as one line.
+    exit status. A user's mistake is printed as one line; other errors pass through, but if Node was killed by SIGKILL, this process kills
+    itself in the same way.
     """
     user_code.set_folders(*sys.argv[2:])
     try:
