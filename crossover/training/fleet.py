@@ -440,8 +440,9 @@ def serve(resources: Resources, settings: ServingSettings, body: ProgramBody) ->
     run, or no free rank, for `idle_s` seconds, or if the run is over; if the spot instance is taken away, only after four minutes.
 
     If another program takes the rank over, or a store does not answer, the program joins again and resumes from the newest checkpoint of
-    the rank that it gets; for a store at most five times in a row without a new checkpoint. Any other error is stored for the runner as
-    the failure of the rank, then raised.
+    the rank that it gets; for a store at most five times in a row without a new checkpoint. Any other error, and a sixth failure of a
+    store, is stored for the runner as the failure of the rank, then raised. Other errors than a store's are ignored if the run is finished
+    by then (`serve` returns) or another program holds the rank (it joins again).
 
     `resources`: of this process; `settings`: the fleet's name and the intervals of leases and polls; `body`: the program's work, called
     with the context and the membership each time that the program holds a rank.

@@ -228,11 +228,14 @@ class GroupExchange(Protocol):
 
     def exchange(self, group: Group, own: "Tensor", out: "Tensor") -> None:
         """Publish the parts of `own` that the other workers of `group` need, combine this worker's share of the result, and write the whole
-        result into `out`. Both are (D,).
+        result into `out`. Both are (D,). Raises ResultExists if another attempt of this worker has stored its share meanwhile, and what
+        `Waits.wait_for` raises.
         """
 
     def collect(self, group: Group, out: "Tensor") -> None:
-        """Write the result of `group`'s round into `out`, (D,), without contributing: this worker's share is already stored."""
+        """Write the result of `group`'s round into `out`, (D,), without contributing: this worker's share is already stored. Waits for the
+        shares of others, and raises what `Waits.wait_for` raises.
+        """
 
     def list_used_keys(self, keys: Keys, round: int, *, rank: int, count: int) -> list[str]:
         """Return the keys that worker `rank`, one of `count`, stored for the exchange of `round` and that no worker needs once this worker

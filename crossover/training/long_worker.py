@@ -188,8 +188,8 @@ class Invocation:
             self.ctx.tensors[self.rank].delete(*spent)
 
     def save(self, worker: Worker) -> None:
-        """Save the state of `worker` as a checkpoint at the current position. Raises StaleAttempt if this attempt was superseded or has
-        concluded the run.
+        """Save the state of `worker` as a checkpoint at the current position. If one was saved or restored there already, it stays. Raises
+        StaleAttempt if this attempt was superseded or has concluded the run, also after saving.
         """
         with self.ctx.stage("checkpoint"):
             vectors, facts = worker.state()

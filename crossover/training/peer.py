@@ -329,7 +329,8 @@ class PeerExchange(Protocol):
         """Wait for the other peers' contributions to `round`, and write the aggregate of all, including `own`, into `out`, which is as long
         as the values of `own`.
 
-        `exchange`: number of the exchange within the round.
+        `exchange`: number of the exchange within the round. May raise StaleAttempt (the rank was taken over), RunFailed or WaitTimeout
+        (another peer is gone for good), Corrupt (its message is damaged) and Unavailable.
         """
 
     def keep(self) -> None:

@@ -267,8 +267,9 @@ DROPPED = {"round": int, "workers": [int]}
 
 def read_decision(ctx: Context, epoch: int) -> dict[str, Any]:
     """Return the stored decision after `epoch`, which all workers follow: a dictionary with `epoch`, `val_loss`, `val_metric`, `history`
-    ([loss, metric] of each evaluation), `finished` (whether training ends), `reason` and `at` (unix seconds). For epoch 0 it is an initial
-    one without loss and metric, with an empty history. Raises Missing if it does not exist yet.
+    ([loss, metric] of each evaluation), `finished` (whether training ends), `reason`, `at` (unix seconds), `by` (rank of the worker whose
+    model was evaluated), `attempt`, and with a budget the spending. For epoch 0 it is an initial one with an empty history, without loss,
+    metric, `by` and `attempt`. Raises Missing if it does not exist yet, Corrupt if it is damaged.
     """
     if epoch == 0:
         return {"epoch": 0, "history": [], "finished": False, "reason": "", "at": ctx.facts.created_at}

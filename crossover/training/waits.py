@@ -169,7 +169,8 @@ class Waits:
         `is_unneeded` returns True, RunFailed if `sender` has failed, WaitTimeout after `timeout_factor` times the usual timeout.
 
         Before it reports a failed sender or a timeout, it calls `look`, which reads the key, once more, so that a key that came in between
-        is not missed. In a superseded attempt it raises even if the key exists.
+        is not missed. Likewise if another invocation of this member is beyond `round`; without the key that is a StaleAttempt. If the whole
+        attempt was superseded, it raises even if the key exists.
         """
         obsolete = self.retry(lambda: progress.is_obsolete(self.ctx))
         if obsolete:

@@ -220,7 +220,7 @@ class Context:
 
     def child(self) -> "Context":
         """Return a new context for another invocation of the same run in this process, with the same resources and deadline, and with a
-        request id, bus, learner and counters of its own.
+        request id, bus, learner and counters of its own. Its `keys` are those of attempt 0 until a step runs.
         """
         return Context(self.resources, run=self.run, deadline=self.deadline, memory_mb=self.memory_mb, clock=self.clock)
 
@@ -253,8 +253,8 @@ class Context:
         """Return the stores with the workers' training data, by rank. Each is opened at its first use."""
 
         def open_data(worker: int) -> ReadableObjects:
-            """Open the store with the training data of the rank `worker`. After `keep_data`, it keeps in memory each object that was
-            read.
+            """Open the store with the training data of the rank `worker`. After `keep_data`, it keeps each object that was read, in memory
+            or on disk while there is room.
             """
             store = self.resources.clients.data(worker, self.traffic["object_store"])
             return LocalCopies(store) if self._keeps_data else store
@@ -262,8 +262,8 @@ class Context:
         return ByWorker(self.experiment.workers, open_data)
 
     def keep_data(self) -> None:
-        """Keep training data in memory from now on, so that each object is read from its bucket only once. Raises AssertionError if `data`
-        was used before.
+        """Keep training data in memory, then on disk, from now on, so that each object is read from its bucket only once while there is
+        room. Raises AssertionError if `data` was used before.
         """
         assert "data" not in vars(self), "keep_data comes before the first read"
         self._keeps_data = True
