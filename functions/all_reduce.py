@@ -46,7 +46,9 @@ class AllReduce:
         """Store `own`, this worker's contribution, and write the aggregate of all contributions into `out`: the master computes and stores
         it, the others fetch it.
 
-        The master stores its contribution, too, so that a retry of the master finds it there.
+        The master stores its contribution, too, so that a retry of the master finds it there. Raises what waiting raises (NearDeadline,
+        StaleAttempt, RunFailed, WaitTimeout), Corrupt or Refused if a vector cannot be used, and, in the master, ResultExists if another
+        attempt of it stores the aggregate meanwhile.
         """
         with group.stage("store"):
             group.contribute(group.keys.average(group.round, group.rank), own)
@@ -70,7 +72,9 @@ class AllReduce:
         return group.fetch_contribution(key, out, sender=rank, unless=merged)
 
     def collect(self, group: "Group", out: "Tensor") -> None:
-        """Wait for the aggregate that the master stores, and write it into `out`."""
+        """Wait for the aggregate that the master stores, and write it into `out`. Raises what waiting raises (NearDeadline, StaleAttempt,
+        RunFailed, WaitTimeout), and Corrupt if the aggregate is wrong.
+        """
         with group.stage("synchronise"):
             group.fetch_result(group.keys.combination(group.round), out, sender=MASTER)
 
@@ -86,7 +90,9 @@ class AllReduce:
 @step(torch=True, uses={"tensors"})
 def initialise(ctx: Context, event: Event) -> Event:
     """Create every worker's first checkpoint, with the same seeded model. If the run is resumed, copy the checkpoints of the newest round
-    that all workers have. Returns the changes of the event for the round to start at, such as `epoch`, `round` and `minibatches`.
+    that all workers have. Returns the changes of the event for the round to start at, such as `epoch`, `round` and `minibatches`. Raises
+    StaleAttempt if a higher attempt has begun or the run has been concluded, Missing or Corrupt if the run has decisions but no usable
+    checkpoint.
     """
     return long_worker.start(ctx, event, AllReduce())
 
@@ -94,14 +100,16 @@ def initialise(ctx: Context, event: Event) -> Event:
 @step(torch=True, uses={"tensors"}, waits=True)
 def train(ctx: Context, event: Event) -> Event:
     """Run a worker's rounds in one long invocation, until training ends or the deadline is near. A round has the four stages of LambdaML's
-    Table 1. Return the event for the worker's next invocation.
+    Table 1. Return the changes of the event for the worker's next invocation, `finished` among them.
     """
     return synchronous.train(ctx, event, AllReduce())
 
 
 @step(uses={"tensors"})
 def collect(ctx: Context, event: Event) -> None:
-    """Store the trained model and the run's outcome in the bucket, and delete every key and checkpoint of the run."""
+    """Store the trained model and the run's outcome in the bucket, and delete every key and checkpoint of the run. Raises StaleAttempt if a
+    higher attempt has begun.
+    """
     long_worker.collect(ctx, event, AllReduce())
 
 

@@ -22,7 +22,8 @@ def compute_gradient(ctx: Context, event: Event) -> None:
     """Compute the gradient of the event's minibatch at the peer's stored model, and store it: Algorithm 1, ComputeBatchGradients. Does
     nothing if it is stored already.
 
-    With local steps (`exchange.what` is not gradients) take all steps of the round instead, one after another.
+    With local steps (`exchange.what` is not gradients) take all steps of the round instead, one after another. Raises StaleAttempt if the
+    run is over, Missing if the peer's model is not stored.
     """
     if ctx.experiment.exchange.what != "gradients":
         _take_steps(ctx, event)
@@ -46,7 +47,8 @@ def average_part(ctx: Context, event: Event) -> None:
     """Average one part of the vector over the gradients of all the peer's minibatches, in their order, and store the result: Algorithm 1,
     AverageBatchesGradients, if functions average.
 
-    The event's `minibatch` is the number of the part. Does nothing if there is no such part, or if its average is stored.
+    The event's `minibatch` is the number of the part. Does nothing if there is no such part, or if its average is stored. Raises Missing if
+    a gradient is not stored, Corrupt if one stands for another number of samples, StaleAttempt if the run is over.
     """
     from crossover.algorithms import buffers
     from crossover.algorithms.averaging import RunningMean
@@ -75,7 +77,7 @@ def average_part(ctx: Context, event: Event) -> None:
 
 def _take_steps(ctx: Context, event: Event) -> None:
     """Take all local steps of the event's round from the peer's stored state, and store the state after them as a checkpoint. Does nothing
-    if that is stored already.
+    if that is stored already. Raises Missing if the peer's state is not stored, StaleAttempt if the run is over.
     """
     round, worker = event["round"], event["worker"]
     key, out = ctx.keys.peer_model(round, worker), ctx.keys.peer_gradient(round, worker, 0)

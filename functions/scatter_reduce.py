@@ -47,7 +47,9 @@ class ScatterReduce:
 
     def exchange(self, group: "Group", own: "Tensor", out: "Tensor") -> None:
         """Store the chunks of `own`, this worker's contribution, for the other workers; aggregate and store the chunk of this worker; then
-        fetch the other aggregated chunks. `out` receives the whole result.
+        fetch the other aggregated chunks. `out` receives the whole result. Keys that exist stay as they are. Raises ResultExists if another
+        attempt of this worker aggregates its chunk meanwhile, what waiting raises (NearDeadline, StaleAttempt, RunFailed, WaitTimeout), and
+        Corrupt or Refused if a chunk cannot be used.
         """
         with group.stage("store"):
             for part in _other_ranks(group.rank, group.count):
@@ -136,7 +138,9 @@ def _other_ranks(rank: int, count: int) -> list[int]:
 @step(torch=True, uses={"tensors"})
 def initialise(ctx: Context, event: Event) -> Event:
     """Create every worker's first checkpoint, with the same seeded model. If the run is resumed, copy the checkpoints of the newest round
-    that all workers have. Returns the changes of the event for the round to start at, such as `epoch`, `round` and `minibatches`.
+    that all workers have. Returns the changes of the event for the round to start at, such as `epoch`, `round` and `minibatches`. Raises
+    StaleAttempt if a higher attempt has begun or the run has been concluded, Missing or Corrupt if the run has decisions but no usable
+    checkpoint.
     """
     return long_worker.start(ctx, event, ScatterReduce())
 
@@ -144,14 +148,17 @@ def initialise(ctx: Context, event: Event) -> Event:
 @step(torch=True, uses={"tensors"}, waits=True)
 def train(ctx: Context, event: Event) -> Event:
     """Run a worker's rounds in one long invocation, until training ends or the deadline is near. A round has the four stages of LambdaML's
-    Table 1: gradients, exchange of chunks, mean, update. Return the event for the worker's next invocation.
+    Table 1: gradients, exchange of chunks, mean, update. Return the changes of the event for the worker's next invocation, `finished` among
+    them.
     """
     return synchronous.train(ctx, event, ScatterReduce())
 
 
 @step(uses={"tensors"})
 def collect(ctx: Context, event: Event) -> None:
-    """Store the trained model and the run's outcome in the bucket, and delete every key and checkpoint of the run."""
+    """Store the trained model and the run's outcome in the bucket, and delete every key and checkpoint of the run. Raises StaleAttempt if a
+    higher attempt has begun.
+    """
     long_worker.collect(ctx, event, ScatterReduce())
 
 

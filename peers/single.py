@@ -75,7 +75,8 @@ class InFunction:
 @step(torch=True)
 def initialise(ctx: Context, event: Event) -> Event:
     """Create this attempt's first checkpoint: the seeded model, or the newest checkpoint of an earlier attempt if the run is resumed.
-    Returns the event's fields for the round to start at.
+    Returns the event's fields for the round to start at. Raises StaleAttempt if a higher attempt has begun or the run has been concluded,
+    Missing or Corrupt if the run has decisions but no usable checkpoint.
     """
     return long_worker.start(ctx, event, InFunction())
 
@@ -90,7 +91,9 @@ def train(ctx: Context, event: Event) -> Event:
 
 @step()
 def collect(ctx: Context, event: Event) -> None:
-    """Store the trained model and the run's outcome in the bucket, and delete every checkpoint of the run."""
+    """Store the trained model and the run's outcome in the bucket, and delete every checkpoint of the run. Raises StaleAttempt if a higher
+    attempt has begun.
+    """
     long_worker.collect(ctx, event, InFunction())
 
 

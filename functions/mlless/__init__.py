@@ -30,6 +30,8 @@ def initialise(ctx: Context, event: Event) -> Event:
 
     If the run is resumed, the checkpoints are copied from the newest round that the supervisor and the workers can all start from. Workers
     that had left are not called back.
+
+    Raises StaleAttempt if a higher attempt has begun or the run has been concluded.
     """
     rank, members = words.supervisor_rank(ctx), event["workers"] + 1
 
@@ -62,7 +64,9 @@ def initialise(ctx: Context, event: Event) -> Event:
 
 @step(torch=True, uses={"tensors", "bus"}, waits=True)
 def train(ctx: Context, event: Event) -> Event:
-    """Run a worker's steps in one long invocation (Table 1's four stages); return the event for the worker's next invocation."""
+    """Run a worker's steps in one long invocation (Table 1's four stages); return the changes of the event for the worker's next
+    invocation, `finished` among them.
+    """
     from functions.mlless import worker  # brings torch, which the supervisor does without
 
     return worker.train(ctx, event)
@@ -71,14 +75,16 @@ def train(ctx: Context, event: Event) -> Event:
 @step(uses={"tensors", "bus"}, waits=True)
 def supervise(ctx: Context, event: Event) -> Event:
     """Run the supervisor in one long invocation: decide on each step which updates all workers apply, who has to leave, and when training
-    ends (Table 1, Synchronisation). Return the event for its next invocation.
+    ends (Table 1, Synchronisation). Return the changes of the event for its next invocation, `finished` among them.
     """
     return supervisor.supervise(ctx, event)
 
 
 @step(uses={"tensors", "bus"})
 def collect(ctx: Context, event: Event) -> None:
-    """Store the trained model and the run's outcome in the bucket, and delete every key, checkpoint and queue of the run."""
+    """Store the trained model and the run's outcome in the bucket, and delete every key, checkpoint and queue of the run. Raises
+    StaleAttempt if a higher attempt has begun.
+    """
     progress.raise_if_superseded(ctx)
     last, experiment = long_worker.store_last_model(ctx), ctx.experiment
     back = 2 * (experiment.functions.checkpoint_every + experiment.settings(MLLess).slack)

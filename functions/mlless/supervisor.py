@@ -29,8 +29,8 @@ _BEGIN, _DECISION, _REPORTS = range(3)
 
 
 def supervise(ctx: Context, event: Event) -> Event:
-    """Supervise step after step in one invocation, until training is over or the deadline is near; return the event for the next
-    invocation.
+    """Supervise step after step in one invocation, until training is over or the deadline is near; return the changes of the event for the
+    next invocation.
 
     If a duplicate of this invocation is further on, this one continues from the duplicate's checkpoint. If it was retried and finds a
     checkpoint beyond its event, it returns at once, as a worker does (`long_worker.run_invocation`).
@@ -51,8 +51,8 @@ def supervise(ctx: Context, event: Event) -> Event:
 
 
 def _run_steps(ctx: Context, event: Event, supervisor: "Supervisor") -> Event:
-    """Run the supervisor's steps until training is over or the deadline is near, save a checkpoint, and return the event for the next
-    invocation.
+    """Run the supervisor's steps until training is over or the deadline is near, save a checkpoint, and return the changes of the event for
+    the next invocation.
 
     An error that a retry cannot repair is reported, so that the workers do not wait for the supervisor, and raised.
     """
@@ -97,7 +97,8 @@ class Supervisor:
 
     def is_over(self) -> bool:
         """Return whether training is over. Called at the start of a step: first saves a checkpoint if one is due, and if an epoch has just
-        ended, waits for the decision that a worker makes on it.
+        ended, waits for the decision that a worker makes on it. Raises NearDeadline during that wait, RunFailed if no worker is left,
+        StaleAttempt if this attempt is obsolete.
         """
         if self._journal.is_due(self._step):
             self._save()
@@ -134,7 +135,8 @@ class Supervisor:
 
     def step(self) -> None:
         """Wait for all workers' reports on the current step, then store and announce the word on it, and move to the next step. After a
-        restart, a word that is stored already is reused.
+        restart, a word that is stored already is reused. Raises NearDeadline if the deadline is near; the next invocation then begins the
+        step again. Raises RunFailed if no worker is left.
         """
         step, ctx = self._step, self._ctx
         key = ctx.keys.supervisor_word(step)
@@ -162,7 +164,8 @@ class Supervisor:
 
     def _gather(self) -> tuple[dict[int, StepReport], Word]:
         """Wait for the reports on the current step; return them by rank, and the last word, extended by the workers to drop: those that
-        failed, timed out, or whose update could not be read.
+        failed, timed out, or whose update could not be read. Raises NearDeadline; RunFailed if no worker is left or one failed because of
+        damaged data; StaleAttempt if this attempt is obsolete.
         """
         word, reports = self._word, dict[int, StepReport]()
         since = self._waits.since or self._ctx.clock()
@@ -325,7 +328,9 @@ class Supervisor:
             self._journal.delete_all()
 
     def leave(self) -> Event:
-        """Save a checkpoint and return the event for the next invocation, at the current position."""
+        """Save a checkpoint and return the changes of the event for the next invocation: the current position and `finished`. Raises
+        StaleAttempt as `_save` does.
+        """
         self._save()
         there = event_at(self._ctx, self._event, self._step)
         return {**there, "minibatch": self._at, "finished": self._finished}

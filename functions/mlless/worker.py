@@ -33,7 +33,7 @@ _STORE_LOOK_S = 1.0  # seconds; announcements wake the worker, and a lost one de
 
 def train(ctx: Context, event: Event) -> Event:
     """Run a worker's steps in one invocation (Table 1's four stages), until training ends, the supervisor removes the worker, or the
-    deadline is near. Return the event for its next invocation.
+    deadline is near. Return the changes of the event for its next invocation, `finished` among them.
     """
     return run_invocation(ctx, event, FilteringWorker)
 
@@ -93,7 +93,8 @@ class FilteringWorker:
         """Run the current step: compute the gradient, take out the significant part of the update, publish it, then apply the words that
         are due, and move to the next step.
 
-        A worker that was dropped finishes at once; one that is to leave in this step sends its whole residual instead and finishes.
+        A worker that was dropped finishes at once; one that is to leave in this step sends its whole residual instead and finishes. Raises
+        NearDeadline if too little time is left for a minibatch or a wait; the next invocation continues the step.
         """
         invocation, step = self._invocation, self._invocation.round
         workers = self._ctx.experiment.workers
@@ -124,7 +125,8 @@ class FilteringWorker:
 
     def _accumulate(self) -> None:
         """Compute the gradients of the step's remaining minibatches and set `self._sum` to the mean over all of the step's minibatches.
-        They are computed at the worker's own model: shared model plus own updates not applied yet plus residual.
+        They are computed at the worker's own model: shared model plus own updates not applied yet plus residual. Raises NearDeadline before
+        a minibatch if too little time is left; `state` then contains the sum so far.
         """
         invocation = self._invocation
         self._model.copy_(self._base()).add_(self._residual)
@@ -195,7 +197,8 @@ class FilteringWorker:
         """Store this worker's update of `step`, then its report, then announce both on the bus. In this order, whoever finds the report
         also finds the update.
 
-        `update`: encoded; None if nothing is significant. `farewell`: whether the worker leaves in this step, without having computed.
+        `update`: encoded; None if nothing is significant. `farewell`: whether the worker leaves in this step, without having computed. Keys
+        that an earlier try has stored stay as they are.
         """
         ctx, keys = self._ctx, self._ctx.keys
         samples = self._invocation.samples()[self._rank]
@@ -248,7 +251,7 @@ class FilteringWorker:
 
     def _await_word(self, step: int) -> words.Word:
         """Wait for the supervisor's word (decision) on `step` and return it. Raises StaleAttempt if it was stored and is deleted again, or
-        if this attempt is obsolete.
+        if this attempt is obsolete; also what `_await` raises.
         """
         ctx, key = self._ctx, self._ctx.keys.supervisor_word(step)
         waits, supervisor, look_at_s = self._invocation.waits, words.supervisor_rank(ctx), 0.0
@@ -279,7 +282,7 @@ class FilteringWorker:
 
     def _fetch_update(self, step: int, sender: int) -> "Tensor | None":
         """Wait for the update of `step` by the worker `sender` and return it, or None if it cannot be read. A damaged one is fetched twice,
-        because the transfer may have failed.
+        because the transfer may have failed. Raises what `_await` raises.
         """
         key = self._ctx.keys.update(step, sender)
         for _ in range(2):

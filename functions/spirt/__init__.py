@@ -20,6 +20,7 @@ from functions.spirt import state
 def initialise(ctx: Context, event: Event) -> Event:
     """Create the run's barrier on the message bus, and the same seeded model in every worker's database. If the run is resumed, restore its
     last complete round instead. Returns the changes of the event for the round to start at, such as `epoch`, `round` and `minibatches`.
+    Raises StaleAttempt if a higher attempt has begun or the run has been concluded.
     """
     return state.start(ctx, event)
 
@@ -29,7 +30,8 @@ def compute_gradients(ctx: Context, event: Event) -> None:
     """Compute the gradient of the event's minibatch and store it in the worker's own database, unless it is stored: Table 1, Fetch and
     Compute.
 
-    With local steps (`exchange.what` is not gradients) take all steps of the round instead, and store the worker's contribution.
+    With local steps (`exchange.what` is not gradients) take all steps of the round instead, and store the worker's contribution. Raises
+    StaleAttempt if the round is over or the attempt superseded, Missing if the database has no model of the round.
     """
     key = ctx.keys.gradient(event["round"], event["worker"], event["minibatch"])
     tensors = ctx.tensors[event["worker"]]
@@ -51,7 +53,8 @@ def compute_gradients(ctx: Context, event: Event) -> None:
 @step(torch="unless_in_database", uses={"tensors"})
 def average_in_database(ctx: Context, event: Event) -> None:
     """Compute the mean of the worker's gradients of its minibatches, inside its database (in the function if `database.compute` is fetch),
-    and store it there as the worker's average: Table 1, Compute.
+    and store it there as the worker's average: Table 1, Compute. An average that is stored already stays. Raises StaleAttempt if the
+    attempt was superseded, Missing if a gradient is not stored.
     """
     round, worker = event["round"], event["worker"]
     names = [ctx.keys.gradient(round, worker, minibatch) for minibatch in range(event["minibatches"])]
@@ -97,7 +100,8 @@ def aggregate_peers(ctx: Context, event: Event) -> None:
     """Copy every other worker's average into this worker's database, and combine all averages there by the experiment's aggregation rule:
     Table 1, Synchronisation.
 
-    Does nothing if the result is stored already.
+    Does nothing if the result is stored already. Raises StaleAttempt if the round is over or the attempt superseded, Missing if an average
+    is not stored.
     """
     round, worker = event["round"], event["worker"]
     own, kind = ctx.tensors[worker], exchanged_kind(ctx.experiment.exchange.what)
@@ -125,7 +129,8 @@ def aggregate_peers(ctx: Context, event: Event) -> None:
 @step(torch="unless_in_database", uses={"tensors"})
 def update_model(ctx: Context, event: Event) -> None:
     """Compute the next round's state (parameters, momentum, buffers) inside the worker's database, and delete the keys of the previous
-    round: Table 1, Model Update.
+    round: Table 1, Model Update. A next state that is stored already stays. Raises StaleAttempt if the attempt was superseded, Missing if
+    this round's state or aggregate is not stored.
     """
     round, worker = event["round"], event["worker"]
     with ctx.stage("update"):
@@ -147,7 +152,9 @@ def detect_convergence(ctx: Context, event: Event) -> Event:
 
 @step(torch=True, uses={"tensors", "bus"})
 def collect(ctx: Context, event: Event) -> None:
-    """Store the trained model and the run's outcome in the bucket, and delete every database key and queue of the run."""
+    """Store the trained model and the run's outcome in the bucket, and delete every database key and queue of the run. Raises StaleAttempt
+    if a higher attempt has begun.
+    """
     progress.raise_if_superseded(ctx)
     ctx.bus.remove(barriers=[(ctx.keys.barrier, event["workers"])])  # all have passed the last round's
     databases.finish_run(ctx, range(event["workers"]), state.list_round_keys)

@@ -69,7 +69,8 @@ def start(ctx: Context, event: Event) -> Event:
 def run_local_steps(ctx: Context, event: Event, *, out: str) -> None:
     """Take all local steps of the event's round in one function, and store the worker's contribution under the key `out` in its database.
 
-    The vectors of the worker's local optimizer are stored first, under the keys of the next round.
+    The vectors of the worker's local optimizer are stored first, under the keys of the next round. Vectors that are stored already stay.
+    Raises StaleAttempt if the round is over or the attempt superseded.
     """
     from crossover.algorithms import buffers
 
