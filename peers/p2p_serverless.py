@@ -40,7 +40,8 @@ class ByFunctions:
     def compute_gradient(self, event: Event, out: "Tensor") -> None:
         """Store the model, run the functions, and write the mean gradient over the round's minibatches into `out`.
 
-        Raises StaleAttempt if the run is over, or if the rank was taken over.
+        Raises StaleAttempt if the run is over, or if the rank was taken over; RunFailed or a UserError if a function failed; Corrupt if a
+        stored gradient does not match.
         """
         ctx, model = self._ctx, Vector(VectorKind.MODEL, self._ctx.learner.model)
         self._member.confirm()
@@ -58,7 +59,7 @@ class ByFunctions:
         """Store the state of `replica`, let one function take all local steps of the event's round, and set `replica` to the result.
 
         `history` is not used: the function reads the earlier losses itself. Raises StaleAttempt if the run is over, or if the rank was
-        taken over.
+        taken over; RunFailed or a UserError if the function failed.
         """
         ctx, round, rank = self._ctx, event["round"], event["worker"]
         self._member.confirm()
@@ -71,7 +72,7 @@ class ByFunctions:
 
     def discard(self, round: int) -> None:
         """Delete the stored model, gradients and averages of `round`, which are not needed once the round's checkpoint and message are
-        stored.
+        stored. Does nothing for a negative round.
         """
         if round < 0:
             return
@@ -111,7 +112,9 @@ class ByFunctions:
             out[part] = self._fetch_gradient(key, samples=samples, elements=part.stop - part.start)
 
     def _fetch_gradient(self, key: str, *, samples: int, elements: int) -> "Tensor":
-        """Return the gradient stored under `key`. Raises Corrupt if it does not have the given numbers of `samples` and `elements`."""
+        """Return the gradient stored under `key`. Raises Corrupt if it does not have the given numbers of `samples` and `elements`, Missing
+        if nothing is stored.
+        """
         from crossover.algorithms import buffers
 
         vector = decode(self._ctx.objects.get(key), key=key, kind=VectorKind.GRADIENT)

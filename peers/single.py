@@ -83,8 +83,8 @@ def initialise(ctx: Context, event: Event) -> Event:
 
 @step(torch=True, waits=True)
 def train(ctx: Context, event: Event) -> Event:
-    """Compute and update, round after round, in one long invocation, until training ends or the deadline is near. Return the event for the
-    next invocation.
+    """Compute and update, round after round, in one long invocation, until training ends or the deadline is near. Return the changes of the
+    event for the next invocation, `finished` among them.
     """
     return synchronous.train(ctx, event, InFunction())
 

@@ -98,7 +98,7 @@ class Collective:
         self._ctx.objects.delete(self._ctx.keys.rendezvous)
 
     def _reduce(self, tensor: "Tensor", operation: Any) -> None:
-        """All-reduce `tensor` in place over the group by `operation`, a ReduceOp."""
+        """All-reduce `tensor` in place over the group by `operation`, a ReduceOp. Raises RuntimeError if the group breaks."""
         options = dist.AllreduceOptions()
         options.reduceOp, options.timeout = operation, _OPERATION
         self._group.allreduce([tensor], options).wait()

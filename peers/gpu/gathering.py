@@ -62,7 +62,8 @@ class Gathering:
         """Wait for the other members' gradients of `round`, and write the aggregate of all, including `own`, into `out`. In every `every`th
         round, then delete this member's older gradients.
 
-        `exchange`: number of the exchange within the round.
+        `exchange`: number of the exchange within the round. Raises RunFailed if a missing member has failed, WaitTimeout if one is gone,
+        StaleAttempt if this rank was taken over, and Corrupt or Refused if a gradient cannot be used.
         """
         ctx, rank, samples = self._ctx, self._member.rank, worker_weights(self._ctx.facts, round)
         combine(ctx, self._all(own, self._keys[exchange], round, samples), round=round, out=out)

@@ -82,6 +82,7 @@ class Meeting:
         """Publish the address `place` and wait until all members have come to `store`; return True.
 
         Returns False if a member comes a second time: another program then holds its rank, and the first connection belongs to a dead one.
+        Raises what `_check_waiting` raises.
         """
         self._ask_s = 0.0  # the address is not published yet
         while not store.check([_AGAIN]):
@@ -111,7 +112,7 @@ class Meeting:
         meeting, if it cannot be reached, or if it is over.
 
         The library would retry a refused connection for its whole time limit, so this first tests the connection, and gives the library
-        little time.
+        little time. Raises what `_check_waiting` raises.
         """
         with suppress(Missing, OSError, RuntimeError):  # RuntimeError: the library's, for a store that does not answer
             said = self._ctx.objects.get(self._ctx.keys.rendezvous)

@@ -43,8 +43,8 @@ class LatestMailboxes:
         self._product = torch.empty(0)
 
     def open(self, replica: Replica) -> None:
-        """Create the mailboxes of all peers, and remember `replica`, in which the averaged gradients are listed. Raises StaleAttempt if the
-        run is over. Returns None: nothing is sent again.
+        """Create the mailboxes of all peers that do not exist yet, and remember `replica`, in which the averaged gradients are listed.
+        Raises StaleAttempt if the run is over. Returns None: nothing is sent again.
         """
         self._replica = replica
         self._member.confirm()  # the run may be over, and its mailboxes deleted for good
@@ -53,7 +53,7 @@ class LatestMailboxes:
 
     def send(self, own: Contribution, round: int, *, exchange: int = 0) -> None:
         """Replace the message in this peer's mailbox by `own`, its gradient of `round`, and delete the stored body of the message of three
-        rounds ago. `exchange` is not used.
+        rounds ago. `exchange` is not used. Raises as `Post.send`.
         """
         keys = self._ctx.keys
         self._post.send(own, round=round, keys=keys, mailbox=keys.mailbox(self._member.rank))
@@ -64,7 +64,9 @@ class LatestMailboxes:
         """Write the weighted mean of `own` and the other peers' latest gradients into `out`, waiting until enough are there. `exchange` is
         not used.
 
-        The values after the parameters (the minibatch statistics) are copied from `own`: those of others describe other models.
+        The values after the parameters (the minibatch statistics) are copied from `own`: those of others describe other models. Messages
+        that are damaged, too old or, without `p2p.reuse`, already used are left out. Raises StaleAttempt if this rank was taken over while
+        it waits.
         """
         weight = float(worker_weights(self._ctx.facts, round)[self._member.rank])
         torch.mul(own.values, weight, out=out)
@@ -82,7 +84,7 @@ class LatestMailboxes:
         self._remember(round, applied)
 
     def keep(self) -> None:
-        """Send this peer's latest message again if it was lost, or overwritten by an older one."""
+        """Send this peer's latest message again if it was lost, or overwritten by an older one. Raises as `Post.keep`."""
         self._post.keep()
 
     def close(self) -> None:
@@ -122,7 +124,9 @@ class LatestMailboxes:
             pause(calm_s=ask.left_s)
 
     def _read_usable(self, peer: int, own: Contribution, round: int) -> "tuple[Message, Tensor] | None":
-        """Return (message, decoded gradient) of `peer` if its latest message is new, recent enough and of this model; else None."""
+        """Return (message, decoded gradient) of `peer` if its latest message is new, recent enough and of this model; else None. A message
+        that is damaged or does not match is noted in the record.
+        """
         try:
             message = self._post.read(self._ctx.keys.mailbox(peer), peer=peer)
             if message is None or round - message.round > self._p2p.staleness_limit:

@@ -39,7 +39,7 @@ class Post:
         """Replace the message in the mailbox by `own`, this peer's contribution to `round`. `keys`: of the exchange.
 
         If the body is larger than the message limit, it is stored in the object store, and the message holds only its key. Raises
-        StaleAttempt if the run is over, or if the rank was taken over.
+        StaleAttempt if the run is over, or if the rank was taken over. Raises Refused if there is no such mailbox.
         """
         ctx, rank = self._ctx, self._member.rank
         samples = worker_weights(ctx.facts, round)[rank]
@@ -55,7 +55,7 @@ class Post:
 
     def read(self, mailbox: str, *, peer: int) -> Message | None:
         """Return the message that `mailbox` holds, without removing it, or None if it is empty. Raises Corrupt if it is no message of
-        `peer` in this run.
+        `peer` in this run. Raises Refused if there is no such mailbox.
         """
         text = self._ctx.bus.peek(mailbox)
         if text is None:
@@ -79,7 +79,7 @@ class Post:
         """Return whether the mailbox still holds this peer's message of `round` or a later one, sent by an earlier attempt. If so, remember
         it as sent.
 
-        `keys`: of the exchange.
+        `keys`: of the exchange. Raises Corrupt if the mailbox holds something else than a message.
         """
         held = self._ctx.bus.peek(mailbox)
         if held is None or (there := messages.read(held, mailbox=mailbox).round) < round:
@@ -92,7 +92,8 @@ class Post:
 
         The broker may have lost it, or an older attempt of this peer may have overwritten it. `lost`: called with the keys and round of a
         lost message before it is sent again. If this program ends in between, the next attempt still finds the mailbox empty and repeats
-        both.
+        both. Raises StaleAttempt if the rank was taken over, Refused if a mailbox does not exist, Corrupt if one holds something else than
+        a message.
         """
         for mailbox, (keys, round, text) in self._sent.items():
             held = self._ctx.bus.peek(mailbox)
@@ -122,7 +123,7 @@ class SynchronousMailboxes:
 
     def open(self, replica: Replica) -> int | None:
         """Create mailboxes and barriers. Return the previous round if this peer's message of that round is lost and must be sent again,
-        else None. Raises StaleAttempt if the run is over.
+        else None. Raises StaleAttempt if the run is over. Mailboxes and barriers that exist stay as they are.
         """
         self._member.confirm()  # the run may be over, and its mailboxes deleted for good
         self._ctx.bus.declare(mailboxes=self._mailboxes, barriers=self._barriers)
@@ -135,7 +136,7 @@ class SynchronousMailboxes:
     def send(self, own: Contribution, round: int, *, exchange: int = 0) -> None:
         """Put `own`, this peer's contribution to `round`, into its mailbox, and report its arrival to the barrier.
 
-        `exchange`: number of the exchange within the round.
+        `exchange`: number of the exchange within the round. Raises as `Post.send`.
         """
         keys = self._keys[exchange]
         self._post.send(own, round=round, keys=keys, mailbox=self._mailbox(keys, round))
@@ -145,7 +146,8 @@ class SynchronousMailboxes:
         """Wait until all peers have arrived at the barrier of `round`, then write the aggregate of `own` and the other peers' contributions
         into `out`. Afterwards, in the round's first exchange, delete this peer's stored message bodies of the previous round.
 
-        `exchange`: number of the exchange within the round, from 0.
+        `exchange`: number of the exchange within the round, from 0. Raises RunFailed if a missing peer has failed, WaitTimeout if one is
+        gone, StaleAttempt if this rank was taken over or the round is over, and Corrupt or Refused if a contribution cannot be used.
         """
         self._await_all(self._keys[exchange], round)
         combine(self._ctx, self._all(own, self._keys[exchange], round), round=round, out=out)
@@ -193,7 +195,10 @@ class SynchronousMailboxes:
             yield own.values if peer == self._member.rank else self._await_contribution(peer, own, keys, round)
 
     def _await_contribution(self, peer: int, own: Contribution, keys: Keys, round: int) -> "Tensor":
-        """Wait for the contribution of `peer` to `round` and return it decoded. Raises StaleAttempt if that peer is in a later round."""
+        """Wait for the contribution of `peer` to `round` and return it decoded. Raises StaleAttempt if that peer is in a later round, the
+        body is deleted or this rank was taken over; Corrupt if the message does not match, RunFailed if the peer has failed, WaitTimeout if
+        it is gone.
+        """
         mailbox = keys.mailbox(peer, round % 2)
         pause, ask = self._make_waits()
         while True:
