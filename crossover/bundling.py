@@ -46,11 +46,11 @@ def _find_names(field: str, value: Any) -> Iterator[tuple[str, str]]:
 
 
 def check_user_code(experiment: Experiment, *, travels: bool = True) -> list[str]:
-    """Import all user code that the experiment names. Raises OwnCodeError if that fails, or if the code (other than the loader)
-    reads data files meanwhile. Returns notes, in words, on what is unusual but no error.
+    """Import the user code that the experiment names, without its architecture. Raises OwnCodeError if that fails, or if the code (other
+    than the loader) reads data files meanwhile; ConfigError for a name that is malformed or reserved. Returns notes, in words, on what is
+    unusual but no error.
 
-    `travels`: whether functions or programs will hold the code, so that its dependencies are checked too; if False, no notes are
-    returned.
+    `travels`: whether functions or programs will hold the code, so that its dependencies are checked too; if False, no notes are returned.
     """
     for field, name in list_user_code(experiment).items():
         with user_code.forbid_data_files(field, name):
@@ -61,9 +61,9 @@ def check_user_code(experiment: Experiment, *, travels: bool = True) -> list[str
 
 
 def collect_files(experiment: Experiment) -> Dependencies:
-    """Return the user's files, and what they import, that functions and programs must hold; nothing is imported. Raises
-    OwnCodeError, with line and remedy, if a module is missing, or if a file imports, outside functions, a package that functions do
-    not have.
+    """Return the user's files, and what they import, that functions and programs must hold; nothing is imported. Raises OwnCodeError, with
+    line and remedy, if a module is missing, or if a file imports, outside functions, a package that functions do not have. Raises
+    ConfigError for a name that is malformed or reserved.
     """
     found = Dependencies()
     for field, name in _list_user_code_with_architecture(experiment).items():
@@ -83,8 +83,8 @@ def collect_files(experiment: Experiment) -> Dependencies:
 
 
 def hash_files(experiment: Experiment) -> dict[str, str]:
-    """Return {path in the bundle: first 16 hexadecimal digits of the file's SHA-256} of the user's files that functions and programs
-    use, so without the data set's loader. Equal results mean equal user code.
+    """Return {path in the bundle: first 16 hexadecimal digits of the file's SHA-256} of the user's files that functions and programs use,
+    so without the data set's loader. Equal results mean equal user code. Raises OwnCodeError for a file that is not valid Python.
     """
     files = {
         path: file
@@ -95,8 +95,8 @@ def hash_files(experiment: Experiment) -> dict[str, str]:
 
 
 def hash_all_files(experiment: Experiment) -> dict[str, str]:
-    """Return {path in the bundle: SHA-256, 64 hexadecimal digits} of all the user's files that the experiment uses, those of the data
-    set's loader included.
+    """Return {path in the bundle: SHA-256, 64 hexadecimal digits} of all the user's files that the experiment uses, those of the data set's
+    loader included. Raises OwnCodeError for a file that is not valid Python.
     """
     files = dict[Path, Path]()
     for field, name in {
@@ -116,8 +116,8 @@ def find_files(name: str, *, field: str) -> Mapping[Path, Path]:
 
 
 def compute_fingerprint(experiment: Experiment) -> str:
-    """Return one hash (16 hexadecimal digits) of the user's files that functions and programs use, those of `hash_files`; "" if there
-    is no user code.
+    """Return one hash (16 hexadecimal digits) of the user's files that functions and programs use, those of `hash_files`; "" if there is no
+    user code. Raises OwnCodeError for a file that is not valid Python.
     """
     found = hash_files(experiment)
     return hashlib.sha256(repr(sorted(found.items())).encode()).hexdigest()[:16] if found else ""

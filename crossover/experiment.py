@@ -12,7 +12,7 @@ from annotated_types import Ge, Gt, Le, Lt
 Positive = Annotated[int, Ge(1)]
 NonNegative = Annotated[float, Ge(0.0)]
 Fraction = Annotated[float, Ge(0.0), Lt(1.0)]
-MAX_THREADS = 256  # more than EC2 instances that train have; from some thousands on OpenMP ends the process
+MAX_THREADS = 256  # more than any instance for training has; with some thousands OpenMP ends the process
 
 LOWER_IS_BETTER = ("mean_absolute_error", "perplexity")  # of the metrics that come with the project
 
@@ -24,7 +24,7 @@ class Metric:
     """
 
     name: str = "accuracy"
-    higher_is_better: bool | None = None  # null: as its name implies; one's own must say it
+    higher_is_better: bool | None = None  # null: as the name implies; needed for a user function
 
     @property
     def words(self) -> str:
@@ -70,9 +70,9 @@ class ImageSize:
     many epochs. `full_from`: share of the epochs after which images have full size.
     """
 
-    begin: Annotated[int, Ge(4)] | None = None  # pixels of a side in the first epochs; null: as they are throughout
-    step: Positive = 8  # pixels by which they grow, each size for as many epochs
-    full_from: Annotated[float, Gt(0.0), Le(1.0)] = 0.75  # share of the epochs after which they are as they are
+    begin: Annotated[int, Ge(4)] | None = None  # pixels of a side in the first epoch; null: full size throughout
+    step: Positive = 8  # pixels by which sides grow, each size for equally many epochs
+    full_from: Annotated[float, Gt(0.0), Le(1.0)] = 0.75  # share of the epochs after which images have full size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +83,7 @@ class Adapters:
     """
 
     rank: Positive = 8
-    alpha: Annotated[float, Gt(0.0)] = 16.0  # what they add counts alpha / rank times
+    alpha: Annotated[float, Gt(0.0)] = 16.0  # an adapter's output counts alpha / rank times
     targets: tuple[str, ...] = ()  # names of layers, or patterns such as "*.query"
 
 
@@ -93,7 +93,7 @@ class Clip:
     shortened; null: no clipping. It applies to the workers' mean gradient, or with local steps to each worker's.
     """
 
-    norm: Annotated[float, Gt(0.0)] | None = None  # L2, of all that is trained; null: as long as it is
+    norm: Annotated[float, Gt(0.0)] | None = None  # largest L2 norm of a gradient; null: no clipping
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,18 +126,18 @@ class Training:
     model: str = "small_cnn"  # a name in MODEL_FACTORIES of learning/zoo.py, or package.module:factory
     weights: Weights = field(default_factory=Weights)
     adapters: Adapters = field(default_factory=Adapters)
-    trainable: tuple[str, ...] | None = None  # parameters beside adapters, by name or pattern; all else is frozen
-    save: Literal["all", "adapters", "merged"] = "all"  # in the model's file: adapters, what is trained alone
+    trainable: tuple[str, ...] | None = None  # parameters to train besides adapters; null: all, or with adapters none
+    save: Literal["all", "adapters", "merged"] = "all"  # content of the model's file
     epochs: Positive = 20
-    steps: Positive | None = None  # the last epoch ends early, with the run's update of this number
+    steps: Positive | None = None  # updates after which the run ends, within its last epoch
     batch_size: Positive = 60
     optimizer: str = "sgd"  # a name in crossover/algorithms/optimizers
     learning_rate: Annotated[float, Gt(0.0)] = 0.1
     momentum: Fraction = 0.9
     nesterov: bool = False
-    betas: tuple[Fraction, Fraction] = (0.9, 0.999)  # adam, adamw: of the first moment and the second
+    betas: tuple[Fraction, Fraction] = (0.9, 0.999)  # of adam and adamw: first and second moment
     weight_decay: NonNegative = 0.0
-    no_decay: tuple[str, ...] = ()  # parameters that weight_decay leaves alone, by name or pattern: "*norm*"
+    no_decay: tuple[str, ...] = ()  # parameters without weight_decay, by name or pattern: "*norm*"
     clip: Clip = field(default_factory=Clip)
     loss: str = "cross_entropy"  # cross_entropy, mse, bce_with_logits, or package.module:name
     label_smoothing: Fraction = 0.0  # of cross_entropy
@@ -145,14 +145,14 @@ class Training:
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     memory_format: Literal["channels_last", "contiguous"] = "channels_last"
     schedule: Literal["constant", "one_cycle", "cosine", "plateau"] = "constant"
-    warm_up: Fraction = 0.2  # one_cycle, cosine: share of all rounds before the peak
-    floor: Fraction = 0.0  # cosine: share of the learning rate that it comes down to
+    warm_up: Fraction = 0.2  # one_cycle, cosine: share of the rounds before the highest rate
+    floor: Fraction = 0.0  # cosine: share of the learning rate at which it ends
     plateau_factor: Annotated[float, Gt(0.0), Lt(1.0)] = 0.1
     plateau_patience: Positive = 10
-    early_stopping: Annotated[int, Ge(0)] = 0  # epochs without a better validation loss; 0: never
+    early_stopping: Annotated[int, Ge(0)] = 0  # evaluations without a better validation loss; 0: never
     metric: Metric = field(default_factory=Metric)
-    target: float | None = None  # stop once the metric on the validation set is there
-    # torch threads per process: part of what bitwise equality needs. auto: as many as the vCPUs that are paid for; fixed when a run starts.
+    target: float | None = None  # value of the validation metric at which training stops
+    # torch threads per process; bitwise equality needs equal numbers. auto: the number of vCPUs that are paid for, fixed when a run starts.
     threads: Annotated[int, Ge(1), Le(MAX_THREADS)] | Literal["auto"] = 1
 
     def with_epochs(self, epochs: int) -> "Training":
@@ -163,11 +163,11 @@ class Training:
 
 
 # --- experiment -------------------------------------------------------------------------------------------------------
-# An experiment: what the YAML in config/ says, as frozen dataclasses.
+# An experiment: the content of a YAML file, as frozen dataclasses.
 #
 # Pure data, importable in a Lambda function: no pydantic here. `crossover/validation/` turns a YAML file into an Experiment once, at the
-# edge; `from_plain` rebuilds one from the JSON that was stored beside a run. Bounds stand in the annotations, where pydantic and the
-# JSON Schema read them.
+# edge; `from_plain` rebuilds one from the JSON that was stored beside a run. Bounds are in the annotations, from which pydantic and the
+# JSON Schema take them.
 
 S = TypeVar("S")  # the class of an architecture's settings
 
@@ -186,7 +186,7 @@ class Table:
     label: str | int | None = None  # a column's name, or its number, counted from 1
     kind: Literal["classes", "numbers"] | None = None  # of labels
     header: bool | None = None  # whether the first row names the columns
-    drop: tuple[str | int, ...] | None = None  # columns that are no inputs, by name or number
+    drop: tuple[str | int, ...] | None = None  # columns that are not inputs, by name or number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,20 +197,20 @@ class Data:
     folder of the data set's files.
     """
 
-    dataset: str = "digits"  # digits, mnist, cifar10, those two with -generated, or package.module:loader
-    directory: str | None = None  # where the files lie; --data sets it
+    dataset: str = "digits"  # digits, mnist(-generated), cifar10(-generated), or package.module:loader
+    directory: str | None = None  # folder of the data set's files; --data sets it
     validation: Annotated[float, Gt(0.0), Lt(1.0)] | Literal["test"] = (
         0.2  # share of the training set, or the test split
     )
-    preprocess: Literal["standardize", "minmax", "normalize", "none"] = "standardize"  # of measures, not of tokens
-    # Whether the model learns (label - mean) / deviation, with the metric in the labels' own unit. auto: with training.loss: mse, if they
-    # are far from mean 0 and deviation 1.
+    preprocess: Literal["standardize", "minmax", "normalize", "none"] = "standardize"  # tokens are never changed
+    # Whether the model learns (label - mean) / deviation, with the metric in the labels' own unit. auto: with training.loss: mse, if
+    # labels are far from mean 0 and deviation 1.
     scale_labels: Literal["auto", "always", "never"] = "auto"
     table: Table = field(default_factory=Table)
     drop_last: bool = False
-    # crop_flip mirrors by chance, crop_alternate each image in every second epoch
+    # crop_flip mirrors images at random, crop_alternate each image in every second epoch
     augment: Literal["none", "crop_flip", "crop_alternate"] = "none"
-    limit: Positive | None = None  # use only so many training samples (cut-down runs)
+    limit: Positive | None = None  # number of training samples to use; null: all
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,10 +221,10 @@ class Aggregation:
     """
 
     rule: str = "mean"  # a name in crossover/algorithms/rules
-    trim: Annotated[int, Ge(0)] = 1  # trimmed_mean: how many are dropped at each end
-    faulty: Annotated[int, Ge(0)] = 1  # krum: how many workers may lie
-    select: Positive = 1  # krum: how many are averaged
-    non_finite: Literal["refuse", "drop"] = "refuse"  # a worker's NaN or infinity ends the run, or leaves it out
+    trim: Annotated[int, Ge(0)] = 1  # trimmed_mean: values dropped at each end
+    faulty: Annotated[int, Ge(0)] = 1  # krum: workers that may be faulty
+    select: Positive = 1  # krum: contributions that are averaged
+    non_finite: Literal["refuse", "drop"] = "refuse"  # a worker's NaN or infinity ends the run, or excludes the worker
 
     def with_fewer_workers(self, dropped: int) -> "Aggregation":
         """Return these settings for a round from which `dropped` faulty workers have been left out: `trim` and `faulty` are that
@@ -252,10 +252,10 @@ class Database:
     """
 
     compute: Literal["in_database", "fetch"] = (
-        "in_database"  # fetch where the database lacks the optimizer's or rule's command
+        "in_database"  # fetch if the database has no command for the optimizer or rule
     )
     instance_type: str = "m7g.large"
-    image_generation: Positive = 1  # raised by one: hosts made anew, from the newest image
+    image_generation: Positive = 1  # raise by one to replace the hosts, with the newest image
     threads: Positive = 1
     time_to_live_s: Positive = 86_400
 
@@ -280,7 +280,7 @@ class Functions:
         default_factory=lambda: {"default": 1_769}
     )
     timeout_s: Annotated[int, Ge(10), Le(900)] = 900
-    checkpoint_every: Positive = 8  # rounds; long workers: how much a restarted one replays, how long results stay
+    checkpoint_every: Positive = 8  # rounds between two checkpoints of long workers
     packaging: Literal["layer", "image"] = "layer"
     snap_start: bool = False
 
@@ -314,17 +314,17 @@ class Exchange:
     `error_feedback`: whether what compression left out of a round is added to the next; null: with powersgd and top_k.
     """
 
-    every: Positive | Literal["epoch"] | None = None  # minibatches per exchange; None: the architecture's own
-    what: What = "gradients"  # model, delta: workers take steps of their own in between
+    every: Positive | Literal["epoch"] | None = None  # minibatches per exchange; null: the architecture's own number
+    what: What = "gradients"  # model, delta: workers take local steps in between
     outer: Outer = field(default_factory=Outer)
-    compression: str = "none"  # one of crossover/algorithms/codecs
+    compression: str = "none"  # a name in crossover/algorithms/codecs.py
     rank: Positive = 4  # powersgd
     share: Annotated[float, Gt(0.0), Le(1.0)] = 0.01  # top_k: of the elements
-    bits: Annotated[int, Ge(2), Le(8)] = 8  # qsgd, as are bucket and norm
-    bucket: Annotated[int, Ge(128), Le(65_536)] = 512  # elements that share a scale; eight at a time lie in memory
+    bits: Annotated[int, Ge(2), Le(8)] = 8  # of qsgd, as are bucket and norm
+    bucket: Annotated[int, Ge(128), Le(65_536)] = 512  # elements that share a scale
     norm: Literal["l2", "max"] = "max"
-    error_feedback: bool | None = None  # what a round leaves out goes into the next; None: with powersgd and top_k
-    minibatches_per_invocation: Positive | Literal["all"] = "all"  # of long functions
+    error_feedback: bool | None = None  # add what compression left out to the next round; null: with powersgd and top_k
+    minibatches_per_invocation: Positive | Literal["all"] = "all"  # minibatches of one invocation of a long worker
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -359,7 +359,7 @@ class Gpu:
     exchange: Literal["s3", "distributed"] = "s3"
 
 
-Baseline = Literal["gpu", "single"]  # what an experiment can be run beside
+Baseline = Literal["gpu", "single"]  # architectures that can be a run's baseline
 BROKER_VERSION = "4.2"  # of RabbitMQ, on Amazon MQ
 
 
@@ -384,7 +384,7 @@ class Lifetime:
     budget_usd: Annotated[float, Gt(0.0)] | None = None
     idle_minutes: Annotated[float, Gt(0.0)] = 15.0
     maximum_run_hours: Annotated[float, Gt(0.0)] = 6.0
-    notify: str | None = None  # ARN of an SNS topic, told where a clean-up fails
+    notify: str | None = None  # ARN of an SNS topic that is notified if a clean-up fails
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -400,9 +400,7 @@ class Experiment:
     seed: int = 1
     workers: Annotated[int, Ge(1), Le(64)] = 4
     baseline: Literal["none"] | Baseline | tuple[Baseline, ...] = "none"
-    recipe: Literal["none", "paper", "fast"] = (
-        "none"  # crossover/validation/recipes.py: the edge has put its values in place
-    )
+    recipe: Literal["none", "paper", "fast"] = "none"  # crossover/validation/recipes.py has filled in its values
     training: Training = field(default_factory=Training)
     data: Data = field(default_factory=Data)
     aggregation: Aggregation = field(default_factory=Aggregation)
@@ -468,10 +466,11 @@ def section_name(settings: type) -> str:
 
 
 def from_plain(plain: Mapping[str, Any]) -> Experiment:
-    """Return the Experiment that `plain`, a result of `Experiment.to_plain`, describes. Raises TypeError for an unknown field.
+    """Return the Experiment that `plain`, a result of `Experiment.to_plain`, describes. Values are not checked. Raises TypeError for an
+    unknown field, or if name or architecture is missing.
 
-    An unknown section is kept as plain data, for the architecture that it belongs to. Fields that earlier versions named otherwise
-    are renamed.
+    An unknown section is kept as plain data, for the architecture that it belongs to. Fields that earlier versions named otherwise are
+    renamed.
     """
     plain = move_renamed_fields(plain)
     known = {f.name for f in fields(Experiment)}
@@ -485,7 +484,7 @@ def from_plain(plain: Mapping[str, Any]) -> Experiment:
 MOVED = {
     "training.sync_every": "exchange.every",
     **{f"p2p.{name}": f"exchange.{name}" for name in ("compression", "bits", "bucket", "norm")},
-}  # fields of earlier versions, and where they stand now
+}  # fields of earlier versions, and their present names
 
 
 def move_renamed_fields(plain: Mapping[str, Any]) -> dict[str, Any]:
@@ -498,7 +497,7 @@ def move_renamed_fields(plain: Mapping[str, Any]) -> dict[str, Any]:
         (section, name), (now, named) = old.split("."), new.split(".")
         if name in sections.get(section, {}):
             sections.setdefault(now, {}).setdefault(named, sections[section].pop(name))
-    if sections.get("database", {}).get("variant") == "core":  # the only one that there is now
+    if sections.get("database", {}).get("variant") == "core":  # the only variant that is left
         del sections["database"]["variant"]
     return sections
 

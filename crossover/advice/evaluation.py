@@ -542,7 +542,7 @@ class Question:
     def simulated(self, candidate: Candidate) -> tuple[Estimate, Outcome | None]:
         """Return (estimate, outcome) of the candidate's simulation under median AWS conditions, with the stragglers that the experiment's
         seed draws. If validation would refuse the candidate's YAML, the estimate has 0 seconds and dollars and the reason as its problem,
-        and the outcome is None.
+        and the outcome is None. Not cached.
         """
         if problem := self.refusal(candidate):
             return Estimate(0.0, 0.0, problem), None

@@ -163,7 +163,8 @@ def caveats_of(found: Advice) -> str:
 
 def answer_by_calibration(found: Advice) -> AnswerOf:
     """Return a function that takes a calibration (speeds of AWS) and returns, in words, which of the winner and the alternatives would be
-    chosen with it. Each call may simulate a few epochs of each candidate.
+    chosen with it. Each call of that function may simulate a few epochs of each candidate; so does this one, with the question's own
+    calibration.
     """
     told = (found.winner, *found.alternatives)
     known = dict[Candidate, list[tuple[Calibration, dict[str, float]]]]()

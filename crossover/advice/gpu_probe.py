@@ -102,7 +102,8 @@ def measure_row(
 
 def locate_model(given: str) -> str:
     """Return the model's name as an experiment's YAML has it: `module:factory`, or the name of a built-in model; and make its folder
-    importable. `given`: `file.py:factory`, or such a name. Raises ConfigError if there is no such file or model.
+    importable. `given`: `file.py:factory`, or such a name. Raises ConfigError if there is no such file or model. A module is neither
+    searched nor imported.
     """
     if ":" not in given and given not in zoo.MODEL_FACTORIES:
         raise ConfigError(f"{given}: is no model; expected file.py:factory, or one of {', '.join(zoo.MODEL_FACTORIES)}")
@@ -143,8 +144,10 @@ def load_samples(given: str, model: str) -> Source:
     """Return a source that takes the first samples of a data set, and begins again after the last one. They are not standardised, since
     that does not change the duration of a step.
 
-    `given`: `file.py:loader`, `module:loader` or a built-in data set; `model`: name of the model that the samples must fit. Raises
-    ConfigError, DataError, OwnCodeError.
+    `given`: `file.py:loader`, `module:loader` or a built-in data set; `model`: name of the model that the samples must fit. The loader's
+    folder is added to those in which this process finds user code. Raises ConfigError for a CSV, a missing file, or a setting that does not
+    fit the samples; DataError if a data set that comes with the project cannot be read or does not fit; OwnCodeError if the user's loader
+    fails or its samples do not fit.
     """
     if given.endswith(".csv"):
         raise ConfigError(

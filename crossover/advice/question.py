@@ -308,7 +308,8 @@ def build_question(
     model's speed is known. The model and data are loaded, unless both come with the project and the model is trained as it was counted.
 
     `calibration`: speeds of AWS; `measured`: result of measuring the model on this machine, if that was done; `gpu_row`: file that
-    `crossover probe` wrote on a GPU. Raises ConfigError, DataError, OwnCodeError.
+    `crossover probe` wrote on a GPU. Raises ConfigError if the data set is not available, if no instance type has the GPU of `gpu_row`, or
+    if the price list is not valid; OwnCodeError if the user's code fails; DataError passes through.
     """
     workload, size, training = _count_known(experiment) or _count_loaded(experiment)
     if measured is not None:

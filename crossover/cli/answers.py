@@ -13,7 +13,8 @@ _answered = False
 
 def reserve_stdout() -> None:
     """Keep the process's standard output for the command's JSON answer, and redirect everything else that this process or its children
-    print there to standard error, for the rest of the process. Does nothing if standard output or standard error is closed.
+    print there to standard error, for the rest of the process. Does nothing if standard output or standard error is closed. To be called
+    once: after a second call, the answer would go to standard error, too.
     """
     global _kept
     with suppress(OSError):  # one of the two is closed

@@ -36,7 +36,8 @@ UPDATE_EVERY_S = {True: 0.5, False: 15.0}  # on a terminal, and elsewhere
 @contextmanager
 def show_waiting(what: str, *, usual: tuple[int, int] | None = None) -> Iterator[None]:
     """Context manager that shows on standard error, during its block, what is being computed, how many parts are done, and the time so far;
-    nothing if the block is short. On a terminal one line is updated, otherwise lines are printed. `what`: words for the work.
+    nothing in the first 3 s on a terminal, or in the first 15 s elsewhere. On a terminal one line is updated, otherwise lines are printed.
+    `what`: words for the work.
 
     `usual`: smallest and largest number of parts that such work usually has, if the number is not known from the start; the time left is
     then shown as a range. Parts are those of `pools.POOLED`.

@@ -68,7 +68,8 @@ _TIMEOUT_S = 60.0
 
 def check_docker(experiment: Experiment) -> None:
     """Raise MissingTool if the experiment's functions are packaged as images and this machine cannot build them: no Docker (or the program
-    in CDK_DOCKER), or none that builds for ARM. Does nothing for other packaging and for experiments without functions.
+    in CDK_DOCKER), or none that builds for ARM. Does nothing for other packaging and for experiments without functions. If Docker does not
+    say for which platforms it builds, no error is raised.
     """
     if experiment.functions.packaging != "image" or not steps(architecture_of(experiment)):
         return
@@ -138,7 +139,8 @@ def doctor(
 
 def check_account(experiment: Experiment) -> Iterator[Finding]:
     """Yield a finding about everything that a deployment needs: user code, local tools, the layers, and the AWS account. Creates nothing on
-    AWS. A missing thing is a finding; errors of the user code and of the experiment's own checks are raised (OwnCodeError, ConfigError).
+    AWS. A missing thing is a finding, except for the CDK and Node (MissingTool). Errors of the user code and of the experiment's own checks
+    are raised (OwnCodeError, ConfigError); botocore's errors become UserError or CrossoverError.
     """
     yield from check_user_code(experiment)
     check_deployment(experiment)
@@ -188,7 +190,8 @@ def check_hosts_module(experiment: Experiment) -> Iterator[Finding]:
 
 def check_machine(experiment: Experiment) -> Iterator[Finding]:
     """Yield a finding about everything that a run on this machine's local cloud needs: user code, server programs, the Redis module, the
-    data set's folder. Changes nothing. A missing thing is a finding; errors of the user code are raised.
+    data set's folder. Changes nothing. If this program is an installed package, that is the last finding: module and folder are not
+    checked. A missing thing is a finding; errors of the user code are raised.
     """
     yield from check_user_code(experiment)
     from crossover.local import servers

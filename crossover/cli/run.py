@@ -148,7 +148,8 @@ def run(
 
 def _start(experiment: Experiment, on: Where, out: Path, on_progress: "OnProgress", *, resume: str) -> RunFolder:
     """Train the experiment where `on` says (inline, local or aws), and return the run in the folder `out`. `on_progress`: called after each
-    epoch; `resume`: the run to resume (on AWS its name), "" for a new one.
+    epoch; `resume`: the run to resume (on AWS its name), "" for a new one. Raises what the run raises; on AWS, botocore's errors become
+    UserError or CrossoverError.
     """
     from crossover import running  # reports, and torch once it stages data
 

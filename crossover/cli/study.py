@@ -189,7 +189,8 @@ def _show_cells(held: "Sequence[tuple[StudyCell | None, StudyCell | None, str]]"
 
 def _compare_with_records(found: "Bundle") -> list[str]:
     """Print how a bundle's results and files differ from its own records, digests and from the code of this installation. Returns a
-    sentence for each kind of difference that makes the bundle untrustworthy; empty if there is none. Different code is only reported.
+    sentence for each kind of difference that makes the bundle untrustworthy; empty if there is none. Different code and a missing
+    digests.json are only reported.
     """
     from crossover.reports import tables as tables_
 

@@ -22,7 +22,7 @@ __all__ = ["check_deployment", "load", "validate"]
 
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
     """Read the YAML file `path`, apply the `overrides` (texts such as `training.epochs=3`), and return the checked experiment. Raises
-    ConfigError with all problems.
+    ConfigError with the problems, as `validate` does; a file that cannot be read, or a malformed override, is reported alone.
 
     From then on, this process searches modules with user code in the file's folder, then in the current one, and nowhere else.
     """
@@ -36,8 +36,8 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
 
 
 def validate(plain: Mapping[str, Any], *, commanded: Collection[str] = ()) -> Experiment:
-    """Return the experiment that `plain`, the content of a YAML, describes, after all checks that do not concern AWS. Raises ConfigError
-    with all problems, one a line.
+    """Return the experiment that `plain`, the content of a YAML, describes, after all checks that do not concern AWS. Raises ConfigError,
+    one problem a line: all of the recipe, or if there are none all of single fields, or if there are none all of combinations.
 
     `commanded`: dotted names of the fields that the command line has set; they win over a recipe. If the database cannot compute what the
     experiment needs, the result has `database.compute: fetch`.

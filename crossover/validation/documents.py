@@ -166,7 +166,8 @@ def apply_override(plain: dict[str, Any], override: str) -> str:
     """Set the field in `plain` that `override`, a text `section.field=value`, names; the value is read as YAML. Return the field's dotted
     name.
 
-    Whether the field exists is checked later. Raises ConfigError if the text has another form.
+    Whether the field exists is checked later. Raises ConfigError if the text has another form, if the value is no YAML, or if a section on
+    the way is not a mapping.
     """
     path, equals, text = override.partition("=")
     names = path.strip().split(".")
