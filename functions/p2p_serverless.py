@@ -116,7 +116,9 @@ def _split(ctx: Context, event: Event, gradient: Vector) -> list[Vector]:
 
 
 def _receive_model(ctx: Context, event: Event) -> None:
-    """Fetch the peer's model of the event's round into the learner. Raises Corrupt if it has another size than the learner's."""
+    """Fetch the peer's model of the event's round into the learner. Raises Corrupt if it has another size than the learner's. Raises
+    Missing if it is not stored.
+    """
     key = ctx.keys.peer_model(event["round"], event["worker"])
     _receive(ctx, decode(ctx.objects.get(key), key=key, kind=VectorKind.MODEL), key=key)
 

@@ -71,7 +71,8 @@ class ScatterReduce:
         """Yield, by rank, the chunk that this worker aggregates, of every worker's contribution. Each is fetched into the same buffer,
         except this worker's own.
 
-        `own`: the chunk of this worker's contribution; `first`: number of the element at which the chunk begins.
+        `own`: the chunk of this worker's contribution; `first`: number of the element at which the chunk begins. Waits for each that is not
+        stored yet. Raises ResultExists if another attempt of this worker has aggregated the chunk, and what waiting raises.
         """
         merged = group.keys.combination(group.round, group.rank)
         fetched = self._fetched = own.new_empty(own.numel()) if self._fetched is None else self._fetched

@@ -156,7 +156,7 @@ def _read_stack(assembly: Path, name: str, artifact: Mapping[str, Any]) -> Stack
 
 def _read_assets(assembly: Path, manifest: Path) -> Iterator[Asset]:
     """Yield one Asset for each destination of each file or folder that an asset manifest lists. Raises ConfigError if the manifest lists a
-    container image, because this machine cannot run it.
+    container image, because this machine cannot run it. `assembly`: the assembly's folder; `manifest`: the asset manifest's file in it.
     """
     content = json.loads(manifest.read_text(encoding="utf-8"))
     if content.get("dockerImages"):

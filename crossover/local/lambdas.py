@@ -891,7 +891,7 @@ class Lambdas:
 
     def _write_log(self, environment: Environment, request_id: str, outcome: InvocationOutcome) -> None:
         """Append the report of invocation `request_id` to platform.jsonl in its function's log folder, and pass what it printed and the
-        report to the sink as lines.
+        report to the sink as lines. `outcome`: of the invocation, with its output and figures.
         """
         record = build_report(environment.function, request_id, outcome)
         printed = list_log_lines(record, outcome.log)

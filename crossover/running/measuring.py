@@ -55,7 +55,9 @@ class BudgetTracker:
     _lock: runtime.Lock = field(default_factory=runtime.lock, repr=False)
 
     def invocation_usd(self, seconds: float, memory_mb: int) -> float:
-        """Return the dollars that one Lambda invocation costs. `seconds`: billed duration; `memory_mb`: memory size of the function."""
+        """Return the dollars that one Lambda invocation costs on ARM, the request included. `seconds`: billed duration; `memory_mb`: memory
+        size of the function.
+        """
         of = self.prices.of
         return seconds * memory_mb / 1_024 * of("lambda.arm64.gb_second").usd + of("lambda.request").usd
 

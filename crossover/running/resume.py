@@ -483,8 +483,8 @@ def _copy_checkpoints(
 
 
 def _list_outdated(checkpoints: Collection[str]) -> set[str]:
-    """Return the keys of the checkpoints that may be deleted: for each worker those older than its newest _KEPT_STARTS checkpoints from the
-    start of a round.
+    """Return the keys of the checkpoints that may be deleted: for each worker those older than its newest four (_KEPT_STARTS) checkpoints
+    from the start of a round; none of a worker that has fewer than four.
     """
     outdated, by_member = set[str](), defaultdict[str, list[str]](list)
     for key in sorted(checkpoints, reverse=True):  # by attempt, member, round

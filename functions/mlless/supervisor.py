@@ -329,7 +329,7 @@ class Supervisor:
 
     def leave(self) -> Event:
         """Save a checkpoint and return the changes of the event for the next invocation: the current position and `finished`. Raises
-        StaleAttempt as `_save` does.
+        StaleAttempt if this attempt is obsolete.
         """
         self._save()
         there = event_at(self._ctx, self._event, self._step)

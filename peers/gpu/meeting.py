@@ -162,7 +162,8 @@ def own_address() -> str:
     """Return the IP address at which other members reach this program: CROSSOVER_ADDRESS of the environment, or else this machine's address
     on its network.
 
-    The environment sets it if all members are on one machine. No packet is sent to find the address.
+    The environment sets it if all members are on one machine. No packet is sent to find the address. Returns 127.0.0.1 if the machine has
+    no network.
     """
     if told := runtime.environment().get(ADDRESS):
         return told

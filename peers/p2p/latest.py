@@ -53,7 +53,7 @@ class LatestMailboxes:
 
     def send(self, own: Contribution, round: int, *, exchange: int = 0) -> None:
         """Replace the message in this peer's mailbox by `own`, its gradient of `round`, and delete the stored body of the message of three
-        rounds ago. `exchange` is not used. Raises as `Post.send`.
+        rounds ago. `exchange` is not used. Raises what `Post.send` raises.
         """
         keys = self._ctx.keys
         self._post.send(own, round=round, keys=keys, mailbox=keys.mailbox(self._member.rank))
@@ -84,7 +84,7 @@ class LatestMailboxes:
         self._remember(round, applied)
 
     def keep(self) -> None:
-        """Send this peer's latest message again if it was lost, or overwritten by an older one. Raises as `Post.keep`."""
+        """Send this peer's latest message again if it was lost, or overwritten by an older one. Raises what `Post.keep` raises."""
         self._post.keep()
 
     def close(self) -> None:
@@ -125,7 +125,7 @@ class LatestMailboxes:
 
     def _read_usable(self, peer: int, own: Contribution, round: int) -> "tuple[Message, Tensor] | None":
         """Return (message, decoded gradient) of `peer` if its latest message is new, recent enough and of this model; else None. A message
-        that is damaged or does not match is noted in the record.
+        that is damaged or does not match is noted in the record. `own`: this peer's gradient of `round`, which fixes size and codec.
         """
         try:
             message = self._post.read(self._ctx.keys.mailbox(peer), peer=peer)

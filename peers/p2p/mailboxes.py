@@ -136,7 +136,7 @@ class SynchronousMailboxes:
     def send(self, own: Contribution, round: int, *, exchange: int = 0) -> None:
         """Put `own`, this peer's contribution to `round`, into its mailbox, and report its arrival to the barrier.
 
-        `exchange`: number of the exchange within the round. Raises as `Post.send`.
+        `exchange`: number of the exchange within the round. Raises what `Post.send` raises.
         """
         keys = self._keys[exchange]
         self._post.send(own, round=round, keys=keys, mailbox=self._mailbox(keys, round))
@@ -172,7 +172,7 @@ class SynchronousMailboxes:
 
     def _await_all(self, keys: Keys, round: int) -> None:
         """Wait until all peers have arrived at the barrier of `round` (SynchronisationBarrier), which counts distinct peers. Meanwhile
-        sends again what was lost.
+        sends again what was lost. `keys`: of the exchange.
 
         Raises RunFailed if a missing peer has failed, WaitTimeout if one is gone, StaleAttempt if this rank was taken over.
         """
@@ -190,14 +190,16 @@ class SynchronousMailboxes:
             pause(calm_s=ask.left_s)
 
     def _all(self, own: Contribution, keys: Keys, round: int) -> "Iterator[Tensor]":
-        """Yield every peer's contribution to `round` in rank order, waiting for each but `own`."""
+        """Yield every peer's contribution to `round` in rank order, waiting for each but `own`. Raises what that wait raises. `keys`: of
+        the exchange.
+        """
         for peer in range(self._member.members):
             yield own.values if peer == self._member.rank else self._await_contribution(peer, own, keys, round)
 
     def _await_contribution(self, peer: int, own: Contribution, keys: Keys, round: int) -> "Tensor":
         """Wait for the contribution of `peer` to `round` and return it decoded. Raises StaleAttempt if that peer is in a later round, the
         body is deleted or this rank was taken over; Corrupt if the message does not match, RunFailed if the peer has failed, WaitTimeout if
-        it is gone.
+        it is gone. `own`: this peer's contribution, which fixes size and codec; `keys`: of the exchange.
         """
         mailbox = keys.mailbox(peer, round % 2)
         pause, ask = self._make_waits()
