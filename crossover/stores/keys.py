@@ -59,7 +59,7 @@ class Keys:
         return f"{self.attempt_markers}{attempt:012d}"
 
     @property
-    def overtaken_marker(self) -> str:
+    def superseded_marker(self) -> str:
         """Key of the marker which says that a later attempt has begun, so that this one must stop."""
         return f"runs/{self.run}/overtaken/{self.attempt}"
 

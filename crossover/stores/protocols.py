@@ -235,7 +235,9 @@ class MessageBus(Protocol):
     """
 
     def declare(self, *, mailboxes: Sequence[str] = (), barriers: Sequence[tuple[str, int]] = ()) -> None:
-        """Create the mailboxes and the barriers, pairs (name, number of members), that a run uses; existing ones are left as they are."""
+        """Create the mailboxes and the barriers, pairs (name, number of members), that a run uses. Existing ones keep their
+        messages, but a barrier that has fewer members gets more.
+        """
 
     def replace(self, mailbox: str, body: Buffer) -> None:
         """Put `body` into `mailbox` as its only message; an older one is dropped."""

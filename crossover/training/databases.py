@@ -21,7 +21,7 @@ from crossover.stores.encoding import Vector, VectorKind, decode
 from crossover.stores.keys import Keys
 from crossover.stores.protocols import StateKeys, TensorStore
 from crossover.training import gradients, progress
-from crossover.training.progress import calendar, ends_epoch, event_at
+from crossover.training.progress import build_round_event, calendar, ends_epoch
 from crossover.workflow.context import Context
 
 Spent = Callable[[Context, Keys, int, int], list[str]]  # (context, an attempt's keys, round, holder)
@@ -313,15 +313,15 @@ def evaluate_and_decide(ctx: Context, event: Event, *, holder: int) -> None:
 
 
 def build_next_event(ctx: Context, event: Event) -> Event:
-    """Return the event's fields for the start of the next round, as changes to merge into the event: those of `event_at`, and
+    """Return the event's fields for the start of the next round, as changes to merge into the event: those of `build_round_event`, and
     `epoch_finished`, whether the event's round ends an epoch.
 
     If it does, they include `finished`, whether the decision on that epoch ends training; raises Missing if there is no decision yet.
     """
     if not ends_epoch(ctx, event):
-        return {**event_at(ctx, event, event["round"] + 1), "epoch_finished": False}
+        return {**build_round_event(ctx, event["round"] + 1), "epoch_finished": False}
     finished = progress.read_decision(ctx, event["epoch"])["finished"]
-    return {**event_at(ctx, event, event["round"] + 1), "epoch_finished": True, "finished": finished}
+    return {**build_round_event(ctx, event["round"] + 1), "epoch_finished": True, "finished": finished}
 
 
 def finish_run(ctx: Context, holders: Several[int], spent: Spent) -> None:

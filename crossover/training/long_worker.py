@@ -17,7 +17,7 @@ from crossover.stores.keys import Keys
 from crossover.stores.protocols import Buffer
 from crossover.training import checkpoints, gradients, progress
 from crossover.training.checkpoints import Checkpoint, Journal, Position
-from crossover.training.progress import calendar, event_at, minibatch_weights, worker_weights
+from crossover.training.progress import build_round_event, calendar, minibatch_weights, worker_weights
 from crossover.training.waits import NearDeadline, Waits, report_failure
 from crossover.workflow import DAY_S, Child, ForEach, Node, Repeat, Step
 from crossover.workflow import Sequence as InOrder
@@ -333,7 +333,7 @@ class Invocation:
         """
         self._note_losses()
         return {
-            **event_at(self.ctx, self.event, self.round),
+            **build_round_event(self.ctx, self.round),
             "minibatch": self.position.minibatch,
             "epoch_finished": self.finished or self.epoch > self.event["epoch"],
             "finished": self.finished,
@@ -392,10 +392,10 @@ def start(ctx: Context, event: Event, exchange: "GroupExchange") -> Event:
         round = adopt_checkpoints(ctx, before, rounds, first)
         if round is None:
             write_first_checkpoints(ctx, workers)
-            return event_at(ctx, event, 0)
+            return build_round_event(ctx, 0)
         for keys in before:
             _delete(ctx, keys, workers, exchange, rounds_around(ctx, round))
-        return event_at(ctx, event, round)
+        return build_round_event(ctx, round)
 
 
 def roll_back(ctx: Context) -> None:

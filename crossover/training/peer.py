@@ -21,7 +21,7 @@ from crossover.stores.encoding import Vector, VectorKind, build_header, decode, 
 from crossover.training import checkpoints, gradients, progress
 from crossover.training.checkpoints import Checkpoint, CheckpointPace, Position
 from crossover.training.fleet import InstanceReclaimed, Membership, record_step, stage
-from crossover.training.progress import calendar, event_at, minibatch_weights, worker_weights
+from crossover.training.progress import build_round_event, calendar, minibatch_weights, worker_weights
 from crossover.workflow import first_event
 from crossover.workflow.architecture import architecture_of
 from crossover.workflow.context import Context
@@ -586,7 +586,7 @@ class _Peer:
         """Build the event of the current round, as a state machine would pass it to a function: all fields, with this peer's rank as
         `worker`.
         """
-        place = event_at(self._ctx, {}, self._replica.round)
+        place = build_round_event(self._ctx, self._replica.round)
         return {**first_event(self._ctx.run, workers=self._member.members), **place, "worker": self._member.rank}
 
     def train_epoch(self) -> None:

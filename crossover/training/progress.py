@@ -36,9 +36,9 @@ def calendar_of(experiment: Experiment, manifest: Mapping[str, Any]) -> Calendar
     return Calendar(minibatches, minibatches if every == "epoch" else every, training.epochs, local, training.steps)
 
 
-def event_at(ctx: Context, event: Event, round: int) -> Event:
+def build_round_event(ctx: Context, round: int) -> Event:
     """Return the event's fields for the start of `round`, as changes to merge into an event: `epoch`, `round`, `minibatches` (how many of
-    the round's minibatches functions compute in parallel), `minibatch` 0 and `synchronised` False. `event` is not read.
+    the round's minibatches functions compute in parallel), `minibatch` 0 and `synchronised` False.
     """
     days = calendar(ctx.facts)
     return {
@@ -108,7 +108,7 @@ def begin_attempt(ctx: Context) -> list[Keys]:
         raise StaleAttempt(f"attempt {keys.attempt} of {keys.run}: attempt {begun[0]} has begun")
     lower = [Keys(ctx.run, attempt) for attempt in begun[1:]]
     for each in lower:
-        objects.put_new(each.overtaken_marker, b"")
+        objects.put_new(each.superseded_marker, b"")
     return lower
 
 
@@ -215,7 +215,7 @@ def _list_begun_attempts(ctx: Context) -> list[int]:
 
 def is_superseded(ctx: Context) -> bool:
     """Return whether a higher attempt of the run than that of `ctx` has begun."""
-    return ctx.objects.exists(ctx.keys.overtaken_marker)
+    return ctx.objects.exists(ctx.keys.superseded_marker)
 
 
 def has_concluded_run(ctx: Context) -> bool:

@@ -15,7 +15,7 @@ from crossover.stores.keys import Keys
 from crossover.stores.protocols import Buffer
 from crossover.training import checkpoints, long_worker, progress
 from crossover.training.checkpoints import Checkpoint, Position
-from crossover.training.progress import event_at
+from crossover.training.progress import build_round_event
 from crossover.workflow import DAY_S, Parallel, Repeat, Sequence, step
 from crossover.workflow.architecture import Architecture
 from crossover.workflow.context import Context
@@ -56,10 +56,10 @@ def initialise(ctx: Context, event: Event) -> Event:
         if round is None:
             long_worker.write_first_checkpoints(ctx, event["workers"])
             ctx.objects.put_new(ctx.keys.checkpoint(rank, 0), checkpoints.encode(Checkpoint(Position(0), {})))
-            return event_at(ctx, event, 0)
+            return build_round_event(ctx, 0)
         for keys in before:
             _delete_keys(ctx, keys, long_worker.rounds_around(ctx, round, slack=ctx.experiment.settings(MLLess).slack))
-        return event_at(ctx, event, round)
+        return build_round_event(ctx, round)
 
 
 @step(torch=True, uses={"tensors", "bus"}, waits=True)

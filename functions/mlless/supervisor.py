@@ -13,7 +13,7 @@ from crossover.stores.clients import Event
 from crossover.stores.encoding import VectorKind
 from crossover.training import progress
 from crossover.training.checkpoints import Journal, Position
-from crossover.training.progress import calendar, event_at
+from crossover.training.progress import build_round_event, calendar
 from crossover.training.waits import NearDeadline, Waits, report_failure
 from crossover.workflow.context import Context, gather_stages
 from functions.mlless import words
@@ -332,7 +332,7 @@ class Supervisor:
         StaleAttempt if this attempt is obsolete.
         """
         self._save()
-        there = event_at(self._ctx, self._event, self._step)
+        there = build_round_event(self._ctx, self._step)
         return {**there, "minibatch": self._at, "finished": self._finished}
 
 

@@ -7,7 +7,7 @@ from crossover.stores.encoding import Vector, VectorKind
 from crossover.stores.keys import Keys
 from crossover.training import databases, gradients, progress
 from crossover.training.databases import own_keys, state_keys
-from crossover.training.progress import calendar, event_at
+from crossover.training.progress import build_round_event, calendar
 from crossover.workflow.context import Context
 
 
@@ -63,7 +63,7 @@ def start(ctx: Context, event: Event) -> Event:
     with progress.set_up_attempt(ctx, roll_back, clear) as before:
         ctx.bus.remove(barriers=[(names.barrier, len(workers)) for names in before])
         ctx.bus.declare(barriers=barrier)
-        return event_at(ctx, event, databases.adopt_state(ctx, before, workers, list_round_keys))
+        return build_round_event(ctx, databases.adopt_state(ctx, before, workers, list_round_keys))
 
 
 def run_local_steps(ctx: Context, event: Event, *, out: str) -> None:

@@ -7,7 +7,7 @@ from crossover.processes import BackgroundCall
 from crossover.stores.clients import Event
 from crossover.training import gradients
 from crossover.training.peer import OnInstance
-from crossover.training.progress import calendar, event_at
+from crossover.training.progress import build_round_event, calendar
 from crossover.workflow.context import Context
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class Prefetching(OnInstance):
         if place["minibatch"] + 1 < days.minibatches_in(round):
             then = {**place, "minibatch": place["minibatch"] + 1}
         elif round + 1 < days.rounds:
-            then = {**place, **event_at(self._ctx, {}, round + 1)}
+            then = {**place, **build_round_event(self._ctx, round + 1)}
         else:
             return
         self._ahead = ((then["round"], then["minibatch"]), BackgroundCall(partial(self._fetch, then), name="prefetch"))

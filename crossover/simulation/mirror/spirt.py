@@ -13,7 +13,7 @@ DECISION_BYTES = 256  # of the decision's text, which is all that most workers r
 
 def move_to_round(world: World, place: WhereInRun, round: int) -> None:
     """Set the epoch, round and number of minibatches of `place` to those at the start of `round`, and reset its other fields of progress,
-    as `event_at` in crossover/training/progress.py does for an event.
+    as `build_round_event` in crossover/training/progress.py does for an event.
     """
     days = world.days
     place.epoch, place.round, place.minibatches = days.epoch(round), round, days.count_parallel(round)

@@ -7,7 +7,7 @@ from crossover.stores.clients import Event
 from crossover.stores.encoding import VectorKind
 from crossover.stores.keys import Keys
 from crossover.training import databases, gradients, progress
-from crossover.training.progress import calendar, ends_epoch, event_at
+from crossover.training.progress import build_round_event, calendar, ends_epoch
 from crossover.workflow import DAY_S, Child, ForEach, Repeat, Sequence, step
 from crossover.workflow.architecture import CLAIMS, Architecture
 from crossover.workflow.context import Context
@@ -19,7 +19,7 @@ SERVER = 0  # in whose place the model lies: all workers share one database
 def initialise(ctx: Context, event: Event) -> Event:
     """Store the seeded model in the database, or adopt the last complete round of an earlier attempt; return the event for that round."""
     with databases.set_up_attempt(ctx, [SERVER], spent) as before:
-        return event_at(ctx, event, databases.adopt_state(ctx, before, [SERVER], spent))
+        return build_round_event(ctx, databases.adopt_state(ctx, before, [SERVER], spent))
 
 
 @step(torch=True, uses={"tensors"})
