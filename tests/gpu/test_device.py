@@ -368,7 +368,7 @@ def test_predicted_seconds_of_a_step_are_printed_beside_the_measured_ones(
 
 @pytest.mark.slow
 def test_without_a_gpu_the_check_says_so_in_one_line_and_is_not_run() -> None:
-    """Check that `python -m tests.gpu` exits with status 77 and one line if there is no GPU."""
+    """The check exits with status 77 and one line if there is no GPU."""
     ended = subprocess.run(
         [sys.executable, "-m", "tests.gpu"],
         env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},

@@ -70,7 +70,7 @@ class Ended:
 
 
 def write_experiment(architecture: str, folder: Path, *, epochs: int) -> Path:
-    """Write a small experiment on digits, of two workers, to `tiny.yaml` in `folder`, and return the file's path."""
+    """Write a small experiment on digits, of two workers, into `folder`, and return the file's path."""
     fields = {
         "name": f"tiny-{architecture.replace('_', '-')}",
         "architecture": architecture,
