@@ -316,7 +316,7 @@ class Question:
 
     def _drawn_epochs(self, candidate: Candidate) -> int:
         """Return the number of epochs whose random stragglers determine the simulated result: all if all are simulated, otherwise the
-        simulated ones without the first few.
+        simulated ones without the first `span`.
         """
         epochs, span = self.base.training.epochs, self.span(candidate)
         simulated = count_simulated_epochs(SIMULATED_EPOCHS, span)

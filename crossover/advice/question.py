@@ -308,8 +308,8 @@ def build_question(
     model's speed is known. The model and data are loaded, unless both come with the project and the model is trained as it was counted.
 
     `calibration`: speeds of AWS; `measured`: result of measuring the model on this machine, if that was done; `gpu_row`: file that
-    `crossover probe` wrote on a GPU. Raises ConfigError if the data set is not available, if no instance type has the GPU of `gpu_row`, or
-    if the price list is not valid; OwnCodeError if the user's code fails; DataError passes through.
+    `crossover probe` wrote on a GPU. Raises ConfigError if data set, weights or price list are missing or not valid, or if `gpu_row` is no
+    such file or of another model, precision or GPU; OwnCodeError if the user's model or loader fails.
     """
     workload, size, training = _count_known(experiment) or _count_loaded(experiment)
     if measured is not None:
@@ -367,7 +367,7 @@ def _check_card(steps: MeasuredSteps, path: Path, price_list: Prices) -> None:
 
 def sizes(experiment: Experiment) -> Callable[[Experiment], Workload]:
     """Return a function that takes an experiment with the model and data of `experiment`, and returns the sizes of its work. A user's model
-    and data are loaded to find out their sizes.
+    and data are loaded in this call to find out their sizes; it raises the errors of `build_question`.
     """
     try:
         Workload.from_experiment(experiment)
@@ -420,7 +420,7 @@ def _count_known(experiment: Experiment) -> tuple[Workload, ModelSize, int] | No
 
 def _count_loaded(experiment: Experiment) -> "tuple[Workload, Footprint, int]":
     """Return (sizes of the work, sizes of the model, number of training samples) of the experiment's model and data, which are loaded.
-    Raises ConfigError, DataError, OwnCodeError.
+    Raises ConfigError if the data set or the weights are missing or not valid, OwnCodeError if the user's model or loader fails.
     """
     from crossover.learning import fitness, weights
 

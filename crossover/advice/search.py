@@ -307,7 +307,8 @@ class _Search:
         self, within: Estimate = ANY, *, group: "Callable[[Candidate], tuple[str, ...]] | None" = None
     ) -> None:
         """Find the cheapest candidate of each group among those with the experiment's own updates and with seconds and dollars below
-        `within`, simulating as few as possible. `group`: returns a candidate's group, by default architecture and platform.
+        `within`, simulating as few as possible; estimates and refusals go to `found`. `group`: returns a candidate's group, by default
+        architecture and platform.
         """
         group = group or _form
         groups, least = dict[Any, list[tuple[float, int]]](), dict[Any, float]()
@@ -349,7 +350,8 @@ class _Search:
 
     def find_front(self) -> None:
         """Find the Pareto front: simulate, the most promising first, every candidate that no simulated one beats in both seconds and
-        dollars, even at its lower bound. All others are thereby excluded.
+        dollars, even at its lower bound. All others are thereby excluded. Estimates and refusals go to `found`; the excluded ones keep
+        their `bounds`.
         """
         waiting = [(_rank(bound), number) for number, bound in self.bounds.items()]
         heapq.heapify(waiting)

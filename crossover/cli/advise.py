@@ -457,7 +457,8 @@ def _report_data(
     minibatches. Return how the data was understood as a dictionary, None if nothing is known of the data; and the first estimate.
 
     `wished`: deadline and budget for the first estimate; `first`: the estimate that was printed before, if any; `flags`: whether the
-    printed lines name options of `advise` instead of fields of the YAML file.
+    printed lines name options of `advise` instead of fields of the YAML file. Raises OwnCodeError, ConfigError or DataError if the data or
+    the user code cannot be used.
     """
     from crossover.learning import understood
 

@@ -129,8 +129,8 @@ def format_metric(value: float | None, metric: Metric) -> str:
 
 
 def number(value: float | None) -> str:
-    """Return a number as text with four significant digits and separated thousands; whole numbers have all their digits. None becomes a
-    dash.
+    """Return a number as text with four significant digits and separated thousands; whole numbers have all their digits. Fractions below
+    0.0001 or from a million on, and whole floats from 1e15 on, are in powers of ten. None becomes a dash.
     """
     if value is None:
         return DASH

@@ -418,7 +418,9 @@ def find_metric(rows: Sequence[TrialRow]) -> Metric:
 
 
 def _find_format(measure: str, metric: Metric) -> Callable[[float | None], str]:
-    """Return the function that formats values of a measure as text. `metric`: used for measures that are values of the model's metric."""
+    """Return the function that formats values of a measure as text, None as a dash. `metric`: used for measures that are values of the
+    model's metric.
+    """
     return MEASURE_FORMATS.get(measure) or (lambda value: display.format_metric(value, metric))
 
 

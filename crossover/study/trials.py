@@ -113,8 +113,8 @@ class TrialFactory:
 
     def make_trials(self, varied: Varied, *, number: int = 0) -> list[StudyTrial]:
         """Return the trials of a setting, one for each seed. `varied`: the setting; `number`: number of the setting in a search, 0 in a
-        grid; it becomes part of the names. Raises ConfigError for a setting that is not valid: faults of its values are listed together, a
-        `baseline` among them; if there are none, the first fault of user code, of the model or of `check`.
+        grid; it becomes part of the names. Raises ConfigError for a setting that is not valid: with the faults that `validate` lists, a
+        `baseline` in the experiment among them; if there are none, the first fault of user code, of the model or of `check`.
         """
         plain = deepcopy(dict(self._study.base))
         for name, value in varied.items():
@@ -213,8 +213,8 @@ class TrialMachine(Protocol):
         """Stop what the machine has started here; stacks on AWS stay."""
 
     def run(self, experiment: Experiment, out: Path, watch: OnProgress) -> RunFolder:
-        """Run a trial in the folder `out`, or resume the unfinished run there, and return its run. `watch`: called after every epoch.
-        Raises what the run raises, one of EARLY_ENDS if it was stopped early.
+        """Run a trial in the folder `out`, or resume the unfinished run there, and return its run. `watch`: called with the progress after
+        every epoch; what it raises ends the run. Raises what the run raises, one of EARLY_ENDS if it was stopped early.
         """
 
     def release(self, experiment: Experiment) -> None:
