@@ -385,7 +385,9 @@ class Question:
         return found
 
     def _find_equivalents(self, instance: str, host: str) -> tuple[str, str]:
-        """Return (instance type, database host): the types that a shape has instead of `instance` and `host`, with the same network."""
+        """Return (instance type, database host): the types that a shape has instead of `instance` and `host`, with the same network. GPU
+        instances, and hosts with another network than USUAL_HOST, stay.
+        """
         known, usual = figures.load_instances().get(host), figures.load_instances().get(USUAL_HOST)
         alike = known and usual and known.bytes_s == usual.bytes_s
         return (

@@ -280,7 +280,7 @@ def _draw_front(found: Advice) -> Iterator[Plot]:
 
 def _point_label(each: Finalist, names: str, *, is_advice: bool) -> str:
     """Return the text beside the point of the candidate `each` in the chart: its names and what it is; "" if it has no name. `names`: such
-    as "cheapest, soonest"; `is_advice`: whether it is the winner.
+    as "cheapest, soonest"; `is_advice`: whether it is what the advice recommends.
     """
     called = ", ".join(filter(None, ("advice" if is_advice and not names else "", names)))
     return f"{called}: {each.candidate.words}" if called else ""

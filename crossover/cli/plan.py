@@ -134,7 +134,8 @@ def estimate_by_simulation(experiment: Experiment, *, repetitions: int | None = 
 
 def _find_workload(experiment: Experiment) -> "Workload":
     """Return the sizes of the experiment's model and data. If they are not known beforehand, the user's model and data are loaded to
-    measure them. Raises NoProjection if the sizes stay unknown.
+    measure them. Raises NoProjection if the sizes stay unknown, also because the user's code fails; ConfigError if the data set is not
+    available.
     """
     from crossover.advice import question  # torch, if the sizes are not known
     from crossover.simulation import Workload
