@@ -346,6 +346,7 @@ class LocalS3:
                 return address
             except Exception:
                 time.sleep(0.1)
+        servers.stop_process(self._process)
         raise RuntimeError(f"moto_server did not start; {self._folder / 's3.log'} says why")
 
     def __exit__(self, *_: object) -> None:

@@ -312,7 +312,7 @@ def finish(
 
     `on_progress`: called after each epoch; `where`: inline, local or aws; for aws, the files of an earlier run in `out` are moved aside
     first. `complete`: adds to the records what only the platform knows, after the run, unless the user interrupted it; `retry`: retry
-    policy for calls to AWS. If `complete` fails after a run that succeeded, its error is raised and no folder is written. If the disk of
+    policy for calls to AWS. If `complete` fails after a run that succeeded, its error is raised after the folder is written. If the disk of
     `out` is full, UserError names the temporary folder that holds the results.
     """
     if where == "aws":  # on this machine that happened before the run started
@@ -328,8 +328,11 @@ def finish(
             complete(prepared)
             write_folder(prepared, out, where=where, failure=str(error))
         raise
-    retry(lambda: complete(prepared))
-    return retry(lambda: _write_somewhere(prepared, out, where=where))
+    try:
+        retry(lambda: complete(prepared))
+    finally:  # the trained model is not lost because the platform does not tell its seconds
+        found = retry(lambda: _write_somewhere(prepared, out, where=where))
+    return found
 
 
 def _write_somewhere(prepared: PreparedRun, out: Path, *, where: str) -> RunFolder:

@@ -465,7 +465,8 @@ def _find_key_faults(kms: Any, arn: str, here: str) -> list[str]:
 def can_scaling_use_key(session: Any, arn: str) -> bool:
     """Return whether the policy or a grant of the KMS key `arn` names the role with which Auto Scaling starts instances."""
     kms, role = session.client("kms"), "AWSServiceRoleForAutoScaling"
-    granted = [each.get("GranteePrincipal", "") for each in kms.list_grants(KeyId=arn)["Grants"]]
+    pages = kms.get_paginator("list_grants").paginate(KeyId=arn)
+    granted = [each.get("GranteePrincipal", "") for page in pages for each in page["Grants"]]
     return any(role in text for text in [kms.get_key_policy(KeyId=arn, PolicyName="default")["Policy"], *granted])
 
 

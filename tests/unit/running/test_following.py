@@ -188,6 +188,19 @@ def test_whatever_else_ends_the_looking_stops_the_run(
     assert execution.stopped == 1
 
 
+def test_a_finished_run_is_kept_if_its_records_cannot_be_completed(prepared: PreparedRun, tmp_path: Path) -> None:
+    """The error is raised, and the folder of the finished run is written all the same."""
+
+    def deny(prepared: PreparedRun) -> None:
+        """Raise PermissionError in place of completing the records."""
+        raise PermissionError("logs")
+
+    prepared.objects.put_new(prepared.keys.finished_marker, b"")
+    with pytest.raises(PermissionError):
+        finish(prepared, Ending(), tmp_path, lambda progress: None, where="aws", complete=deny)
+    assert folder.read(tmp_path).result["outcome"] == "finished"
+
+
 def test_a_run_that_failed_is_not_stopped(prepared: PreparedRun, tmp_path: Path) -> None:
     """An execution that failed raises RunFailed and is not stopped."""
     execution = Ending(RunFailed("no memory left"))
