@@ -220,7 +220,9 @@ class CleanUpAlarm(Construct):
     """
 
     def __init__(self, scope: Construct, id: str, *, queue: str, topic: str) -> None:
-        """Build the alarm. `queue`: name of an SQS queue; `topic`: ARN of an SNS topic."""
+        """Build the alarm. It fires if, at any time within a period of 5 minutes, at least one message waited in the queue, and notifies
+        `topic`; a queue without data does not fire it. `queue`: name of an SQS queue; `topic`: ARN of an SNS topic.
+        """
         super().__init__(scope, id)
         waiting = cloudwatch.Metric(
             namespace="AWS/SQS",

@@ -184,8 +184,9 @@ def _build_error(experiment: Experiment, problem: str, loader: Callable[..., obj
 
 
 def _find_label_problem(samples: Samples, experiment: Experiment) -> str:
-    """Return in words why the built-in loss cannot take the labels, or why `classes` is wrong for them; "" if all is well. A user's
-    loss is not called.
+    """Return in words why the built-in loss cannot take the labels, or why `classes` is wrong for them; "" if all is well. `samples`:
+    must have no problem that `_find_malformed` finds. A user's loss is not called: with one, only `classes` is checked, that is, its type
+    and, unless it is None, that the labels are from 0 to `classes` - 1 or -100.
     """
     labels = [part for part in (samples.labels, samples.test_labels) if part is not None]
     found, loss = f"labels are {_describe_rows(labels[0])}", experiment.training.loss
@@ -306,7 +307,9 @@ def measure_model(training: Training, *, classes: int | None, sample: Tensor) ->
 
 
 def _measure_model(training: Training, classes: int | None, sample: Tensor) -> Footprint:
-    """Count the footprint of `training.model`, as `measure_model` returns it, without looking for an earlier result."""
+    """Count the footprint of `training.model`, as `measure_model` returns it, without looking for an earlier result. `sample`: one raw
+    input, without the batch dimension; `classes`: number of classes, None if labels are numbers. Raises what `measure_model` raises.
+    """
     (sample,) = Preparation(UNMAPPED, memory_format=training.memory_format)(sample.unsqueeze(0))
     built = build_skeleton(training, classes, tuple(sample.shape))
     check_room_for_gradient(training.model, sum(each.numel() for each in flat.list_trained(built).values()))

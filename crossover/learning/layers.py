@@ -254,8 +254,8 @@ def _apply_norm_relu_convolution(
 
 
 class _NormReluConvolution(torch.autograd.Function):
-    """Autograd function of BatchNorm in training mode, ReLU and convolution. The ReLU's output is not kept, but computed again in
-    the backward pass.
+    """Autograd function of BatchNorm in training mode, ReLU and convolution, on the CPU. The ReLU's output is not kept, but computed again
+    in the backward pass.
     """
 
     @staticmethod
@@ -269,9 +269,11 @@ class _NormReluConvolution(torch.autograd.Function):
         convolution: nn.Conv2d,
         scratch: _Scratch,
     ) -> Tensor:
-        """Return the `convolution` (with `kernel`) of the ReLU of the batch norm (`norm`, with `scale` and `shift`) of `values`.
+        """Return the `convolution` (with `kernel`) of the ReLU of the batch norm (`norm`, with `scale` and `shift`) of `values`, and update
+        the running statistics of `norm`; the caller counts its batches.
 
-        The tensors for the gradients are saved in `ctx`; the ReLU's output is not, it is in `scratch` only until the next call.
+        `values`: dense, (N, C, H, W), on the CPU; `norm`: must have a momentum; `convolution`: its bias and dilation are not applied. The
+        tensors for the gradients are saved in `ctx`; the ReLU's output is not, it is in `scratch` only until the next call.
         """
         rectified, mean, deviation = _aten.native_batch_norm.out(
             values, scale, shift, norm.running_mean, norm.running_var, True, norm.momentum, norm.eps,

@@ -139,7 +139,9 @@ def _suggest_sizes(n_train: int, workers: int, batch_size: int, *, drop_last: bo
     """Return the error text for a batch size and number of workers that do not work together, with the nearest values of each that do."""
 
     def is_possible(workers: int, batch_size: int) -> bool:
-        """Return whether every worker would get the same number of minibatches, at least one."""
+        """Return whether every worker would get the same number of minibatches, at least one. False also if `batch_size` is larger than the
+        largest partition, which `plan_staging` refuses by another ConfigError.
+        """
         return count_minibatches(n_train, workers, batch_size, drop_last=drop_last) is not None
 
     batch_sizes = _find_nearest(batch_size, range(1, n_train + 1), lambda value: is_possible(workers, value))
@@ -156,7 +158,9 @@ def _suggest_sizes(n_train: int, workers: int, batch_size: int, *, drop_last: bo
 
 
 def _find_nearest(value: int, candidates: range, is_possible: Callable[[int], bool]) -> list[int]:
-    """Return the nearest candidates below and above `value` for which `is_possible` is true: two numbers, one or none."""
+    """Return the nearest candidates below and above `value` for which `is_possible` is true: two numbers in this order, one or none.
+    `value` itself is not tried. `candidates`: must ascend; `is_possible`: takes a candidate.
+    """
     below = next((c for c in reversed(candidates) if c < value and is_possible(c)), None)
     above = next((c for c in candidates if c > value and is_possible(c)), None)
     return [c for c in (below, above) if c is not None]

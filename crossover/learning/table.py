@@ -104,7 +104,10 @@ def _make_key(path: Path, table: Table, also_drop: Sequence[str | int]) -> _Key:
 
 
 def _read(path: Path, table: Table, also_drop: Sequence[str | int]) -> Samples:
-    """Read the CSV and return its samples, without looking for remembered ones. Raises DataError."""
+    """Read the CSV and return its samples, as `read` does, without looking for remembered ones; `reading` of the samples says how the file
+    was read. Labels of classes are places in `reading.classes`. `also_drop`: names or numbers (from 1) of more columns to leave out. Raises
+    DataError if the file is unreadable, too small, does not suit `table`, or has a cell that is not a number.
+    """
     rows = _read_rows(path)
     reading, rows = _decide_reading(path, rows, table, also_drop)
     inputs = _read_numbers(path, rows, reading, reading.inputs)

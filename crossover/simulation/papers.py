@@ -46,7 +46,7 @@ class FittedFigure:
     source: str
 
     def as_json(self) -> dict[str, Any]:
-        """Return this figure as a dictionary, with its value rounded to four digits."""
+        """Return this figure as {figure, value, unit, source}, with its value rounded to four significant digits."""
         return {"figure": self.figure, "value": float(f"{self.value:.4g}"), "unit": self.unit, "source": self.source}
 
 

@@ -42,7 +42,12 @@ class Worker(Protocol):
         """
 
     def round(self) -> None:
-        """Run the rest of the current round and move to the next. May raise NearDeadline, at a point at which the state can be saved."""
+        """Run the rest of the current round and move to the next, or set the invocation's `finished`. May raise NearDeadline at a point at
+        which the state can be saved: it is saved, and the next invocation calls `round` again at the saved position.
+
+        After any other error the state is not saved. Unavailable, StaleAttempt and Missing are only raised; all others are also stored as
+        this worker's failure, so that no worker waits for it.
+        """
 
     def state(self) -> tuple[dict[str, Vector], dict[str, Any]]:
         """Return the content of a checkpoint: its vectors by name, and its plain values."""
@@ -171,10 +176,10 @@ class Invocation:
         return self.next_event()
 
     def _roll_back(self, worker: Worker) -> None:
-        """Delete this attempt's recent keys of `worker` and evaluation claims, and its checkpoints unless a later attempt still has to read
-        them.
+        """Delete the keys that `worker` may have stored since two checkpoint intervals ago, the evaluation claims of the whole attempt, and
+        the checkpoints that this invocation has read or saved, unless a later attempt still has to read them. Safe to repeat.
 
-        Called if the attempt is superseded: the next one may have cleared up before these were stored.
+        Called if the attempt is superseded or has concluded the run: the function that clears up may have run before these were stored.
         """
         self._delete_stored(worker, since=self.round - 2 * self.ctx.experiment.functions.checkpoint_every)
         self.ctx.objects.delete_prefix(self.ctx.keys.evaluations)

@@ -182,10 +182,12 @@ class Replica:
         return {} if self.codec is None else self.codec.state
 
     def save(self, *, agreed: bool = False) -> None:
-        """Create the checkpoint of the current round unless this program has saved it already, and delete all but the newest two.
+        """Create the checkpoint of the current round, and delete all that this replica has found in `restore` or saved, but the newest
+        two. Does nothing if this replica has saved that round or restored it from a checkpoint.
 
         `agreed`: whether to restore the stored checkpoint if another attempt has created it first, because its bits may differ. Otherwise
-        such a checkpoint stays, and the replica keeps its own state. Raises StaleAttempt if the run is over, and what `confirm` raises.
+        such a checkpoint stays, and the replica keeps its own state. Raises StaleAttempt if the run is over, after deleting the round's
+        checkpoint again, and what `confirm` raises.
         """
         if self.round in self._saved:
             return
@@ -334,8 +336,11 @@ class PeerExchange(Protocol):
         """
 
     def keep(self) -> None:
-        """Store this peer's last message again if it was lost. Called now and then while this peer waits for others, who may still read
-        it.
+        """Store this peer's last messages again if they were lost, or overwritten by older ones. Called now and then while this peer waits
+        for others, who may still read them.
+
+        An exchange whose messages cannot be lost does nothing. May raise StaleAttempt (the rank was taken over), Refused (a mailbox does
+        not exist), Corrupt (a mailbox holds something else than a message) and Unavailable.
         """
 
     def close(self) -> None:

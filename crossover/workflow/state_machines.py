@@ -274,10 +274,11 @@ DESCRIBE_RETRY = [{**START_RETRY[0], "ErrorEquals": ["States.TaskFailed"]}]
 
 def add_child_states(block: States, node: Child, then: str | None, *, timeout_s: int | None, limit_s: int) -> str:
     """Add the states that start an execution for the Child `node` and wait for its end; return the name of the first state. If an execution
-    of that name exists already, they wait for that one.
+    of that name exists already, they poll that one until it ends; if it did not succeed, that is a failure as in `States.add_failure`.
 
     `block`: receives the states. `then`: name of the next state, None for the end. `timeout_s`: time limit of the wait for an execution
-    that these states start, None for none. `limit_s`: the longest that any execution can last.
+    that these states start, None for none. `limit_s`: the longest that any execution can last; it caps `timeout_s` and determines the
+    seconds between two polls, but does not end the polling.
     """
     name = f"States.Format('{{}}-{node.name}-w{{}}-e{{}}-r{{}}-a{{}}', $.run, $.worker, $.epoch, $.round, $.attempt)"
     taken = {
