@@ -4,9 +4,8 @@ import hashlib
 import importlib.util
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from crossover import user_code
 from crossover.experiment import Experiment
@@ -17,7 +16,13 @@ def list_user_code(experiment: Experiment) -> dict[str, str]:
     """Return {field: `package.module:name`} of all user code in the experiment's section `training` (model, loss, metric), which
     functions and programs run. A field is a name with dots, such as `training.model`.
     """
-    return dict(_find_names("training", experiment.to_plain()["training"]))
+    training = experiment.training
+    names = {
+        "training.model": training.model,
+        "training.loss": training.loss,
+        "training.metric.name": training.metric.name,
+    }
+    return {field: name for field, name in names.items() if ":" in name}
 
 
 def _list_user_code_with_architecture(experiment: Experiment) -> dict[str, str]:
@@ -32,17 +37,6 @@ def list_user_code_with_loader(experiment: Experiment) -> dict[str, str]:
     """
     dataset = experiment.data.dataset
     return {**({"data.dataset": dataset} if ":" in dataset else {}), **list_user_code(experiment)}
-
-
-def _find_names(field: str, value: Any) -> Iterator[tuple[str, str]]:
-    """Yield (field's name with dots, value) for every text with a colon in `value`, a section of an experiment or a part of it.
-    `field`: name of `value` itself.
-    """
-    if isinstance(value, dict):
-        for name, each in value.items():
-            yield from _find_names(f"{field}.{name}", each)
-    elif isinstance(value, str) and ":" in value:
-        yield field, value
 
 
 def check_user_code(experiment: Experiment, *, travels: bool = True) -> list[str]:

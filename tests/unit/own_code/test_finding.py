@@ -2,13 +2,14 @@
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from crossover import bundling, user_code
 from crossover.errors import ConfigError, OwnCodeError
-from crossover.experiment import Experiment, Training
+from crossover.experiment import Experiment, Training, Weights
 from tests.unit.own_code.folders import Folders
 
 
@@ -244,3 +245,13 @@ def test_digests_follow_what_own_code_reaches(folders: Folders) -> None:
     after = bundling.hash_files(experiment(model="task:factory"))
     assert {name for name in after if after[name] != before[name]} == {"late.py"}
     assert bundling.compute_fingerprint(experiment(model="small_cnn")) == ""
+
+
+@pytest.mark.parametrize("file", ["s3://bucket/base.safetensors", "installed:base.safetensors"])
+def test_the_place_of_weights_is_no_user_code(folders: Folders, file: str) -> None:
+    """The check of user code passes over `training.weights.file`, which has a colon too."""
+    folders.experiment(task="def factory(): pass")
+    own = experiment(model="task:factory")
+    own = replace(own, training=replace(own.training, weights=Weights(file=file)))
+    assert bundling.list_user_code(own) == {"training.model": "task:factory"}
+    assert bundling.check_user_code(own) == []
