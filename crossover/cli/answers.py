@@ -2,6 +2,7 @@
 
 import json
 import os
+import select
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
@@ -9,6 +10,7 @@ from typing import Any, TextIO
 
 _kept: TextIO | None = None
 _answered = False
+_nowhere_at_first = False  # whether standard output was the null device when the command began
 
 
 def reserve_stdout() -> None:
@@ -38,8 +40,8 @@ def write_answer(answer: Mapping[str, Any]) -> None:
 
 def expect_answer() -> None:
     """Note for this process that a command begins and has printed no answer yet."""
-    global _answered
-    _answered = False
+    global _answered, _nowhere_at_first
+    _answered, _nowhere_at_first = False, _is_stdout_nowhere()
 
 
 def write_error(message: str, *, status: int) -> None:
@@ -51,8 +53,32 @@ def write_error(message: str, *, status: int) -> None:
             write_answer({"error": message, "exit_status": status})
 
 
-def discard_answers() -> None:
-    """Redirect the stream of answers to the null device, so that flushing it at the end cannot fail. Called after its reader has closed the
-    pipe.
+def has_reader_left() -> bool:
+    """Return whether the reader of standard output, of standard error or of the stream of answers has closed its end of the pipe since
+    the command began. Then rich has directed standard output to the null device, if it wrote.
     """
-    os.dup2(os.open(os.devnull, os.O_WRONLY), answer_stream().fileno())
+    if _is_stdout_nowhere() and not _nowhere_at_first:
+        return True
+    poll = select.poll()
+    for number in _list_output_numbers():
+        poll.register(number, 0)
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
+
+
+def discard_output() -> None:
+    """Redirect all output of this process to the null device, so that flushing it at the end cannot fail. Called after its reader has
+    closed the pipe.
+    """
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for number in _list_output_numbers():
+        os.dup2(nowhere, number)
+
+
+def _list_output_numbers() -> list[int]:
+    """Return the file descriptors of standard output, standard error and the stream of answers, if that is another one."""
+    return [1, 2, *([_kept.fileno()] if _kept else [])]
+
+
+def _is_stdout_nowhere() -> bool:
+    """Return whether standard output is the null device."""
+    return os.path.samestat(os.fstat(1), os.stat(os.devnull))

@@ -1,8 +1,8 @@
 """The entry point of the command `crossover`, and its exit statuses.
 
 0 done; 1 an internal fault, a fault of the cloud's, or a run or check that failed; 2 an error that the user can fix; 3 no candidate meets
-the constraints; 130 stopped by Ctrl-C; docs/using.md has the table. Tracebacks are shown only with --debug. The modules imported here load
-quickly, so that Ctrl-C is handled almost from the start.
+the constraints; 130 stopped by Ctrl-C; 141 the reader of the output has left; docs/using.md has the table. Tracebacks are shown only with
+--debug. The modules imported here load quickly, so that Ctrl-C is handled almost from the start.
 """
 
 import errno
@@ -78,10 +78,24 @@ def _exit_at_interrupt() -> Iterator[None]:
 
 def run_command(app: "Typer", arguments: Sequence[str], *, name: str = "crossover") -> None:
     """Run the typer application `app` with the words `arguments`, and exit by SystemExit. Any failure is printed as one message to standard
-    error and ends with its status (see the module); with --json the message is also printed as a JSON document.
+    error and ends with its status (see the module); with --json the message is also printed as a JSON document. If the reader of the
+    output has left, as in `crossover schema | head -1`, nothing is printed and the status is that of the signal SIGPIPE.
 
     `name`: name of the application in its usage lines.
     """
+    from crossover.cli import answers
+
+    try:
+        _run(app, arguments, name=name)
+    except BrokenPipeError as error:
+        if not answers.has_reader_left():  # the connection to a server broke
+            _fail_unexpectedly(error, arguments)
+        answers.discard_output()
+        sys.exit(128 + signal.SIGPIPE)
+
+
+def _run(app: "Typer", arguments: Sequence[str], *, name: str) -> None:
+    """Run the application as `run_command` does, but raise BrokenPipeError for output or a connection that is closed at the other end."""
     from crossover.cli import answers
     from crossover.errors import DISK_FULL_ERRNOS, CrossoverError
 
@@ -89,6 +103,9 @@ def run_command(app: "Typer", arguments: Sequence[str], *, name: str = "crossove
     try:
         app(args=list(arguments), prog_name=name)
     except SystemExit as end:
+        if isinstance(end.__context__, BrokenPipeError):  # typer takes any for output that nobody reads
+            raise end.__context__ from None
+        sys.stdout.flush()
         # typer has printed what is wrong with the options, and ends while it handles that error.
         format_message = getattr(end.__context__, "format_message", None)
         if "--json" in arguments and format_message and isinstance(end.code, int):
@@ -96,9 +113,8 @@ def run_command(app: "Typer", arguments: Sequence[str], *, name: str = "crossove
         raise
     except CrossoverError as error:
         _fail(error, str(error), status=error.exit_code, arguments=arguments)
-    except BrokenPipeError:  # the reader of our output has left, as in `crossover schema | head -1`
-        answers.discard_answers()
-        sys.exit(1)
+    except BrokenPipeError:
+        raise
     except OSError as error:
         if error.errno not in DISK_FULL_ERRNOS:
             _fail_unexpectedly(error, arguments)

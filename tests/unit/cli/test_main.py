@@ -1,5 +1,6 @@
 """What the command line's exit status says, and that nobody sees a traceback without asking."""
 
+import errno
 import json
 import os
 import signal
@@ -237,11 +238,44 @@ def test_a_real_ctrl_c_ends_with_130_and_without_a_traceback(config: Path, archi
     assert "Traceback" not in errors
 
 
-def test_a_reader_that_leaves_early_is_no_failure_to_explain() -> None:
-    """A command whose output is piped to a program that has ended prints nothing to standard error."""
-    pipe = f"{sys.executable} -c 'from crossover.cli.main import main; main()' schema | true; exit ${{PIPESTATUS[0]}}"
-    ended = subprocess.run(["bash", "-c", pipe], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert ended.stderr == ""
+# Commands whose output a reader stops reading: help, which typer prints, an answer, and a failure.
+LEAVERS = {"--help": ("--help",), "schema": ("schema",), "failure": ("schema", "--no-such-option")}
+
+
+@pytest.mark.parametrize("both", [False, True])
+@pytest.mark.parametrize("name", LEAVERS)
+def test_a_reader_that_leaves_early_is_no_failure_to_explain(name: str, both: bool) -> None:
+    """The reader has left before the command begins. `both`: it also read standard error. The status is that of the signal SIGPIPE."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "crossover.cli", *LEAVERS[name]]
+    errors = writing if both else subprocess.PIPE
+    ended = subprocess.run(command, cwd=ROOT, stdout=writing, stderr=errors, text=True, check=False)
+    os.close(writing)
+    is_said = name == "failure" and not both
+    assert ended.returncode == (2 if is_said else 128 + signal.SIGPIPE)
+    assert ("--no-such-option" in (ended.stderr or "")) == is_said
+
+
+@pytest.mark.parametrize("by_typer", [False, True])
+def test_a_connection_that_breaks_is_not_taken_for_a_reader_that_left(
+    by_typer: bool, config: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A server's connection raises the error of a closed pipe too. `by_typer`: it is raised within a command, where typer takes it for
+    output that nobody reads, and says nothing.
+    """
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+    if by_typer:
+        monkeypatch.setattr(run_command, "_start", fail)
+        assert status("run", str(config), "--out", str(config.parent / "out")) == 1
+    else:
+        with pytest.raises(SystemExit) as ended:
+            entry.run_command(cast(Any, fail), [])
+        assert ended.value.code == 1
+    assert "BrokenPipeError" in capsys.readouterr().err
 
 
 def test_the_schema_that_is_printed_is_json(capsys: pytest.CaptureFixture[str]) -> None:
