@@ -86,9 +86,15 @@ def count_split(experiment: Experiment) -> tuple[int, int] | None:
     must be loaded to know. Raises ConfigError if one part would be empty. With `data.validation` "test" and no test split, the second
     number is 0.
     """
-    data, found = experiment.data, DATA.get(experiment.data.dataset)
-    if found is None:
-        return None
-    held = (found.test or 0) if data.validation == "test" else count_held_out(found.training, data.validation)
-    training = found.training - (0 if data.validation == "test" else held)
+    found = DATA.get(experiment.data.dataset)
+    return divide(found.training, found.test, experiment) if found else None
+
+
+def divide(samples: int, test: int | None, experiment: Experiment) -> tuple[int, int]:
+    """Return (number of training samples, number of validation samples) of a data set with `samples` training samples and `test` test
+    samples, None without a test split. Raises ConfigError if one part would be empty.
+    """
+    data = experiment.data
+    held = (test or 0) if data.validation == "test" else count_held_out(samples, data.validation)
+    training = samples - (0 if data.validation == "test" else held)
     return min(training, data.limit or training), held

@@ -28,12 +28,14 @@ def describe(samples: "Samples", experiment: Experiment, scale: "LabelScale | No
 
     reading, inputs = samples.reading, samples.inputs
     is_table = inputs.ndim == 2 and is_measured(inputs)
+    test = len(samples.test_inputs) if samples.test_inputs is not None else None
     counting, constant, lost = _find_remarkable_columns(inputs, reading) if is_table else ([], [], [])
     return {
         "dataset": experiment.data.dataset,
         "file": reading.file if reading else None,
         "rows": len(inputs),
-        "test_rows": len(samples.test_inputs) if samples.test_inputs is not None else None,
+        "test_rows": test,
+        **_count_used(len(inputs), test, experiment),
         "shape": list(inputs.shape[1:]),
         "dtype": str(inputs.dtype).removeprefix("torch."),
         "header": reading.header if reading else None,
@@ -60,6 +62,7 @@ def describe_known(experiment: Experiment) -> dict[str, Any] | None:
         "file": None,
         "rows": known.training,
         "test_rows": known.test,
+        **_count_used(known.training, known.test, experiment),
         "shape": list(known.image),
         "dtype": "uint8",
         "header": None,
@@ -70,6 +73,18 @@ def describe_known(experiment: Experiment) -> dict[str, Any] | None:
         "float32_cannot_tell_apart": [],
         "preprocess": experiment.data.preprocess,
         "doubts": [],
+    }
+
+
+def _count_used(rows: int, test: int | None, experiment: Experiment) -> dict[str, int | bool]:
+    """Return how many samples train and how many validate, and whether that leaves some out, as plain JSON. `rows`, `test`: training and
+    test samples of the data set, None without a test split.
+    """
+    training, validation = sizes.divide(rows, test, experiment)
+    return {
+        "training_rows": training,
+        "validation_rows": validation,
+        "all_used": training + validation == rows + (test or 0),
     }
 
 
@@ -89,8 +104,12 @@ def format_lines(found: Mapping[str, Any], *, flags: bool = False) -> list[str]:
 
 
 def _format_size(found: Mapping[str, Any]) -> str:
-    """Return in words the numbers of rows, test rows and inputs, and whether a CSV has a header. `found`: result of `describe`."""
+    """Return in words the numbers of rows, test rows and inputs, how many rows are used if some are not, and whether a CSV has a header.
+    `found`: result of `describe`.
+    """
     rows = f"{found['rows']:,} rows" + (f" and {found['test_rows']:,} to test" if found["test_rows"] else "")
+    if not found.get("all_used", True):  # a resumed run that an earlier version began does not say
+        rows += f", of which {found['training_rows']:,} train and {found['validation_rows']:,} validate"
     shape = found["shape"]
     if found["file"]:
         inputs = f"{shape[0]} input{'s' * (shape[0] != 1)}"

@@ -14,6 +14,7 @@ from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 import torch
@@ -22,7 +23,7 @@ from hypothesis import strategies as st
 
 from crossover.errors import ConfigError, DataError
 from crossover.experiment import Data, Experiment, Metric, Training
-from crossover.learning import datasets, sizes
+from crossover.learning import datasets, sizes, understood
 
 DATA = Path(os.environ.get("CROSSOVER_DATA") or Path(__file__).parents[4] / "shared" / "datasets")
 
@@ -62,6 +63,23 @@ def test_splits_are_the_same_at_each_load_and_cut_to_the_limit() -> None:
     assert torch.equal(cut.validation_labels, whole.validation_labels)
     images = {bytes(image.flatten().tolist()) for image in whole.train_inputs}
     assert all(bytes(image.flatten().tolist()) in images for image in cut.train_inputs)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"dataset": "digits"}, "digits: 1,797 rows, inputs"),
+        ({"dataset": "digits", "limit": 1438}, "digits: 1,797 rows, inputs"),
+        ({"dataset": "digits", "limit": 200}, "1,797 rows, of which 200 train and 359 validate, inputs"),
+        ({"dataset": "mnist", "validation": "test"}, "60,000 rows and 10,000 to test, inputs"),
+        ({"dataset": "mnist"}, "60,000 rows and 10,000 to test, of which 48,000 train and 12,000 validate, inputs"),
+    ],
+)
+def test_how_many_rows_are_used_is_said_if_some_are_not(settings: dict[str, Any], words: str) -> None:
+    known = understood.describe_known(experiment(**settings))
+    assert known is not None and words in understood.format_lines(known)[0]
+    if settings["dataset"] == "digits":
+        assert datasets.load(experiment(**settings)).understood == {**known, "label": ANY}
 
 
 @pytest.mark.parametrize("name", sizes.GENERATED)
