@@ -16,6 +16,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NoReturn
 
+from crossover.cli import shadows
+
 if TYPE_CHECKING:
     from typer import Typer
 
@@ -29,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     _open_closed_streams()
     if not os.environ.get("COLUMNS", "1").strip("0"):
         del os.environ["COLUMNS"]  # rich would print nothing; some containers and editors set 0 if they do not know
-    with _exit_at_interrupt():
+    with _exit_at_interrupt(), _explain_failed_import():
         from crossover import processes
         from crossover.cli import answers
         from crossover.cli.commands import app  # a second or two on a busy machine
@@ -76,6 +78,20 @@ def _exit_at_interrupt() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
+@contextmanager
+def _explain_failed_import() -> Iterator[None]:
+    """Context manager in whose block an error that a file of the user's causes, because Python imports it in place of a package, is printed
+    and ends the process with status 2. Other errors pass.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not (cause := shadows.explain_any(error)):
+            raise
+        print(f"error: {ascii(cause)[1:-1]} ({type(error).__name__}: {error})", file=sys.stderr)
+        sys.exit(2)
+
+
 def run_command(app: "Typer", arguments: Sequence[str], *, name: str = "crossover") -> None:
     """Run the typer application `app` with the words `arguments`, and exit by SystemExit. Any failure is printed as one message to standard
     error and ends with its status (see the module); with --json the message is also printed as a JSON document. If the reader of the
@@ -112,7 +128,9 @@ def _run(app: "Typer", arguments: Sequence[str], *, name: str) -> None:
             answers.write_error(format_message(), status=end.code)
         raise
     except CrossoverError as error:
-        _fail(error, str(error), status=error.exit_code, arguments=arguments)
+        cause = shadows.explain(error)
+        message = f"{error}\n{cause}" if cause else str(error)
+        _fail(error, message, status=error.exit_code, arguments=arguments)
     except BrokenPipeError:
         raise
     except OSError as error:
@@ -125,7 +143,7 @@ def _run(app: "Typer", arguments: Sequence[str], *, name: str) -> None:
         message = f"{error.strerror}{where}: {way_out}"
         _fail(error, message, status=2, arguments=arguments)
     except ModuleNotFoundError as error:
-        if not (extra := _find_extra(error.name or "")):
+        if shadows.explain(error) or not (extra := _find_extra(error.name or "")):
             _fail_unexpectedly(error, arguments)
         message = f"{error.name} is not installed: it comes with the extra {extra!r}; pip install 'crossover[{extra}]'"
         _fail(error, message, status=2, arguments=arguments)
@@ -149,11 +167,19 @@ def _find_extra(module: str) -> str:
 
 
 def _fail_unexpectedly(error: Exception, arguments: Sequence[str]) -> NoReturn:
-    """Print that an error is a fault of Crossover's, and exit with status 1. `arguments`: words of the command line, which may contain
-    --debug or --json, as for `_fail`.
+    """Print that an error is a fault of Crossover's, and exit with status 1; if a file of the user's that is imported in place of a package
+    may be the cause, name that file instead, and exit with status 2. `arguments`: words of the command line, which may contain --debug or
+    --json, as for `_fail`.
     """
-    message = f"{type(error).__name__}: {error}\nThis is a fault of Crossover's; --debug shows where it happened."
-    _fail(error, message, status=1, arguments=arguments)
+    message = f"{type(error).__name__}: {error}"
+    if cause := shadows.explain_any(error):
+        _fail(error, f"{cause} ({message})", status=2, arguments=arguments)
+    _fail(
+        error,
+        f"{message}\nThis is a fault of Crossover's; --debug shows where it happened.",
+        status=1,
+        arguments=arguments,
+    )
 
 
 def _fail(error: Exception, message: str, *, status: int, arguments: Sequence[str]) -> NoReturn:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from crossover import running
-from crossover.errors import DataError
+from crossover.errors import DataError, RunFailed
 from tests.commands import status
 
 ROOT = Path(__file__).parents[3]
@@ -115,3 +115,52 @@ def test_a_command_whose_streams_are_closed_does_its_work(closed: str) -> None:
     ended = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
     assert ended.returncode == 0
     assert "fault of Crossover's" not in ended.stderr and bool(ended.stdout) == ("1" not in closed)
+
+
+# Files of the user's by the package that they are imported in place of: some lack a name, one fails by itself.
+SHADOWS = {"typer": "x = 1", "json": "x = 1", "yaml": "x = 1", "rich": "x = undefined", "functions": "x = 1"}
+
+
+@pytest.mark.parametrize("name", SHADOWS)
+def test_a_file_that_is_imported_in_place_of_a_package_is_named(name: str, tmp_path: Path) -> None:
+    """It was called a fault of Crossover's, or was a traceback."""
+    (tmp_path / f"{name}.py").write_text(SHADOWS[name])
+    script = "from crossover.cli.main import main; main(['plan', 'config/spirt.yaml'])"
+    path = os.pathsep.join([str(tmp_path), str(ROOT)])
+    command = [sys.executable, "-P", "-c", script]
+    environment = {**os.environ, "PYTHONPATH": path}
+    ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr.startswith("error: ") and f"{tmp_path / name}.py is imported in place of " in ended.stderr
+    assert "Traceback" not in ended.stderr and "Crossover's" not in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "is_named"),
+    [
+        (DataError("digits: scikit-learn is not installed"), False),
+        (
+            RunFailed("step x: ModuleNotFoundError: No module named 'sklearn.datasets'; 'sklearn' is not a package"),
+            True,
+        ),
+        (RunFailed("step x: AttributeError: module 'sklearn' has no attribute 'show_versions'"), True),
+        (RunFailed("'sklearn' is slow"), False),
+        (RunFailed("AttributeError: 'Sklearn' has no attribute 'own'"), False),
+    ],
+)
+def test_a_replaced_package_is_named_if_the_failure_is_about_it(
+    error: Exception,
+    is_named: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    """The package is replaced where the failure happened, perhaps in another process. `own`: a module that replaces none."""
+    (tmp_path / "sklearn.py").write_text("")
+    (tmp_path / "own.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "sklearn", raising=False)
+    ends(error, tmp_path / "out", monkeypatch)
+    assert (
+        f"{tmp_path / 'sklearn.py'} is imported in place of the package sklearn" in capsys.readouterr().err
+    ) == is_named
