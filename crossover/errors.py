@@ -19,6 +19,7 @@ CrossoverError
 
 import errno
 import re
+import sys
 
 # Codes of an OSError for a full disk, a user's exceeded disk quota, and a file larger than `ulimit -f`.
 DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -118,3 +119,10 @@ def quote_controls(text: str) -> str:
     that text from elsewhere cannot control a terminal. Line feeds, tabs and backslashes stay.
     """
     return _CONTROLS.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+def print_line(*words: object, stderr: bool = False) -> None:
+    """Print one line at once, also into a pipe, with the control characters of `words` quoted (`quote_controls`). Whatever may hold names
+    or messages from elsewhere is printed by it. `stderr`: to standard error.
+    """
+    print(quote_controls(" ".join(map(str, words))), file=sys.stderr if stderr else sys.stdout, flush=True)

@@ -26,7 +26,7 @@ from types import FrameType, ModuleType, TracebackType
 from typing import Any
 
 from crossover import runtime
-from crossover.errors import ConfigError, CrossoverError, OwnCodeError
+from crossover.errors import ConfigError, CrossoverError, OwnCodeError, print_line
 
 # --- packages ---------------------------------------------------------------------------------------------------------
 
@@ -279,7 +279,7 @@ def report_note(words: str, *, place: str | None) -> None:
     said = runtime.get_or_make("notes on own code", set[str])
     if line not in said:
         said.add(line)
-        print(line, file=sys.stderr, flush=True)
+        print_line(line, stderr=True)
 
 
 def find_line_in_traceback(trace: TracebackType | None) -> str | None:

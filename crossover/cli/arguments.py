@@ -17,7 +17,7 @@ from rich.status import Status
 
 from crossover import bundling
 from crossover.cli import answers
-from crossover.errors import MissingTool
+from crossover.errors import MissingTool, print_line, quote_controls
 from crossover.experiment import Experiment
 from crossover.pools import POOLED
 from crossover.reports import display
@@ -64,7 +64,7 @@ def _show_elapsed(what: str, usual: tuple[int, int] | None, ended: threading.Eve
     while not ended.wait(pause_s):
         line = format_wait(what, POOLED.done - done, POOLED.given - given, time.monotonic() - began_s, usual=usual)
         if status is None:
-            print(line, file=sys.stderr, flush=True)
+            print_line(line, stderr=True)
             continue
         status.update(line)
         status.start()
@@ -105,12 +105,12 @@ def show_progress(
     `experiment`: experiment that is trained; `where`: where the run trains, a key of WHERE. `out`: folder that is named in the last line;
     `console`: where to print, by default standard output. The last line is not printed if the block fails.
     """
-    console = console or Console(emoji=False, highlight=False, soft_wrap=True)
+    console = console or Console(emoji=False, highlight=False, markup=False, soft_wrap=True)
     started = time.monotonic()
     epochs, training = experiment.training.epochs, experiment.training
     size = f"{display.count(experiment.workers, 'worker')}, at most {display.count(epochs, 'epoch')}"
     work = f"{training.model} on {experiment.data.dataset}, {size}"
-    console.print(f"{experiment.name}: {experiment.architecture}, {work}, {WHERE[where]}")
+    console.print(quote_controls(f"{experiment.name}: {experiment.architecture}, {work}, {WHERE[where]}"))
     with _show_bar(console, epochs=epochs) as (advance, close):
 
         def show(progress: "Progress") -> None:
@@ -122,7 +122,7 @@ def show_progress(
             yield show
         finally:
             close()
-    console.print(f"finished in {time.monotonic() - started:.1f} s; results in {out}")
+    console.print(quote_controls(f"finished in {time.monotonic() - started:.1f} s; results in {out}"))
 
 
 def format_epoch(progress: "Progress") -> str:
@@ -243,7 +243,7 @@ def load_runnable(config: Path, override: list[str] | None = None, *, travels: b
     from crossover.simulation.workload import MODEL_SIZES
 
     for note in bundling.check_user_code(experiment, travels=travels):
-        print(f"note: {note}", file=sys.stderr)
+        print_line(f"note: {note}", stderr=True)
     if experiment.training.model not in MODEL_SIZES:
         from crossover.learning.zoo import find_factory  # torch takes a second
 

@@ -30,7 +30,7 @@ from crossover.cli.arguments import (
     require_checkout,
 )
 from crossover.cli.plan import try_user_code
-from crossover.errors import ConfigError, CrossoverError, MissingTool, UserError
+from crossover.errors import ConfigError, CrossoverError, MissingTool, UserError, print_line
 from crossover.experiment import Experiment
 from crossover.reports import display, prices, tables
 from crossover.running import account, running_costs
@@ -41,7 +41,6 @@ from crossover.running.account import (
     Ownership,
     check_credentials,
     explain_aws_errors,
-    print_line,
 )
 from crossover.running.deploying import ROOT, cdk_command, check_before_deploying, deploy_previewed, hosts_processor
 from crossover.running.organisation import Finding
@@ -391,7 +390,7 @@ def deploy(
         for each in (experiment, *build_baselines(experiment)):  # baselines are deployed by the same command
             check_before_deploying(each, config=named, tell=print_line, take_over=take_over)
     if wasted := describe_idle_vcpus(experiment):
-        print(f"note: {wasted}", file=sys.stderr, flush=True)
+        print_line(f"note: {wasted}", stderr=True)
     started = time.monotonic()
     deploy_previewed(config, experiment, overrides=override or (), ask=not yes, tell=print_line)
-    print(f"deployed in {(time.monotonic() - started) / 60:.1f} minutes; crossover run {named} --on aws")
+    print_line(f"deployed in {(time.monotonic() - started) / 60:.1f} minutes; crossover run {named} --on aws")

@@ -191,9 +191,9 @@ def _fail(error: Exception, message: str, *, status: int, arguments: Sequence[st
 
         traceback.print_exception(error)
     from crossover.cli import answers
-    from crossover.errors import quote_controls
+    from crossover.errors import print_line
 
-    print(f"error: {quote_controls(message)}", file=sys.stderr)
+    print_line(f"error: {message}", stderr=True)
     if "--json" in arguments:
         answers.write_error(message, status=status)
     sys.exit(status)

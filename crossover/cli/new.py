@@ -3,6 +3,7 @@
 import ast
 import keyword
 import re
+import shlex
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
@@ -14,7 +15,7 @@ import typer
 
 from crossover import user_code
 from crossover.cli.arguments import Debug, require_checkout
-from crossover.errors import UserError
+from crossover.errors import UserError, print_line
 from crossover.experiment import Experiment, section_name
 from crossover.workflow.architecture import PACKAGES, ROOT, architectures, load
 
@@ -69,8 +70,8 @@ def examples(
         for name, path in files.items()
     }
     _write_files(out, texts)
-    print(f"written: {len(texts)} files in {out}")
-    print(f"next: crossover run {out / 'all-reduce-s3.yaml'} --on inline")
+    print_line(f"written: {len(texts)} files in {out}")
+    print_line(f"next: crossover run {shlex.quote(str(out / 'all-reduce-s3.yaml'))} --on inline")
 
 
 # --- new --------------------------------------------------------------------------------------------------------------
@@ -100,10 +101,10 @@ def new(
     files = draft_files(name, like)
     _write_files(ROOT, files)
     for file in files:
-        print(f"written: {file}")
+        print_line(f"written: {file}")
     if load(like).settings:
         print("next: crossover schema > config/experiment.schema.json (for editors)")
-    print(f"next: crossover run config/{_hyphenate(name)}.yaml --on inline")
+    print_line(f"next: crossover run config/{_hyphenate(name)}.yaml --on inline")
 
 
 def draft_files(name: str, like: str) -> dict[str, str]:

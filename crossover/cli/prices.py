@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from crossover.cli.arguments import Debug, require_checkout
-from crossover.errors import CrossoverError
+from crossover.errors import CrossoverError, print_line
 from crossover.reports import prices
 from crossover.running.account import explain_aws_errors
 
@@ -38,8 +38,8 @@ def refresh(
     prices.load(part)  # whole and readable, or the old one stays
     os.replace(part, path)
     for line in [*changes, *(f"kept  {reason}" for reason in kept)]:
-        print(line)
+        print_line(line)
     asked = len(listed_now.items) - len(kept)
-    print(
+    print_line(
         f"{len(changes)} of {asked} prices changed in {region} and are dated today; {len(kept)} keep their price and date"
     )

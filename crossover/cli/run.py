@@ -3,7 +3,7 @@
 import fcntl
 import json
 import os
-import sys
+import shlex
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -28,7 +28,7 @@ from crossover.cli.arguments import (
     show_progress,
 )
 from crossover.cli.signals import stop_on_signals
-from crossover.errors import ConfigError, Corrupt, DataError, UserError
+from crossover.errors import ConfigError, Corrupt, DataError, UserError, print_line
 from crossover.experiment import Experiment
 from crossover.reports.folder import PROJECTION, RunFolder, is_ours, write_atomically
 from crossover.running import account, deploying, running_costs
@@ -132,7 +132,7 @@ def run(
         processors.check_fits(experiment)
         experiment = _check_deployed(experiment, named, take_over=take_over)
     if wasted := describe_idle_vcpus(experiment):
-        print(f"note: {wasted}", file=sys.stderr, flush=True)
+        print_line(f"note: {wasted}", stderr=True)
     with lock_folder(asked):
         try:
             with stop_on_signals(), show_progress(experiment, where=on, out=asked) as on_progress:
@@ -143,7 +143,7 @@ def run(
             raise
         _summarise(finished, shown=asked)
         for tool in log or []:
-            print(f"{tool}: {tracking.write_curves(finished, tool.value, where=str(asked / tool.value))}")
+            print_line(f"{tool}: {tracking.write_curves(finished, tool.value, where=str(asked / tool.value))}")
 
 
 def _start(experiment: Experiment, on: Where, out: Path, on_progress: "OnProgress", *, resume: str) -> RunFolder:
@@ -199,9 +199,9 @@ def _print_resume_command(config: str, on: Where, folder: Path) -> None:
     from crossover.running import inline
 
     if on != "aws" and inline.has_unfinished_run(folder):
-        again = f"crossover run {config} --on {on} --resume {folder}"
+        again = f"crossover run {config} --on {on} --resume {shlex.quote(str(folder))}"
         kept = f"{folder} holds an unfinished run; to resume it (with unchanged code): {again}"
-        print(kept, file=sys.stderr, flush=True)  # possibly an earlier run's, if this one failed before it began
+        print_line(kept, stderr=True)  # possibly an earlier run's, if this one failed before it began
 
 
 def _check_deployed(experiment: Experiment, config: str, *, take_over: bool) -> Experiment:
@@ -225,7 +225,7 @@ def _check_deployed(experiment: Experiment, config: str, *, take_over: bool) -> 
         running_costs.check_prices(session, experiment)
         deploying.check_unchanged(session, experiment, config=config)
         if found := running.find_run_under_way(experiment, session):
-            print(f"resuming {found.run}, which is still running", flush=True)
+            print_line(f"resuming {found.run}, which is still running")
     if experiment.lifetime.budget_usd is None:
         return experiment
     left = running_costs.find_budget_left(experiment, stack, now=now, config=config)

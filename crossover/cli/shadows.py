@@ -101,7 +101,9 @@ def _find_replaced(name: str, file: str) -> str | None:
         *(each for each in sys.path if each.endswith(("site-packages", "dist-packages"))),
     ]
     place = os.path.dirname(os.path.dirname(file) if os.path.basename(file) == "__init__.py" else file)
-    if place in homes or place == own or place not in [os.path.abspath(each) for each in sys.path]:
+    if any(f"{place}{os.sep}".startswith(f"{home}{os.sep}") for home in homes) or place == own:
+        return None
+    if place not in [os.path.abspath(each) for each in sys.path]:
         return None
     if name in sys.stdlib_module_names:
         return f"Python's own module {name}"

@@ -13,9 +13,8 @@ import typer
 from crossover.cli.arguments import Debug, require_checkout
 from crossover.cli.run import Where, lock_folder
 from crossover.cli.signals import stop_on_signals
-from crossover.errors import ConfigError, DataError, RunFailed
+from crossover.errors import ConfigError, DataError, RunFailed, print_line
 from crossover.reports import display
-from crossover.running.account import print_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -335,8 +334,8 @@ def replicate(
     line = " ".join(["crossover replicate", *names, f"--scale {scale:g}", f"--out {out}"])
     made = papers.fill_book(parts, outcome, size, command=line)
     report = papers.write(made, out)
-    print(f"report: {report}")
-    print(papers.summarize_book(made.sections))
+    print_line(f"report: {report}")
+    print_line(papers.summarize_book(made.sections))
     if outcome.failed:
         raise RunFailed(
             f"{len(outcome.failed)} of {len(wanted)} runs failed; the report says why, and the same command runs them again: "
@@ -389,7 +388,7 @@ def _print_forecast(runner: "Runner", parts: "Sequence[Part]", wanted: "Sequence
         f"{len(parts)} tables and figures, {len(wanted)} runs, {total}",
     )
     for dataset, why in absent.items():
-        print(f"{dataset} is not available: {why}")
+        print_line(f"{dataset} is not available: {why}")
     if absent:
         print(
             "Generated images replace the data set in runs that only measure time, bytes and requests. Accuracies need the data set, "

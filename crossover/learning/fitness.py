@@ -1,7 +1,6 @@
 """Check that a user's model fits its data, and count its operations and its memory."""
 
 import math
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 
 from crossover import runtime, user_code
 from crossover.algorithms.schedule import compute_image_side
-from crossover.errors import ConfigError, CrossoverError, DataError, OwnCodeError
+from crossover.errors import ConfigError, CrossoverError, DataError, OwnCodeError, print_line
 from crossover.experiment import Experiment, Training
 from crossover.learning import batches, flat, sizes, zoo
 from crossover.learning.kept import compute_once
@@ -77,7 +76,7 @@ def note_blurred_channels(given: Dataset, whole: Affine) -> None:
             line = f"note: {FIELD}: {given.name}: inputs, channel {channel}, {words}"
             if line not in told:
                 told.add(line)
-                print(line, file=sys.stderr, flush=True)
+                print_line(line, stderr=True)
 
 
 def _explain_blur(values: Tensor, *, is_constant: bool) -> str:

@@ -201,7 +201,7 @@ def describe_dropped(result: Mapping[str, Any]) -> dict[int, str]:
 # --- spreadsheet ------------------------------------------------------------------------------------------------------
 # Cells of CSV files as spreadsheets take them: text that begins as a formula would is shown, never calculated.
 
-_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")  # some spreadsheets take the wide forms too
 
 
 def escape_formula(cell: Any) -> Any:

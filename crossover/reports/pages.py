@@ -10,6 +10,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from crossover.errors import quote_controls
 from crossover.experiment import flatten_fields
 from crossover.reports import display
 from crossover.reports.display import PALETTE
@@ -151,9 +152,8 @@ def plot(
     `wide`: whether it has the page's full width; `label`: origin of the figures, such as measured-local; `narrow`: inline SVG of the same
     picture for a phone's width, None if `svg` is for every width.
     """
-    return Plot(
-        title=title, svg=Markup(svg), caption=caption, wide=wide, label=label, narrow=Markup(narrow) if narrow else None
-    )
+    shown, small = (Markup(quote_controls(each)) if each else None for each in (svg, narrow))
+    return Plot(title=title, svg=shown or Markup(), caption=caption, wide=wide, label=label, narrow=small)
 
 
 def offer_choice(found: Sequence[Plot]) -> dict[str, Any]:

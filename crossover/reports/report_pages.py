@@ -13,6 +13,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from crossover.errors import quote_controls
 from crossover.experiment import Experiment, flatten_fields
 from crossover.reports import display, folder, plots, published
 from crossover.reports.comparison import Comparison, RaceEntry, to_csv
@@ -652,6 +653,7 @@ def render(page: Page) -> str:
     environment = Environment(
         loader=FileSystemLoader(SCRIPTS),
         autoescape=True,
+        finalize=_quote_text,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -665,6 +667,11 @@ def render(page: Page) -> str:
         hashes=[_hash(script) for script in page.scripts],
         data=Markup(page.data.replace("<", "\\u003c")),  # in JSON the same, in HTML no tag
     )
+
+
+def _quote_text(value: object) -> object:
+    """Return a value of a page with the control characters of a text quoted; the project's own SVG, styles and scripts stay."""
+    return quote_controls(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def file_name(title: str) -> str:

@@ -22,11 +22,6 @@ from crossover.stores.keys import TIME_FORMAT
 ReportLine = Callable[[str], None]
 
 
-def print_line(line: str) -> None:
-    """Print a line and flush it, so that it appears immediately in a pipe too."""
-    print(line, flush=True)
-
-
 # --- credentials ------------------------------------------------------------------------------------------------------
 # Errors of AWS that the user can fix, in plain words.
 

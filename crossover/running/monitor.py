@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -15,7 +14,15 @@ from botocore.credentials import Credentials
 from botocore.exceptions import BotoCoreError, ClientError, ParamValidationError
 
 from crossover import runtime
-from crossover.errors import DISK_FULL_ERRNOS, ConfigError, CrossoverError, RunFailed, Unavailable, UserError
+from crossover.errors import (
+    DISK_FULL_ERRNOS,
+    ConfigError,
+    CrossoverError,
+    RunFailed,
+    Unavailable,
+    UserError,
+    print_line,
+)
 from crossover.experiment import Experiment, Metric
 from crossover.reports import spending
 from crossover.reports.bill import Cost
@@ -76,7 +83,7 @@ class AwsRetryPolicy:
         self,
         renew: Callable[[], None],
         *,
-        tell: Callable[[str], None] = lambda words: print(words, file=sys.stderr, flush=True),
+        tell: Callable[[str], None] = lambda words: print_line(words, stderr=True),
         pause: Callable[[float], None] = runtime.sleep,
     ) -> None:
         """Store the functions `renew` (reads the credentials again), `tell` (reports a problem) and `pause` (sleeps for seconds)."""
@@ -437,7 +444,7 @@ def _stop(execution: Execution, *, why: BaseException) -> None:
         execution.stop()
     except Exception as error:
         why.add_note(f"the execution could not be stopped: {error}")
-        print(f"the run could not be stopped and continues, at most until its deadline: {error}", file=sys.stderr)
+        print_line(f"the run could not be stopped and continues, at most until its deadline: {error}", stderr=True)
 
 
 def extend_deadline(prepared: PreparedRun, *, usd: float | None = None) -> None:

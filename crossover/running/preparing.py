@@ -3,7 +3,6 @@
 import hashlib
 import platform
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import crossover
 from cdk.bundling import Sources
 from crossover import bundling, runtime
-from crossover.errors import ConfigError, Corrupt, DataError, Missing, UserError
+from crossover.errors import ConfigError, Corrupt, DataError, Missing, UserError, print_line
 from crossover.experiment import Experiment
 from crossover.learning.sizes import HELD_VECTORS, RUNTIME_MB
 from crossover.local.servers import FREE_MB
@@ -223,7 +222,7 @@ class PreparedRun:
         """
         self.damaged += damaged
         for each in damaged:
-            print(f"note: {each}", file=sys.stderr, flush=True)
+            print_line(f"note: {each}", stderr=True)
 
     @property
     def keys(self) -> Keys:
@@ -330,7 +329,8 @@ def print_data(prepared: PreparedRun) -> None:
     from crossover.learning import understood
 
     if found := prepared.facts.get("understood"):
-        print(*understood.format_lines(found), sep="\n", flush=True)
+        for line in understood.format_lines(found):
+            print_line(line)
 
 
 def _stage_training(

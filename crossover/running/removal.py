@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from crossover.errors import CrossoverError, UserError
+from crossover.errors import CrossoverError, UserError, print_line
 from crossover.experiment import Experiment
 from crossover.running import account
 from crossover.running import account as stacks
@@ -19,7 +19,6 @@ from crossover.running.account import (
     Ownership,
     ReportLine,
     explain_aws_errors,
-    print_line,
 )
 from crossover.runtime import Pauses
 from crossover.stores import deployed_clients

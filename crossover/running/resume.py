@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import sys
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from crossover import runtime
-from crossover.errors import ConfigError, Corrupt, CrossoverError, Missing, UserError
+from crossover.errors import ConfigError, Corrupt, CrossoverError, Missing, UserError, print_line
 from crossover.experiment import Experiment, flatten_fields, from_plain
 from crossover.reports.folder import MODEL, RESULT, UNFINISHED, list_own_entries, move_aside
 from crossover.stores import documents
@@ -345,7 +344,7 @@ def begin_run(folder: Path, *, where: str) -> Iterator[None]:
     """
     earlier = move_aside(folder)
     if earlier:
-        print(f"note: the earlier run in {folder} was moved to {earlier}", file=sys.stderr, flush=True)
+        print_line(f"note: the earlier run in {folder} was moved to {earlier}", stderr=True)
     _mark_begun(folder, where)
     try:
         yield
@@ -387,8 +386,8 @@ def keep_resume_data(
                 save_resume_data(objects, folder, databases=stores, tries=tries)
         except OSError as error:
             if not full:
-                print(
-                    f"{folder}: the run's progress cannot be saved: {error.strerror}; free some space", file=sys.stderr
+                print_line(
+                    f"{folder}: the run's progress cannot be saved: {error.strerror}; free some space", stderr=True
                 )
             full.append(str(error))
 

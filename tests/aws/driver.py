@@ -12,11 +12,11 @@ from rich.console import Console
 
 from crossover.cli.arguments import Debug, TakeOver, show_progress
 from crossover.cli.main import run_command
-from crossover.errors import UserError
+from crossover.errors import UserError, print_line
 from crossover.experiment import Experiment
 from crossover.reports.folder import RunFolder
 from crossover.running import account, deploying, removal, running_costs
-from crossover.running.account import check_credentials, explain_aws_errors, print_line
+from crossover.running.account import check_credentials, explain_aws_errors
 from crossover.running.preflight import expected_minutes
 from crossover.stores.deployed_clients import is_aws
 from crossover.validation import check_deployment, load

@@ -2,8 +2,8 @@
 
 import json
 
+from crossover.errors import print_line
 from crossover.running import account, removal
-from crossover.running.account import print_line
 from crossover.runtime import Pauses
 from crossover.stores.keys import TIME_FORMAT
 from tests.aws.evidence import Evidence

@@ -12,11 +12,10 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from crossover.errors import CrossoverError, UserError
+from crossover.errors import CrossoverError, UserError, print_line
 from crossover.experiment import Experiment
 from crossover.reports.folder import RunFolder
 from crossover.running import deploying, removal, running_costs
-from crossover.running.account import print_line
 from crossover.running.preflight import EXPECTED_MINUTES
 from crossover.validation import load
 from crossover.workflow.architecture import architecture_of

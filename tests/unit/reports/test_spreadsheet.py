@@ -5,7 +5,7 @@ import pytest
 from crossover.reports.display import escape_formula
 
 
-@pytest.mark.parametrize("text", ["=cmd|'calc'!A1", "+1+1", "-2+3", "@SUM(1)", "\t=1", "\r=1"])
+@pytest.mark.parametrize("text", ["=cmd|'calc'!A1", "+1+1", "-2+3", "@SUM(1)", "\t=1", "\r=1", "＝1+1"])
 def test_a_formula_is_shown(text: str) -> None:
     """Text that a spreadsheet would take for a formula gets an apostrophe in front."""
     assert escape_formula(text) == f"'{text}"
