@@ -1,4 +1,4 @@
-"""Files of the user's that Python imports in place of a package of the same name, such as a yaml.py on PYTHONPATH, as an error's cause.
+"""Files of the user's that Python imports in place of a package of the same name, because they lie on PYTHONPATH, as an error's cause.
 
 It imports nothing but what Python has loaded before any file of the user's: the others may be the ones that are replaced.
 """
