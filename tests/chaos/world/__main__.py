@@ -13,8 +13,7 @@ import typer
 
 from crossover.cli.arguments import Config, Debug, Override, load_runnable
 from crossover.cli.main import run_command
-from crossover.errors import UserError
-from crossover.running.account import print_line
+from crossover.errors import UserError, print_line
 
 if TYPE_CHECKING:
     from tests.chaos.world.trials import Trial, Trials
