@@ -23,6 +23,10 @@ import sys
 
 # Codes of an OSError for a full disk, a user's exceeded disk quota, and a file larger than `ulimit -f`.
 DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+# What an OSError says of a path that the system does not let this user write, read or create.
+REFUSED_ERRNOS = (
+    errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP,
+)  # fmt: skip
 
 
 class CrossoverError(Exception):

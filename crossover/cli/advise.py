@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 import typer
 
 from crossover import bundling
-from crossover.cli.arguments import AsJson, Debug, Override, TakeOver, load_runnable, print_json, show_waiting
+from crossover.cli.arguments import (
+    AsJson,
+    Debug,
+    Override,
+    TakeOver,
+    check_writable,
+    load_runnable,
+    print_json,
+    show_waiting,
+)
 from crossover.cli.signals import stop_on_signals
 from crossover.errors import ConfigError, NoProjection, UserError
 from crossover.experiment import Experiment, Table
@@ -299,6 +308,7 @@ def advise(
         asks = "" if take_over else f"crossover advise {config} --tune memory --on aws"
         _tune_memory(experiment, wished.budget_usd, others, on=on, asks=asks)
         return
+    check_writable(out)  # not after a minute of search
     data_found, first = _report_data(experiment, wished, first, flags=data is not None)
     found, notes = _find_best_advice(experiment, wished, target, runs or [], probe_s=probe_s, gpu_row=measured)
     if _is_minibatch_assumed(experiment, config, override, flags=data is not None):

@@ -2,10 +2,11 @@
 
 import shlex
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,7 +18,7 @@ from rich.status import Status
 
 from crossover import bundling
 from crossover.cli import answers
-from crossover.errors import MissingTool, print_line, quote_controls
+from crossover.errors import ConfigError, MissingTool, print_line, quote_controls
 from crossover.experiment import Experiment
 from crossover.pools import POOLED
 from crossover.reports import display
@@ -249,3 +250,32 @@ def load_runnable(config: Path, override: list[str] | None = None, *, travels: b
 
         find_factory(experiment.training.model)
     return experiment
+
+
+# --- folders ----------------------------------------------------------------------------------------------------------
+
+
+def check_writable(folder: Path) -> None:
+    """Raise ConfigError unless a file can be created in `folder`, the value of --out; it is tried. Folders that this creates are removed
+    again.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"--out {folder}: this is a file; expected a folder")
+    try:
+        with _create_temporarily(folder), tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:  # now, not after an hour of training
+        raise ConfigError(f"--out {folder}: cannot be written to: {error.strerror}") from error
+
+
+@contextmanager
+def _create_temporarily(folder: Path) -> Iterator[None]:
+    """Context manager that creates the folder for its block. Afterwards those folders that it created, and that are empty, are removed."""
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield
+    finally:
+        for each in missing:
+            with suppress(OSError):
+                each.rmdir()

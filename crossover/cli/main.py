@@ -113,7 +113,7 @@ def run_command(app: "Typer", arguments: Sequence[str], *, name: str = "crossove
 def _run(app: "Typer", arguments: Sequence[str], *, name: str) -> None:
     """Run the application as `run_command` does, but raise BrokenPipeError for output or a connection that is closed at the other end."""
     from crossover.cli import answers
-    from crossover.errors import DISK_FULL_ERRNOS, CrossoverError
+    from crossover.errors import DISK_FULL_ERRNOS, REFUSED_ERRNOS, CrossoverError
 
     answers.expect_answer()
     try:
@@ -134,6 +134,8 @@ def _run(app: "Typer", arguments: Sequence[str], *, name: str) -> None:
     except BrokenPipeError:
         raise
     except OSError as error:
+        if error.errno in REFUSED_ERRNOS and error.filename:  # a folder of the user's
+            _fail(error, f"{error.filename}: {error.strerror}", status=2, arguments=arguments)
         if error.errno not in DISK_FULL_ERRNOS:
             _fail_unexpectedly(error, arguments)
         where = f" ({error.filename})" if error.filename else ""

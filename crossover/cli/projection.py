@@ -12,6 +12,7 @@ from crossover.cli.arguments import (
     Config,
     Debug,
     Override,
+    check_writable,
     load_runnable,
     print_json,
     set_options,
@@ -73,6 +74,7 @@ def breakeven(
 
     experiments = [load_runnable(config, override) for config in configs]
     cloud = _choose_calibration(calibration, experiments[0].architecture)
+    check_writable(out)
     with show_waiting(f"{repetitions} simulations of each run, over four axes"):
         found = compare_axes(experiments, cloud, prices.load(), repetitions=repetitions, sizes=sizes(experiments[0]))
     for axis in page.AXES:

@@ -4,7 +4,6 @@ import fcntl
 import json
 import os
 import shlex
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -21,6 +20,7 @@ from crossover.cli.arguments import (
     Debug,
     Override,
     TakeOver,
+    check_writable,
     command_words,
     load_runnable,
     print_json,
@@ -275,24 +275,7 @@ def _check_folder(folder: Path) -> None:
         raise ConfigError(
             f"--out {folder}: this folder holds other files; expected a new or empty folder, or one of an earlier run"
         )
-    try:
-        with _create_temporarily(folder), tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:  # now, not after an hour of training
-        raise ConfigError(f"--out {folder}: cannot be written to: {error.strerror}") from error
-
-
-@contextmanager
-def _create_temporarily(folder: Path) -> Iterator[None]:
-    """Context manager that creates the folder for its block. Afterwards those folders that it created, and that are empty, are removed."""
-    missing = [each for each in (folder, *folder.parents) if not each.exists()]
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        yield
-    finally:
-        for each in missing:
-            with suppress(OSError):
-                each.rmdir()
+    check_writable(folder)
 
 
 @contextmanager

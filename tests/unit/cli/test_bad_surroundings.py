@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from crossover import running
+from crossover.cli import advise
 from crossover.errors import DataError, RunFailed
+from crossover.simulation import breakeven
 from tests.commands import status
 
 ROOT = Path(__file__).parents[3]
@@ -32,6 +34,8 @@ def ends(error: Exception, out: Path, monkeypatch: pytest.MonkeyPatch) -> int:
         (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "result.json"), 2, "No space left on device"),
         (OSError(errno.EFBIG, os.strerror(errno.EFBIG), "result.json"), 2, "raise the limit (ulimit -f)"),
         (OSError(errno.EIO, os.strerror(errno.EIO)), 1, "fault of Crossover"),
+        (OSError(errno.EROFS, os.strerror(errno.EROFS), "rom/advice"), 2, "error: rom/advice: Read-only file system"),
+        (OSError(errno.EACCES, os.strerror(errno.EACCES)), 1, "fault of Crossover"),
         (DataError("cifar-10-python.tar.gz: not there"), 2, "cifar-10-python.tar.gz: not there"),
     ],
 )
@@ -54,10 +58,17 @@ def test_a_full_disk_is_not_called_our_fault_and_nothing_is_left(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_cannot_be_written_is_refused_before_training(capsys: pytest.CaptureFixture[str]) -> None:
-    """`run` ends with status 2 and names the folder if `--out` cannot be written to."""
-    assert status("run", str(ROOT / "config/spirt.yaml"), "--on", "inline", "--out", "/proc/nowhere") == 2
-    assert "--out /proc/nowhere: cannot be written to" in capsys.readouterr().err
+@pytest.mark.parametrize("command", ["run", "advise", "breakeven"])
+@pytest.mark.parametrize("out", ["/proc/nowhere", __file__])
+def test_a_folder_that_cannot_be_written_is_refused_before_the_work(
+    command: str, out: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`advise` and `breakeven` computed for a minute, and called it a fault of Crossover's."""
+    monkeypatch.setattr(advise, "_find_best_advice", lambda *given, **named: pytest.fail("searches first"))
+    monkeypatch.setattr(breakeven, "breakeven", lambda *given, **named: pytest.fail("simulates first"))
+    assert status(command, str(ROOT / "config/spirt.yaml"), "--out", out) == 2
+    why = "this is a file" if out == __file__ else "cannot be written to"
+    assert f"--out {out}: {why}" in capsys.readouterr().err
 
 
 def test_a_folder_in_which_another_run_is_at_work_is_refused(
