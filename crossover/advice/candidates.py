@@ -340,8 +340,12 @@ def _vary_stores(
 def _vary_sizes(
     base: Experiment, architecture: Architecture, stored: Candidate, least_mb: LeastMemory
 ) -> Iterator[Candidate]:
-    """Yield copies of the candidate `stored`, one for each combination of function memory, threads and minibatches per invocation; if no
-    function computes, one with the threads of its instance. `least_mb`: as for `list_candidates`.
+    """Yield copies of the candidate `stored`, one for each combination of function memory, threads and minibatches per invocation, and of
+    the memory of functions that do not compute, if the architecture has such functions and computes minibatches side by side. If no
+    function computes, yield one copy, with the threads of its instance.
+
+    `least_mb`: function from a batch size to one more memory size to try besides MEMORY_MB and the experiment's own; smaller sizes are
+    yielded too.
     """
     computing = [step for step in steps(architecture) if step.needs_torch(base)]
     if not computing:

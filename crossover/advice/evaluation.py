@@ -423,7 +423,8 @@ class Question:
 
     def profile(self, shape: Candidate) -> "Profile":
         """Return a simulation of the shape's whole run without stragglers other than slow hosts, extrapolated from a few rounds, since all
-        further rounds take equally long. Not cached. `shape`: result of `shape`.
+        further rounds take equally long. Not cached. If AWS would not run it, nothing is raised; the result's `problem` says why. `shape`:
+        result of the method `shape`.
         """
         found = self._profile(shape, self._host_calibration)
         queue = shape.host and shape.memory_mb and shape.workers > 1 and not shape.has_minibatch_map

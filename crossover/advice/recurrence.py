@@ -135,7 +135,9 @@ def _describe_missed(found: Advice, finalist: Finalist) -> str:
 
 
 def _format_runs(found: Advice, every: str, usd: float) -> str:
-    """Return the number of runs a month and the dollars of each in words, such as `730 runs of 1.2 cents each`."""
+    """Return the number of runs a month and the dollars of each in words, such as `730 runs of 1.2 cents each`. `every`: "hour", "day" or
+    "week"; `usd`: dollars of one run.
+    """
     runs = count_runs(found, every)
     return f"{f'{runs:,.0f}' if runs >= 10 else f'{runs:.1f}'} runs of {display.rough_usd(usd)} each"
 

@@ -94,8 +94,8 @@ class Finalist:
 
 @dataclass(frozen=True)
 class Card:
-    """A candidate that is recommended by a name. `names`: one or several of cheapest, balanced and soonest; `on_demand`: the same candidate
-    at the on-demand price, if it uses spot instances.
+    """A shortlisted candidate that is recommended by a name. `names`: one or several of cheapest, balanced and soonest; `finalist`: the
+    candidate with its simulated figures; `on_demand`: the same candidate at the on-demand price if it uses spot instances, otherwise None.
     """
 
     names: tuple[str, ...]
@@ -300,7 +300,9 @@ class _Search:
         self._fronts = dict[str, list[Estimate]]()  # of the simulated, by what updates they make
 
     def _order(self, shape: Candidate) -> tuple[Any, ...]:
-        """Return a sort key for the shapes of one family by which the one with the least to exchange is the last."""
+        """Return a sort key for the shapes of one family (`Question.family`) by which the one with the least to exchange is the last: the
+        numbers of `Question.lightness`, then the shape's text, so that no two are equal.
+        """
         return *self._question.lightness(shape), str(shape)
 
     def find_cheapest(

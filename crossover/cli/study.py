@@ -249,11 +249,12 @@ def _default_folder(name: str) -> Path:
 
 
 def _run_again(found: "Bundle", on: Where, folder: Path, budget_usd: float | None, resume: bool) -> "list[StudyCell]":
-    """Run all trials of the bundle again with results in `folder`, and return the cells of the resulting tables. `on`: where the trials
-    run; `budget_usd`: most dollars for all trials, or None; `resume`: whether to continue an earlier reproduction in `folder`.
+    """Run all trials of the bundle again with results in `folder`, and return the cells of the resulting tables. Trials that fail twice or
+    do not fit into the budget are left out of the tables. `on`: where the trials run; `budget_usd`: most dollars for all trials, or None.
+    `resume`: continue the unfinished reproduction of this same bundle that `folder` holds; otherwise `folder` must be new or empty.
 
-    Raises ConfigError if the budget is too small for any trial, if a setting is not valid here, or if `folder` holds a study that is no
-    reproduction of this bundle, because its trials must not count.
+    Raises ConfigError if the budget is too small for any trial, if a setting is not valid here, or if `folder` and `resume` do not fit
+    together; UserError if another process holds the folder's lock.
     """
     from crossover.reports import tables as tables_
     from crossover.reports.folder import write_atomically
@@ -344,9 +345,9 @@ def replicate(
 
 
 def _find_data_folder(data: Path | None) -> Path | None:
-    """Return the absolute folder of the data sets: `data` if given, else the one that CROSSOVER_DATA names, else shared/datasets in or
-    beside the repository; None if none of them exists, so that files are downloaded. Raises DataError if `data` is given and does not
-    exist.
+    """Return the absolute folder of the data sets: `data` if given, else the first that exists of the folder that CROSSOVER_DATA names and
+    shared/datasets in or beside the repository; None if none exists, so that files are downloaded. Raises DataError if `data` is given and
+    does not exist; a missing folder of CROSSOVER_DATA is skipped without a message.
     """
     if data is not None and not data.is_dir():
         raise DataError(f"--data {data}: no such folder")

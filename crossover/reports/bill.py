@@ -624,9 +624,10 @@ def bill(
     duration_s: float,
     transitions: int | None,
 ) -> list[Line]:
-    """Return all lines of the AWS bill of a run, including those with quantity zero. `used`: quantities billed by use; `infrastructure`:
-    what is billed by the hour, instances with their boot in addition; `duration_s`: seconds for which it is billed; `transitions`: number
-    of state transitions, None if they were not counted. Raises ConfigError if a price is missing.
+    """Return the lines of the AWS bill of a run, including those with quantity zero; a broker and each group of instances have lines only
+    if the run has them. `used`: quantities billed by use; `infrastructure`: what is billed by the hour; `duration_s`: seconds for which it
+    is billed, to which each instance's boot is added. `transitions`: number of state transitions; if None, the number of invocations is
+    billed in its place, and the line says "at least". Raises ConfigError if a price is missing.
     """
     lines = [
         lambda_duration(prices, used.gb_s),

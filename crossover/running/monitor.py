@@ -75,8 +75,9 @@ def no_retry(work: Callable[[], T]) -> T:
 
 
 class AwsRetryPolicy:
-    """A retry policy that waits for the network and for renewed credentials. `renew`: reads the credentials again; `tell`: reports a
-    problem, each kind of problem once per call; `pause`: sleeps for a number of seconds.
+    """A retry policy that waits for the network and for renewed credentials. `policy(work)` calls `work` until it succeeds, without a limit
+    of attempts, and returns its result. `renew`: reads the credentials again; keyword-only: `tell`: reports a problem, each kind of problem
+    once per call; `pause`: sleeps for a number of seconds.
     """
 
     def __init__(

@@ -244,8 +244,8 @@ def attempt_number(prepared: PreparedRun, *, again: bool) -> int:
 
 
 def new_run_id() -> str:
-    """Return a new run id from the time and a random part, such as 20260801-120000-1a2b3c. It has at most 24 characters, because names of
-    executions, which may have 80, contain it.
+    """Return a new run id from the time in UTC and a random part, such as 20260801-120000-1a2b3c. It has at most 24 characters, because
+    names of executions, which may have 80, contain it.
     """
     return datetime.fromtimestamp(runtime.time(), UTC).strftime("%Y%m%d-%H%M%S-") + runtime.identifier()[:6]
 

@@ -378,8 +378,12 @@ def _check_shared_unneeded(session: Any, experiment: Experiment, *, going: list[
 
 
 def delete_experiment(session: Any, experiment: Experiment) -> None:
-    """Delete the experiment's stack, whatever its state, then those of its baselines, and what they leave behind. Stacks that do not exist
-    are skipped. Raises CrossoverError if a deletion fails, UserError if a stack belongs to somebody else. The first failure ends it.
+    """Delete the experiment's stack, whatever its state, then those of its baselines, and what they leave behind. Running executions and
+    fleets are stopped first; the buckets' content is lost. Waits until each stack is gone, which takes minutes, at most about an hour for
+    each attempt to delete it. Stacks that do not exist are skipped.
+
+    The first failure ends it: raises UserError if a stack belongs to somebody else, CrossoverError if a deletion fails. The message says
+    what was removed of the experiment or baseline that failed, and what was not.
     """
     for name in list_experiment_names(experiment):
         _delete_stacks(session, experiment.project, name)

@@ -121,8 +121,9 @@ def group_by_setting(rows: Sequence[TrialRow]) -> dict[str, list[TrialRow]]:
 
 
 def make_cells(study: Study, rows: Sequence[TrialRow]) -> list[StudyCell]:
-    """Return the cells of a study's two tables in one list: those of each setting that has a run, then those of each pair of settings that
-    the study declares. They do not depend on the order in which the trials ran.
+    """Return the cells of a study's two tables in one list: those of each setting in `rows`, sorted by the setting's label, then those of
+    each pair that the study declares, with one table row for each setting that the pair fits, run or not. Only finished trials with
+    complete records are averaged, one for each seed. The order of `rows` does not matter.
     """
     return [*_make_setting_cells(study, rows), *_make_pair_cells(study, rows)]
 

@@ -256,8 +256,8 @@ def fill_table_3(found: FoundRuns) -> Section:
 
 
 def _project_instance(batch_s: Ours, row: Row, count: int) -> Mapping[str, Ours]:
-    """Return a peer's projected seconds and dollars on the instance, by figure of Table III. `batch_s`: seconds of one batch; `count`:
-    number of batches.
+    """Return a peer's projected figures of Table III on the instance: `compute_s`, seconds of all its batches, and `peer_usd`, dollars by
+    equation 2. `batch_s`: seconds of one batch; `count`: number of batches. Called through `derive`, so `batch_s` is no NoFigure.
     """
     seconds = count * float(batch_s.value)
     note = f"{count} x {float(batch_s.value):.3g} s of a batch, {batch_s.label}: {batch_s.note}"

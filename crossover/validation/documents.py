@@ -96,7 +96,8 @@ SHOWN = 8  # files, or functions, that a message lists
 
 def _describe_choices(folder: Path, files: Sequence[str]) -> str:
     """Return a phrase that lists the YAML files of `folder`, for the message to a user who named a file that does not exist. `files`: their
-    paths.
+    paths, of which the phrase has the first SHOWN and the number of the others. If there are none, it says that the folder has no YAML
+    files or does not exist.
     """
     if not files:
         return f"{folder}: {'has no YAML files' if folder.is_dir() else 'no such folder'}"

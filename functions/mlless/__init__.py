@@ -132,8 +132,9 @@ def _read_newest_checkpoint(ctx: Context, saved: list[str]) -> Checkpoint:
 
 
 def _list_round_starts(ctx: Context, saved: list[str]) -> list[int]:
-    """Return the rounds at whose start a regular checkpoint was saved, from the checkpoints' keys `saved`. At such a start no word (the
-    supervisor's decision) is still to be applied.
+    """Return the rounds at whose start a regular checkpoint was saved, in the order of `saved`, the checkpoints' keys. Such a checkpoint
+    has minibatch 0 and a round that is a multiple of `functions.checkpoint_every`. At such a start no word (the supervisor's decision) is
+    still to be applied.
     """
     positions = (key.rpartition("/")[2].split(".") for key in saved)
     rounds = [int(round) for round, minibatch in positions if int(minibatch) == 0]

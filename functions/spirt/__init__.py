@@ -152,8 +152,9 @@ def detect_convergence(ctx: Context, event: Event) -> Event:
 
 @step(torch=True, uses={"tensors", "bus"})
 def collect(ctx: Context, event: Event) -> None:
-    """Store the trained model and the run's outcome in the bucket, and delete every database key and queue of the run. Raises StaleAttempt
-    if a higher attempt has begun.
+    """Store the trained model and the run's outcome in the bucket, unless an outcome is stored, delete every database key and queue of the
+    run, and mark the run as finished. Raises StaleAttempt if a higher attempt has begun, Missing if the outcome must be stored and the
+    model is gone from the first worker's database.
     """
     progress.raise_if_superseded(ctx)
     ctx.bus.remove(barriers=[(ctx.keys.barrier, event["workers"])])  # all have passed the last round's

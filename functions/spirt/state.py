@@ -67,10 +67,12 @@ def start(ctx: Context, event: Event) -> Event:
 
 
 def run_local_steps(ctx: Context, event: Event, *, out: str) -> None:
-    """Take all local steps of the event's round in one function, and store the worker's contribution under the key `out` in its database.
+    """Take all local steps of the event's round in one function, which moves the learner's model, and store the worker's contribution under
+    the key `out` in its database.
 
     The vectors of the worker's local optimizer are stored first, under the keys of the next round. Vectors that are stored already stay.
-    Raises StaleAttempt if the round is over or the attempt superseded.
+    Raises Missing if the round's model or optimizer vectors are not stored; StaleAttempt if the round is over or the attempt superseded.
+    Before StaleAttempt, the stored keys are deleted, as `databases.roll_back_if_round_over` says.
     """
     from crossover.algorithms import buffers
 

@@ -328,7 +328,10 @@ def _signal_ends(changes: Replacements) -> None:
 
     @changes.wraps(BaseExecutionWorkerCommunication, "terminated")
     def terminate(old: Any, self: Any) -> None:
-        """Copy the result of an ended execution onto it, the status last, and set its event."""
+        """Let moto's method `old` store the result of an ended execution in a stand-in, copy it from there onto the execution, the status
+        last, and set the execution's event `crossover_end`, even if `old` raises. `self`: moto's object that is told of the end; its
+        attribute `execution` is the execution.
+        """
         execution = self.execution
         self.execution = end = SimpleNamespace(
             exec_worker=execution.exec_worker
