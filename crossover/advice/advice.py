@@ -676,8 +676,6 @@ def figures_and_caveats(found: Advice) -> str:
     text = f"In figures: {winner.words}."
     if not found.met:
         text += f" It would take {' and '.join(list_missed_constraints(found, winner).values())}."
-    if found.on_demand:
-        text += f" On demand: {display.band(display.usd, *found.on_demand.usd)}."
     return text + "".join(
         f" {each}"
         for each in (
@@ -768,8 +766,8 @@ def spot_words(winner: Finalist) -> list[str]:
         return []
     rates = [each.lost_per_hour for each in load_spot_markets()]
     return [
-        f"Spot instances may be taken away, and the market sets their price: expect {_interruption_text(winner)} interruptions (observed: "
-        f"{min(rates):g} to {max(rates):g} an hour for each instance); the time includes waiting for another."
+        f"Spot prices vary, and spot instances are taken away ({min(rates):g} to {max(rates):g} times an hour were observed); the time "
+        "includes waiting for another."
     ]
 
 

@@ -390,7 +390,7 @@ def explain_change(found: Advice, first: FirstEstimate | None) -> str:
     missed = list_missed_constraints(found, repeated) if repeated else {}
     if missed and found.met:
         needs_ = " and ".join(missed.values())
-        why = f"at p95 it would take {needs_}, because the search also simulates bad luck, such as spot interruptions"
+        why = f"with interruptions and other bad luck (p95) it would take {needs_}"
     elif first.figures.usd > winner.usd.p50:
         cheaper = display.times(first.figures.usd / winner.usd.p50)
         why = f"it costs {cheaper} the dollars of an option that the first estimate did not try"

@@ -147,8 +147,11 @@ def _price_new_deployments(
 ) -> MonthlyCost:
     """Return the monthly cost of deploying, training and destroying each time. Arguments: see `monthly_costs`."""
     hourly, deployed_h = hourly_cost(_experiment_of(found, finalist)), finalist.seconds.p50 / 3_600
-    once_usd = finalist.usd.p50 + hourly.standing_usd * finalist.before_s / 3_600
-    once_usd += hourly.endpoint_usd * (math.ceil(deployed_h) - deployed_h)
+    started_h = math.ceil(deployed_h) - math.ceil(
+        finalist.running.p50 / 3_600
+    )  # of the endpoint, in addition to those of the run
+    once_usd = finalist.usd.p50 + hourly.endpoint_usd * started_h
+    once_usd += (hourly.standing_usd - hourly.endpoint_usd) * finalist.before_s / 3_600
     return MonthlyCost(
         f"{finalist.candidate.words}, deployed and destroyed each time",
         count_runs(found, every) * once_usd,
@@ -166,10 +169,13 @@ def _price_lasting_deployment(
     """Return the monthly cost of a stack that stays deployed between runs. Arguments: see `monthly_costs`."""
     hourly = hourly_cost(_experiment_of(found, finalist))
     stays_usd = (hourly.standing_usd + hourly.checks_usd) * found.question.prices.hours_per_month
+    run_h = finalist.running.p50 / 3_600  # of which the run's bill has what stays deployed, too
+    counted_usd = (hourly.standing_usd - hourly.endpoint_usd) * run_h + hourly.endpoint_usd * math.ceil(run_h)
+    run_usd = max(0.0, finalist.usd.p50 - counted_usd)
     return MonthlyCost(
         f"{finalist.candidate.words}, left deployed between runs",
-        stays_usd + count_runs(found, every) * finalist.usd.p50,
-        f"{display.rough_usd(stays_usd)} even if nothing trains, and {_format_runs(found, every, finalist.usd.p50)}; deploy it again "
+        stays_usd + count_runs(found, every) * run_usd,
+        f"{display.rough_usd(stays_usd)} even if nothing trains, and {_format_runs(found, every, run_usd)}; deploy it again "
         "every 30 days at the latest",
         finalist.running.p50,
         _describe_missed(found, finalist),

@@ -72,6 +72,9 @@ def _show_elapsed(what: str, usual: tuple[int, int] | None, ended: threading.Eve
         pause_s = UPDATE_EVERY_S[True]
 
 
+FIRST_PARTS = 50  # of a work of unknown size: fewer say nothing of the time left
+
+
 def format_wait(what: str, done: int, given: int, seconds: float, *, usual: tuple[int, int] | None = None) -> str:
     """Return a progress line: `30 repetitions: 12 of 60 parts, 40.0 s so far, about 2 min 40 s left`; or, with `usual`, `searching: 100
     parts of usually 300 to 800, 10.0 s so far, at most about 70.0 s left`.
@@ -81,12 +84,8 @@ def format_wait(what: str, done: int, given: int, seconds: float, *, usual: tupl
     """
     least, most = usual or (given, given)
     total = f"{done:,} parts of usually {least:,} to {most:,}" if usual else f"{done:,} of {given:,} parts"
-    left_s = seconds * (most - done) / done if done else 0.0
-    left = (
-        f", {'at most ' if usual else ''}about {display.seconds(left_s)} left"
-        if left_s > 0 or (done and not usual)
-        else ""
-    )
+    left_s = max(0.0, seconds * (most - done) / done) if done and (usual is None or done >= FIRST_PARTS) else None
+    left = f", {'at most ' if usual else ''}about {display.seconds(left_s)} left" if left_s else ""
     return f"{what}: {f'{total}, ' if given else ''}{display.seconds(seconds)} so far{left}".replace(display.GAP, " ")
 
 

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import accumulate
+from math import ceil
 from typing import Any, Literal
 
 from crossover.experiment import Experiment
@@ -24,7 +25,7 @@ from crossover.reports.usage import (
 from crossover.workflow import architecture
 from crossover.workflow import architecture as instances
 from crossover.workflow.architecture import Architecture, architecture_of, steps
-from crossover.workflow.infrastructure import database_hosts, uses_bus
+from crossover.workflow.infrastructure import NETWORK, database_hosts, shared_stacks, uses_bus
 
 # --- infrastructure ---------------------------------------------------------------------------------------------------
 
@@ -77,8 +78,9 @@ def infrastructure_of(experiment: Experiment, architecture: Architecture | None 
     return Infrastructure(
         fleets=(*([databases] if hosts else []), *_list_program_fleets(experiment, architecture)),
         broker_instance_type=experiment.network.broker_instance_type if bus else None,
-        # Only functions inside the VPC need the endpoint to read their secrets.
-        interface_endpoints=int(hosts > 0 or any("bus" in step.uses for step in found)),
+        interface_endpoints=int(
+            NETWORK in shared_stacks(experiment, architecture)
+        ),  # billed even if no function uses it
         secrets=int(hosts > 0) + int(bus),
         memory_mb={
             step.name: experiment.functions.memory_of(step.name, torch=step.needs_torch(experiment)) for step in found
@@ -222,11 +224,11 @@ def broker_line(prices: Prices, instance_type: str, *, seconds: float) -> Line:
 
 
 def endpoints_line(prices: Prices, count: int, *, seconds: float) -> Line:
-    """Return the line of the bill for `count` interface endpoints that exist for `seconds` seconds."""
+    """Return the line of the bill for `count` interface endpoints that exist for `seconds` seconds. AWS bills each started hour."""
     return line(
         prices,
         "vpc.interface_endpoint",
-        count * seconds / 3_600,
+        count * ceil(seconds / 3_600),
         item="Interface endpoint, Secrets Manager",
         kind="endpoints",
     )

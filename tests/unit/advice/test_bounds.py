@@ -137,6 +137,7 @@ def test_a_first_estimate_simulates_no_kind_that_is_dearer_at_least(monkeypatch:
         return found
 
     monkeypatch.setattr(Question, "simulated", note)
-    assert explain.first_estimate(question, sizes, Constraints()).startswith("one g")
+    first = explain.first_estimate(question, sizes, Constraints())
+    assert first is not None and first.words.startswith("one g")
     cheapest = min(simulated.values())
     assert [each.kind for each in simulated if question.bound_by_computing(each).usd > cheapest] == []

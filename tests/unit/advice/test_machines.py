@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 
 from crossover.advice import candidates
-from crossover.advice.advice import Advice, describe_needed_memory, gpu_wait_words, spot_words
+from crossover.advice.advice import Advice, _interruption_text, describe_needed_memory, gpu_wait_words, spot_words
 from crossover.advice.candidates import Candidate
 from crossover.advice.evaluation import Estimate, Question
 from crossover.advice.question import Sizes
@@ -87,12 +87,13 @@ def finalist(candidate: Candidate, *interruptions: int) -> Finalist:
     return Finalist(candidate, Estimate(60.0, 1.0), tuple(outcomes), 0.0)
 
 
-@pytest.mark.parametrize(("counts", "said"), [((0, 0, 1, 0, 0), "expect 0.2 "), ((0, 0), "expect under 0.1 ")])
+@pytest.mark.parametrize(("counts", "said"), [((0, 0, 1, 0, 0), "0.2"), ((0, 0), "under 0.1")])
 def test_spot_says_how_often_it_would_be_interrupted(counts: tuple[int, ...], said: str) -> None:
-    """The sentence on spot instances has the mean number of interruptions over the repetitions; on-demand candidates have none."""
+    """The number of interruptions is the mean over the repetitions; only spot candidates have a sentence on what was observed."""
     spot = Candidate("single", 1, 32, 1, on="gpu", instance="g4dn.xlarge", spot=True)
     (words,) = spot_words(finalist(spot, *counts))
-    assert f"{said}interruptions (observed: 0.06 to 1.62 an hour for each instance)" in words
+    assert "taken away (0.06 to 1.62 times an hour were observed)" in words
+    assert _interruption_text(finalist(spot, *counts)) == said
     assert spot_words(finalist(replace(spot, spot=False), *counts)) == []
 
 

@@ -260,6 +260,23 @@ def test_cost_accrues_monotonically_up_to_the_total() -> None:
         assert spent[middle] / found["cost"][total] == pytest.approx(elapsed, abs=0.15)
 
 
+@pytest.mark.parametrize(("seconds", "hours"), [(0.0, 0), (1.0, 1), (3_600.0, 1), (3_601.0, 2)])
+def test_an_interface_endpoint_is_billed_by_the_started_hour(seconds: float, hours: int) -> None:
+    """The endpoint's line has whole hours."""
+    assert bill.endpoints_line(PRICES, 2, seconds=seconds).quantity == 2 * hours
+
+
+@pytest.mark.parametrize(
+    ("architecture", "endpoints"), [("spirt", 1), ("gpu", 1), ("p2p_instance", 1), ("single", 0), ("all_reduce", 1)]
+)
+def test_a_run_pays_for_the_networks_endpoint_whether_its_functions_use_it_or_not(
+    architecture: str, endpoints: int
+) -> None:
+    """Each experiment that needs the network has its endpoint in the bill of a run."""
+    found = bill.infrastructure_of(Experiment(name="x", architecture=architecture))
+    assert found.interface_endpoints == endpoints
+
+
 def test_an_instance_type_without_price_is_refused() -> None:
     """`of_run` raises ConfigError with the item's name if an instance type has no price."""
     fleets = (Fleet(purpose="tensor database", instance_type="x9.huge", count=1),)
