@@ -24,10 +24,12 @@ class Thread(Protocol):
     """Protocol of a daemon thread: one that does not keep its process alive."""
 
     def start(self) -> None:
-        """Start the thread."""
+        """Start the thread, once."""
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait until the thread has ended, `timeout` seconds at most."""
+        """Wait until the thread has ended, `timeout` seconds at most (None: without limit). Returns None in both cases; `is_alive` tells
+        them apart.
+        """
 
     def is_alive(self) -> bool:
         """Return whether the thread is running."""
@@ -37,13 +39,13 @@ class EventFlag(Protocol):
     """Protocol of threading.Event: a flag that threads wait for."""
 
     def set(self) -> None:
-        """Set the flag, which wakes all waiting threads."""
+        """Set the flag, which wakes all waiting threads. It stays set: nothing clears it."""
 
     def is_set(self) -> bool:
         """Return whether the flag is set."""
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until the flag is set, `timeout` seconds at most. Returns whether it is set."""
+        """Wait until the flag is set, `timeout` seconds at most (None: without limit). Returns whether it is set."""
 
 
 class Lock(Protocol):
@@ -55,7 +57,7 @@ class Lock(Protocol):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None:
-        """Release the lock."""
+        """Release the lock. An error of the block passes on."""
 
 
 class ProcessThread(threading.Thread):

@@ -68,7 +68,8 @@ class Codec:
     def decode(self, data: memoryview, *, out: "Tensor", what: str) -> None:
         """Decode `data`, bytes of one part from `encode`, into `out`, float32 of that part's length.
 
-        `what`: name for errors. Raises Corrupt if the bytes are invalid or of another length.
+        `what`: name for errors. Raises Corrupt if the bytes are invalid or of another length. Codecs with one exchange per round override
+        it.
         """
         raise NotImplementedError
 

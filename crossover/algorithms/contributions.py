@@ -76,13 +76,14 @@ class Encoder(Protocol):
         """Vectors (float32) that the encoder keeps from round to round, by name; they are the encoder's own memory, changed in place."""
 
     def begin(self, gradient: Tensor, *, round: int, parts: Sequence[slice] = (slice(None),)) -> Contribution:
-        """Return the round's first contribution, made of `gradient`, (P + B,). `parts`: slices in which it will be sent. Raises
-        Refused if the gradient cannot be encoded.
+        """Return the round's first contribution, made of `gradient`, (P + B,); it is valid until the next call. `state` does not change, so
+        that the same round may be begun again. `parts`: slices in which it will be sent. Raises Refused if the gradient cannot be encoded.
         """
 
     def proceed(self, mean: Tensor) -> Contribution | Tensor:
-        """Return the round's next contribution, or the round's result, (P + B,) float32, which is valid until the next round.
-        `mean`: the workers' mean of the contributions before.
+        """Return the round's next contribution, or the round's result, (P + B,) float32, which is valid until the next round. Called once
+        for each exchange of the round, after `begin`; the call that returns the result changes `state`. `mean`: the workers' mean of the
+        contributions before; the result may be this tensor itself.
         """
 
 

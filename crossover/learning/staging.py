@@ -20,7 +20,9 @@ VALIDATION_CHUNK = 1024  # samples
 
 
 class Store(Protocol):
-    """The part of an object store that staging needs."""
+    """The part of an object store that staging needs. Its methods raise Refused for a request that is not allowed and Unavailable if the
+    store does not answer.
+    """
 
     def exists(self, key: str) -> bool:
         """Return whether the key exists."""

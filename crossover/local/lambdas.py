@@ -167,7 +167,9 @@ class ServedEnvironment(Protocol):
     """
 
     async def take(self) -> Handout | None:
-        """Wait for the next invocation and return it, or None if there are no more. Called when the runtime is ready for work."""
+        """Wait for the next invocation and return it, or None if there are no more; the server then closes the connection. Called when the
+        runtime is ready for work.
+        """
 
     def record_answer(self, request_id: str, body: bytes, *, error: bool) -> None:
         """Finish the invocation `request_id` with `body`, the runtime's answer in JSON, unless it is finished already. `error`: whether it
@@ -230,7 +232,9 @@ class RuntimeApi:
         path = secrets.token_hex(16)
 
         async def handle_connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            """Serve one connection of an environment's runtime until either side closes it."""
+            """Serve one connection of an environment's runtime until either side closes it, or the server ends; then close it. Errors of
+            the connection are not raised.
+            """
             task = asyncio.current_task()
             assert task is not None
             self._serving.add(task)

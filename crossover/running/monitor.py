@@ -54,7 +54,9 @@ class RetryPolicy(Protocol):
     """
 
     def __call__(self, work: Callable[[], T]) -> T:
-        """Call `work`, again after errors that the policy retries, and return its result."""
+        """Call `work`, again after errors that the policy retries, and return its result. Other errors are raised unchanged. `work`: must
+        be safe to repeat.
+        """
 
 
 EXPIRED_CREDENTIALS = EXPIRED_CODES | {"RequestExpired", "InvalidAccessKeyId", "SignatureDoesNotMatch"}
@@ -298,11 +300,11 @@ class Execution(Protocol):
 
     def has_ended(self) -> bool:
         """Return True if the run has succeeded, False while it runs. If it failed, raise RunFailed with the cause in plain words, or the
-        UserError (such as ConfigError) that caused it.
+        UserError (such as ConfigError) that caused it. May be called at any time and repeatedly. Errors of requests to AWS pass.
         """
 
     def stop(self) -> None:
-        """Stop the execution before its end."""
+        """Stop the execution before its end. May return before it has ended. Errors of requests to AWS pass."""
 
 
 def finish(

@@ -210,7 +210,7 @@ class TrialMachine(Protocol):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop what the machine has started here; stacks on AWS stay."""
+        """Stop what the machine has started on this computer; stacks on AWS stay. An error of the block passes on."""
 
     def run(self, experiment: Experiment, out: Path, watch: OnProgress) -> RunFolder:
         """Run a trial in the folder `out`, or resume the unfinished run there, and return its run. `watch`: called with the progress after
@@ -218,14 +218,14 @@ class TrialMachine(Protocol):
         """
 
     def release(self, experiment: Experiment) -> None:
-        """Destroy the experiment's stack, if there is one, because no further trial will use it."""
+        """Destroy the experiment's stack, because no further trial will use it. Does nothing if there is none."""
 
     def idle_usd(self) -> float:
-        """Return the dollars that stacks have cost so far while no trial ran on them."""
+        """Return the dollars that stacks have cost so far while no trial ran on them; 0 without stacks."""
 
     def project_idle_usd(self, experiment: Experiment, *, seconds: float) -> float:
         """Return the projected dollars that stacks cost, besides the run itself, because of a run of the experiment that takes `seconds`
-        seconds.
+        seconds; 0 without stacks.
         """
 
 

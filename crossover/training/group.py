@@ -217,33 +217,35 @@ class GroupExchange(Protocol):
     """A way in which workers turn their contributions into one result that all hold. Protocol; AllReduce and ScatterReduce implement it."""
 
     def is_combined(self, group: Group) -> bool:
-        """Return whether this worker's share of the result of `group`'s round is already stored, so that it only has to
-        collect the whole.
+        """Return whether this worker's share of the result of `group`'s round is already stored, so that it only has to collect the whole.
+        In AllReduce that is the whole result, on every worker. False if results are never stored; `collect` is then not called.
         """
 
     def split(self, elements: int, count: int, unit: int) -> "list[slice]":
-        """Return the slices in which a contribution of `elements` elements is sent among `count` workers. Each slice but the last is a
-        multiple of `unit` elements long.
+        """Return the slices in which a contribution of `elements` elements is sent among `count` workers: one for each worker, by rank, or
+        one over all; an empty list if nothing is sent. Each slice but the last is a multiple of `unit` elements long.
         """
 
     def exchange(self, group: Group, own: "Tensor", out: "Tensor") -> None:
         """Publish the parts of `own` that the other workers of `group` need, combine this worker's share of the result, and write the whole
-        result into `out`. Both are (D,). Raises ResultExists if another attempt of this worker has stored its share meanwhile, and what
-        `Waits.wait_for` raises.
+        result into `out`. Both are (D,). Keys that exist stay as they are. Raises ResultExists if another attempt of this worker has stored
+        its share meanwhile (the caller then calls `collect`), Corrupt or Refused if a part cannot be used, and what `Waits.wait_for`
+        raises.
         """
 
     def collect(self, group: Group, out: "Tensor") -> None:
         """Write the result of `group`'s round into `out`, (D,), without contributing: this worker's share is already stored. Waits for the
-        shares of others, and raises what `Waits.wait_for` raises.
+        shares of others, and raises what `Waits.wait_for` raises, and Corrupt if a share is wrong.
         """
 
     def list_used_keys(self, keys: Keys, round: int, *, rank: int, count: int) -> list[str]:
-        """Return the keys that worker `rank`, one of `count`, stored for the exchange of `round` and that no worker needs once this worker
-        holds the result.
+        """Return the keys that worker `rank`, one of `count`, may have stored for the exchange of `round` and that no worker needs once
+        this worker holds the result; an empty list if it stores none. Nothing is looked up. `keys`: of the attempt and exchange.
         """
 
     def list_result_keys(self, keys: Keys, round: int, *, rank: int, count: int) -> list[str]:
-        """Return the keys of that share of the result of `round` which worker `rank`, one of `count`, has combined and stored.
+        """Return the keys of that share of the result of `round` which worker `rank`, one of `count`, combines and stores; an empty list if
+        it combines none. `keys`: of the attempt and exchange.
 
         They are kept longer: a restarted worker needs them until all workers have checkpoints beyond the round.
         """

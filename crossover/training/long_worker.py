@@ -37,8 +37,8 @@ class Worker(Protocol):
     """A worker that lives through many invocations. Protocol; LambdaML's synchronous worker and MLLess's filtering one implement it."""
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Set the worker's state to that of `checkpoint`, whose vectors and plain values an earlier call of `state` returned. Called before
-        the first round.
+        """Set the worker's state to that of `checkpoint`, whose vectors and plain values an earlier call of `state` returned; at the run's
+        start it has the seeded model as its only vector. Called once, before the first round.
         """
 
     def round(self) -> None:
@@ -50,13 +50,18 @@ class Worker(Protocol):
         """
 
     def state(self) -> tuple[dict[str, Vector], dict[str, Any]]:
-        """Return the content of a checkpoint: its vectors by name, and its plain values."""
+        """Return the content of a checkpoint at the invocation's position: its vectors by name, and its plain values, which can be written
+        as JSON and to which the caller may add. The vectors may be views of the worker's own memory: the caller stores them before the next
+        round.
+        """
 
     def show_model(self) -> None:
-        """Copy the model that is to be evaluated into the learner."""
+        """Copy the model that is to be evaluated into the learner. Does nothing if the learner already holds it."""
 
     def list_stored(self, round: int) -> list[str]:
-        """Return the keys in the tensor store under which this worker may have stored something for `round`."""
+        """Return the keys in the tensor store under which this worker may have stored something for `round`, in any of its exchanges.
+        Nothing is looked up, so keys may be missing.
+        """
 
 
 def run_invocation(ctx: Context, event: Event, begin: Callable[["Invocation"], Worker]) -> Event:

@@ -283,13 +283,17 @@ class Computing(Protocol):
     """
 
     def compute_gradient(self, event: Event, out: "Tensor") -> None:
-        """Compute the mean gradient over the minibatches of the event's round, (P + B,) float32, and write it into `out`."""
+        """Compute the weighted mean gradient over the minibatches of the event's round, and write it into `out`, (P + B,) float32.
+
+        May raise the errors of stores and user code and, if functions compute, StaleAttempt (the run is over or the rank was taken over),
+        and RunFailed or a UserError (a function failed).
+        """
 
     def take_local_steps(self, event: Event, replica: Replica, history: list[tuple[float, float]]) -> None:
         """Take the local steps of the event's round on `replica`, one after each minibatch. Called instead of `compute_gradient` if the
-        experiment exchanges models or deltas.
+        experiment exchanges models or deltas. The model and optimizer of `replica` are then those after the steps; its round stays.
 
-        `history`: (validation loss, metric) of earlier epochs.
+        `history`: (validation loss, metric) of earlier epochs. May raise what `compute_gradient` raises.
         """
 
     def discard(self, round: int) -> None:
@@ -316,23 +320,27 @@ class PeerExchange(Protocol):
     def open(self, replica: Replica) -> int | None:
         """Prepare the exchange for the restored `replica`. Return the round whose message must be sent again, or None.
 
-        That is the case if this peer's message of the previous round is lost: other peers may still be in that round. Raises RunEnded.
+        That is the case if this peer's message of the previous round is lost: other peers may still be in that round. An exchange in which
+        all must start together may set `replica` back to an older checkpoint. May raise RunEnded, StaleAttempt (the run is over or the rank
+        was taken over), RunFailed or WaitTimeout (another peer is gone for good) and Unavailable.
         """
 
     def send(self, own: "Contribution", round: int, *, exchange: int = 0) -> None:
         """Send `own`, this peer's contribution to `round`. `exchange`: number of the exchange within the round.
 
-        If all peers must hold the same bits (`replicas_agree`) and an earlier attempt of this peer has already sent one, that one counts,
-        and is copied into the values of `own`. An exchange that sends nothing before `receive` does nothing here. Raises StaleAttempt if
-        the run is over or the rank was taken over.
+        If all peers must hold the same bits (`replicas_agree`) and an earlier attempt of this peer, which may have computed other bits, has
+        already sent one, that one counts, and is copied into the values of `own`. An exchange that sends nothing before `receive` sends
+        nothing here. May raise StaleAttempt (the run is over or the rank was taken over), Refused (a mailbox does not exist) and
+        Unavailable.
         """
 
     def receive(self, own: "Contribution", round: int, out: "Tensor", *, exchange: int = 0) -> None:
         """Wait for the other peers' contributions to `round`, and write the aggregate of all, including `own`, into `out`, which is as long
-        as the values of `own`.
+        as the values of `own`. An asynchronous exchange waits only for as many as the experiment asks for, of any round.
 
-        `exchange`: number of the exchange within the round. May raise StaleAttempt (the rank was taken over), RunFailed or WaitTimeout
-        (another peer is gone for good), Corrupt (its message is damaged) and Unavailable.
+        `exchange`: number of the exchange within the round. May raise StaleAttempt (the rank was taken over, or the others are beyond the
+        round), RunFailed or WaitTimeout (another peer is gone for good), Corrupt (its message is damaged), Refused (a contribution cannot
+        be used) and Unavailable.
         """
 
     def keep(self) -> None:
@@ -344,7 +352,9 @@ class PeerExchange(Protocol):
         """
 
     def close(self) -> None:
-        """Delete the keys and queues that `open` and `send` created, because no peer reads them any more."""
+        """Delete the mailboxes, barriers and keys of this exchange, those of other peers too, because no peer reads them any more. Missing
+        ones are fine, so several peers may call it. Does nothing if there are none, or if they are deleted with the run's other keys.
+        """
 
 
 # --- combining --------------------------------------------------------------------------------------------------------

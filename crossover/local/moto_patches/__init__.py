@@ -21,7 +21,9 @@ from crossover.local.moto_patches.replacing import Replacements
 
 
 class Cloud(Protocol):
-    """The parts of the local cloud that the patches use. Protocol; LocalCloud implements it."""
+    """The parts of the local cloud that the patches use. Protocol; LocalCloud implements it. `servers`: its databases and brokers;
+    `lambdas`: runs its functions; `fleets`: runs the programs of its Auto Scaling groups.
+    """
 
     servers: Any
     lambdas: Any
@@ -29,15 +31,17 @@ class Cloud(Protocol):
 
     @property
     def function(self) -> Any:
-        """The method that returns the Function for one of moto's function objects."""
+        """The method `function(deployed)`, which returns the Function for one of moto's function objects."""
 
     @property
     def invoke(self) -> Any:
-        """The method that invokes a Lambda function, given by name or ARN."""
+        """The method `invoke(name, payload, client_context=None)`, which invokes a Lambda function, given by name or ARN, and returns its
+        answer. It raises TooLarge, TooManyRequests, or moto's error if there is no such function.
+        """
 
     @property
     def client(self) -> Any:
-        """The method that returns the shared boto3 client of a service."""
+        """The method `client(service)`, which returns the shared boto3 client of a service."""
 
 
 def _collect_types(cloud: Cloud) -> dict[str, resource_types.ResourceType]:

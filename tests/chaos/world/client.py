@@ -41,7 +41,9 @@ class VirtualAccount(Protocol):
         """Return what a client uploads for a run: data set, code, versions, learner."""
 
     def asks(self, operation: str, effect: Callable[[], Any] = lambda: None) -> Any:
-        """Send a request to one of AWS's own APIs, and return its result. Raises Unavailable."""
+        """Send a request to one of AWS's own APIs, and return what `effect` returns, which is called when the request reaches AWS. Requests
+        without an answer are repeated, `effect` perhaps with them; Unavailable is raised if all fail. Errors of `effect` are raised.
+        """
 
     def resumes_after_s(self) -> float:
         """Return how many seconds after a client's end another one resumes the run."""

@@ -62,13 +62,17 @@ class Nemesis(Protocol):
     """The source of faults. Each method may let time pass, kill or freeze processes, or raise the error that the caller is to get."""
 
     def before(self, call: VirtualCall) -> None:
-        """React to a request that has reached its server. Raises LostReply or ServerRefusal."""
+        """React to a request that has reached its server and has had no effect yet. May raise LostReply or ServerRefusal, so that it has
+        none.
+        """
 
     def failed(self, call: VirtualCall) -> None:
-        """React to a request that has had no effect, because it was lost or refused, as its `outcome` says."""
+        """React to a request that has had no effect, because it was lost, refused, or failed in the server; its `outcome` says which. The
+        error is raised afterwards.
+        """
 
     def after(self, call: VirtualCall) -> None:
-        """React to a request that has taken effect. Raises LostReply."""
+        """React to a request that has taken effect. May raise LostReply: the caller gets that instead of the reply."""
 
     def delivered(self, function: str, event: Mapping[str, Any]) -> Delivery:
         """Return how an invocation is delivered. Raises machines.Failed if Lambda throttles it."""
