@@ -116,7 +116,9 @@ def run_in_threads(calls: Iterable[Callable[[], T]], *, slots: int) -> tuple[dic
     results, failures = dict[int, T](), dict[int, BaseException]()
 
     def run_queued_calls() -> None:
-        """Take calls from the queue and run them, one after another, until the queue is empty."""
+        """Take calls from the queue and run them, one after another, until the queue is empty. What a call returns is put into `results`,
+        what it raises into `failures`, both by the call's number; nothing is raised.
+        """
         while waiting:
             try:
                 number, call = waiting.popleft()

@@ -34,8 +34,8 @@ class Unfit(CrossoverError):
 
 @dataclass(frozen=True)
 class Demands:
-    """What a layer's native files need from the runtime. `glibc`, `glibcxx`: highest version needed, such as (2, 28); `libraries`: names
-    of libraries that are not in the layer, so that the runtime must have them.
+    """Requirements of a layer's native files on the runtime. `glibc`, `glibcxx`: highest version needed, such as (2, 28); `libraries`:
+    names of libraries that are not in the layer, so that the runtime must have them.
     """
 
     glibc: tuple[int, ...]

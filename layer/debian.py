@@ -50,7 +50,9 @@ def fetch_packages(folder: Path, packages: Sequence[str], *, architecture: str) 
     """
 
     def fetch(work: Path) -> Path:
-        """Download the packages and unpack them below the folder `work`; return the folder with their files."""
+        """Download the packages and unpack them below the folder `work`; return the folder with their files. Raises CalledProcessError if
+        dpkg fails, and what `_run_apt_get` raises.
+        """
         _run_apt_get(work, "deb", "download", packages, architecture=architecture)
         for package in sorted(work.glob("*.deb")):
             subprocess.run(

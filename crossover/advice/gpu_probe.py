@@ -131,7 +131,9 @@ def draw_samples(input_shape: tuple[int, ...], classes: int | None) -> Source:
     """
 
     def take(count: int) -> Batch:
-        """Return a minibatch of `count` random samples, the same for the same count."""
+        """Return a minibatch of `count` random samples, the same for the same count; the labels are 0, 1, ... `classes` - 1 in turn, int64,
+        or random numbers (count, 1).
+        """
         random = torch.Generator().manual_seed(1)
         inputs, ids = torch.randn(count, *input_shape, generator=random), torch.arange(count)
         labels = torch.randn(count, 1, generator=random) if classes is None else ids % classes
@@ -163,7 +165,7 @@ def load_samples(given: str, model: str) -> Source:
     )
 
     def take(count: int) -> Batch:
-        """Return a minibatch of the first `count` samples."""
+        """Return a minibatch of the first `count` samples, which begin again after the last one; float64 is converted to float32."""
         ids = torch.arange(count)
         rows = ids % len(samples.labels)
         return Batch(_as_float32(samples.inputs[rows]), _as_float32(samples.labels[rows]), ids)

@@ -137,7 +137,7 @@ def _choose_batches(learner: Learner, dataset: Dataset, most: int) -> tuple[Batc
     """
 
     def of(count: int) -> Batch:
-        """Return a minibatch of the first `count` samples."""
+        """Return a minibatch of the first `count` samples, of which the training set must have so many."""
         return Batch(dataset.train_inputs[:count], dataset.train_labels[:count], torch.arange(count))
 
     if most <= FEWEST:

@@ -187,7 +187,7 @@ Order = Callable[[Finalist], tuple[float, ...]]
 
 def _cheapest(finalists: Iterable[Finalist]) -> Order:
     """Return a sort key function for the candidates: fewest dollars first; candidates whose dollars do not differ significantly are ordered
-    by time.
+    by time. That function takes one of `finalists`, and raises KeyError for any other.
     """
     ranks = _ranks(finalists, "usd")
     return lambda each: (ranks[each.candidate], each.seconds.p50, each.usd.p50)
@@ -195,7 +195,7 @@ def _cheapest(finalists: Iterable[Finalist]) -> Order:
 
 def _soonest(finalists: Iterable[Finalist]) -> Order:
     """Return a sort key function for the candidates: shortest time first; candidates whose times do not differ significantly are ordered by
-    dollars.
+    dollars. That function takes one of `finalists`, and raises KeyError for any other.
     """
     ranks = _ranks(finalists, "seconds")
     return lambda each: (ranks[each.candidate], each.usd.p50, each.seconds.p50)

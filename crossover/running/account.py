@@ -544,7 +544,7 @@ def _make_listing(
 
     def entries(session: Any, owner: Owner) -> Iterator[ListedResource]:
         """Yield all resources of the type in the account, whoever owns them, except those that are deleted or whose deletion is scheduled.
-        `owner`: not used; all listings take it.
+        Pages are requested as they are needed; raises ClientError for one that AWS refuses. `owner`: not used; all listings take it.
         """
         for entry in deployed_clients.list_items(session, service, operation, key, **arguments):
             tags = tags_to_dict(entry.get("Tags") or [])

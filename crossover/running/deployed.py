@@ -83,7 +83,7 @@ def run_fleet(
     count = count_instances(prepared.experiment, prepared.architecture)
 
     def release() -> None:
-        """Set the desired capacity of the fleet to 0."""
+        """Set the desired capacity of the fleet to 0. Does not wait until its instances have ended."""
         groups.set_desired_capacity(AutoScalingGroupName=fleet, DesiredCapacity=0)
 
     def explain_absence() -> str:

@@ -73,8 +73,8 @@ ENDPOINT_SERVICE = "secretsmanager"
 
 @dataclass(frozen=True)
 class Need:
-    """Something that an availability zone must offer. `name`: what, in words; `zones`: the zones that offer it; `field`: the setting that
-    requires it; `offered`: a sentence on the alternatives, or "".
+    """Instance type or endpoint that an availability zone must offer. `name`: what, in words; `zones`: the zones that offer it; `field`:
+    the setting that requires it; `offered`: a sentence on the alternatives, or "".
     """
 
     name: str

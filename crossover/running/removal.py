@@ -110,8 +110,8 @@ def _release_address(session: Any, public: str) -> None:
 
 
 def _make_remover(service: str, operation: str, argument: str, **more: Any) -> Callable[[Any, str], Any]:
-    """Return a function (session, id) that deletes the resource `id` by calling the boto3 operation `operation` of `service`. `argument`:
-    the operation's argument for the id; `more`: its further arguments.
+    """Return a function (session, id) that deletes the resource `id` by calling the boto3 operation `operation` of `service`, and returns
+    AWS's answer; it raises boto3's errors. `argument`: the operation's argument for the id; `more`: its further arguments.
     """
     return lambda session, id: getattr(session.client(service), operation)(**{argument: id}, **more)
 

@@ -642,7 +642,7 @@ def _narrow_turn(before: float, after: float, other: str, now: str, answer: Call
 
 def list_assumptions(cloud: Calibration, *, gpus: bool) -> Iterator[tuple[str, Callable[[float], Calibration]]]:
     """Yield each assumption about the speed of computing as (the assumption in words, function that returns the calibration `cloud` with
-    the assumption off by a given factor). `gpus`: whether to include the assumption about GPUs.
+    that computing taking a given factor as long, so that 2 is half as fast). `gpus`: whether to include the assumption about GPUs.
     """
     yield "a core of this machine for a vCPU of ARM", lambda times: cloud.slow_computing(times, 1.0)
     if gpus:

@@ -137,7 +137,7 @@ class S3ObjectStore(ObjectStore):
         self._traffic.count("put", bytes_out=sum(part.nbytes for part in parts))
 
         def send() -> None:
-            """Send one PutObject request."""
+            """Send one PutObject request. It can be repeated: the body is made anew each time."""
             body: Any = data if isinstance(data, bytes) else JoinedBuffers(parts)
             self._client.put_object(Bucket=self._bucket, Key=key, Body=body, **condition)
 
@@ -149,7 +149,7 @@ class S3ObjectStore(ObjectStore):
         """
 
         def attempt() -> T:
-            """Call `request` once and return its result, with botocore's errors converted."""
+            """Call `request` once and return its result, with botocore's errors converted to Missing, Refused, _KeyExists or Unavailable."""
             with self._translate_errors(key):
                 return request()
 

@@ -432,7 +432,9 @@ ProgramBody = Callable[[Context, Membership], None]
 
 
 class InstanceReclaimed(CrossoverError):
-    """Raised if EC2 takes this spot instance away. The rank's newest checkpoint is saved, and another program resumes from it."""
+    """Error of a program whose spot instance EC2 takes away. The rank's newest checkpoint is saved, and another program resumes from it.
+    `serve` catches it.
+    """
 
 
 def serve(resources: Resources, settings: ServingSettings, body: ProgramBody) -> None:

@@ -115,7 +115,9 @@ class Group:
         target = buffers.view(out)
 
         def look() -> Vector:
-            """Read the vector under the key into `out` and return it. Raises Missing."""
+            """Read the vector under the key into `out` and return it. Raises Missing if it is not stored yet, Corrupt if kind or length is
+            wrong.
+            """
             return self.ctx.tensors[self.rank].get(key, kind=self.kind, out=target)
 
         self._fetch_checked(look, key, sender=sender, samples=samples, unless=unless)
@@ -134,7 +136,9 @@ class Group:
             return self.fetch(key, out, sender=sender, samples=samples, unless=unless)
 
         def look() -> Vector:
-            """Read the encoded vector under the key, decode it into `out`, and return the encoded vector. Raises Missing."""
+            """Read the encoded vector under the key, decode it into `out`, and return the encoded vector. Raises Missing if it is not
+            stored yet, Corrupt if it does not match.
+            """
             vector = self.ctx.tensors[self.rank].get(key, kind=VectorKind.QUANTIZED)
             own.read(vector.data, out=out, first=first, what=key)
             return vector

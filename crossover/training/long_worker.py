@@ -385,7 +385,9 @@ def start(ctx: Context, event: Event, exchange: "GroupExchange") -> Event:
         return checkpoints.list_common_rounds(ctx, keys, range(workers))
 
     def first(keys: Keys, round: int) -> Iterator[tuple[int, bytes]]:
-        """Yield (worker, bytes of its checkpoint of `round`) for each worker of the attempt with these `keys`. Raises Corrupt."""
+        """Yield (worker, bytes of its checkpoint of `round`) for each worker of the attempt with these `keys`, by rank. Raises Corrupt if
+        one is damaged, Missing if one is deleted by now.
+        """
         for worker in range(workers):
             key = keys.checkpoint(worker, round)
             body = ctx.objects.get(key)
@@ -393,7 +395,9 @@ def start(ctx: Context, event: Event, exchange: "GroupExchange") -> Event:
             yield worker, body
 
     def clear(before: Several[Keys]) -> None:
-        """Delete all tensor keys and checkpoints that the attempts with the keys `before` left."""
+        """Delete all tensor keys and checkpoints that the attempts with the keys `before` left, and this attempt's checkpoints, after the
+        run has ended.
+        """
         for keys in before:
             _delete(ctx, keys, workers, exchange, rounds_to_clear(ctx, keys))
         delete_checkpoints(ctx)

@@ -345,11 +345,13 @@ def drop_agreement(ctx: Context, round: int) -> Agree:
     """Return a function by which a worker agrees with all others on whose contributions to leave out of `round`.
 
     The function takes the ranks that this worker would drop and returns the ranks that all drop. The first list stored counts, so a retry
-    repeats the same result.
+    repeats the same result. It raises the errors of the store, and Corrupt if the stored list is damaged.
     """
 
     def agree(bad: list[int]) -> list[int]:
-        """Return the ranks that all workers drop. `bad`: those that this worker would drop; if empty, it is returned without a request."""
+        """Return the ranks that all workers drop: the list that is stored for the round, or `bad`, which is stored now if there is none.
+        `bad`: the ranks that this worker would drop; if empty, it is returned without a request.
+        """
         if not bad:
             return bad
         key = ctx.keys.dropped_workers(round)

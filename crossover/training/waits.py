@@ -22,12 +22,14 @@ _FIRST_LOOK_S, _LAST_LOOK_S = 0.2, 5.0  # when a wait is first checked for its p
 
 
 class NearDeadline(Exception):
-    """Raised, as a signal and not as an error, when little time is left before the deadline: the invocation must save its state and end."""
+    """Signal, not an error, that little time is left before the deadline, or that the invocation has computed as many minibatches as it
+    may: it must save its state and end.
+    """
 
 
 class ResultExists(Exception):
-    """Raised, as a signal and not as an error, if the result that a wait serves exists already, because another attempt of this worker has
-    made it.
+    """Signal, not an error, that the result that a wait serves exists already, because another attempt of this worker has made it. The
+    caller then fetches that result.
     """
 
 

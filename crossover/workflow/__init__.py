@@ -159,7 +159,7 @@ def step(
     """
 
     def decorate(body: StepBody) -> Step:
-        """Return a Step that runs `body`, with the name and module of that function."""
+        """Return a Step that runs `body`, with the name and module of that function. `body` itself is not changed and not called."""
         return Step(
             name=body.__name__,
             module=body.__module__,
@@ -266,7 +266,9 @@ TURNS_AFTER_FAILURE = 10  # of a Repeat that waits: what was reported before the
 
 
 class BranchStopped(CrossoverError):
-    """Raised in a branch that waits in a Repeat although a branch beside it has failed: nobody will report what it waits for."""
+    """Error of a branch that waits in a Repeat although a branch beside it has failed: nobody will report what it waits for. `execute`
+    raises the other branch's error instead, if it knows one.
+    """
 
 
 def never() -> bool:
@@ -347,7 +349,9 @@ def _run_side_by_side(
     first: list[CrossoverError] = []
 
     def run(call: Callable[..., Event]) -> Event:
-        """Run one call; note its CrossoverError for the others."""
+        """Run one call and return its result; the call's `stops` is true once another one has failed or all are to stop. Raises the call's
+        error; unless `tolerant`, a CrossoverError also tells the others to stop.
+        """
         try:
             return call(stops=lambda: bool(first) or stops())
         except CrossoverError as error:

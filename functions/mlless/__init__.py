@@ -31,7 +31,8 @@ def initialise(ctx: Context, event: Event) -> Event:
     If the run is resumed, the checkpoints are copied from the newest round that the supervisor and the workers can all start from. Workers
     that had left are not called back.
 
-    Raises StaleAttempt if a higher attempt has begun or the run has been concluded.
+    Raises StaleAttempt if a higher attempt has begun or the run has been concluded, Missing or Corrupt if the run has decisions but no
+    usable checkpoint.
     """
     rank, members = words.supervisor_rank(ctx), event["workers"] + 1
 
@@ -41,7 +42,9 @@ def initialise(ctx: Context, event: Event) -> Event:
         long_worker.roll_back(ctx)
 
     def clear(before: list[Keys]) -> None:
-        """Delete the exchanges, database keys and checkpoints that the attempts with the keys `before` left after the run ended."""
+        """Delete the exchanges, database keys and checkpoints that the attempts with the keys `before` left after the run ended, and this
+        attempt's checkpoints.
+        """
         ctx.bus.remove(barriers=[(keys.updates, members) for keys in before])
         for keys in before:
             _delete_keys(ctx, keys, long_worker.rounds_to_clear(ctx, keys, slack=ctx.experiment.settings(MLLess).slack))

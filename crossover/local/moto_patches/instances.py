@@ -23,7 +23,9 @@ def install(changes: Replacements, *, started: Started, stopped: Callable[[str],
 
     @changes.wraps(Instance, "create_from_cloudformation_json")
     def create(old: Any, cls: Any, resource_name: str, cloudformation_json: Any, *rest: Any, **named: Any) -> Any:
-        """Create moto's instance from a template, and call `started` for it."""
+        """Create moto's instance from a template, with the settings of its launch template but without security groups and profile; call
+        `started` for it, and return it. `old`: moto's method.
+        """
         properties = merge_launch_template(cloudformation_json["Properties"])
         # moto looks security groups up by name; they play no part on one machine
         properties = {
@@ -36,7 +38,7 @@ def install(changes: Replacements, *, started: Started, stopped: Callable[[str],
 
     @changes.wraps(Instance, "delete")
     def delete(old: Any, self: Any, *rest: Any, **named: Any) -> Any:
-        """Call `stopped` for an instance, and delete moto's instance."""
+        """Call `stopped` with an instance's id, then delete moto's instance. `old`: moto's method, whose result is returned."""
         stopped(self.id)
         return old(self, *rest, **named)
 
@@ -78,8 +80,8 @@ def announce_groups(changes: Replacements, resized: Resized) -> None:
 
     @changes.wraps(FakeAutoScalingGroup, "set_desired_capacity")
     def set_capacity(old: Any, self: Any, new_capacity: Any) -> None:
-        """Set a group's desired capacity and call `resized`, without making instances in moto. `new_capacity`: None for the group's
-        minimum.
+        """Set a group's desired capacity and call `resized`, without making instances in moto: moto's method, `old`, is not called.
+        `new_capacity`: None for the group's minimum.
         """
         # The programs are the instances here: moto's own, made from image and security group by name, play no part.
         self.desired_capacity = int(self.min_size if new_capacity is None else new_capacity)

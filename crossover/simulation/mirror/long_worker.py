@@ -19,8 +19,8 @@ from crossover.training.waits import POLLING, reserve_s
 
 
 class Leave(Exception):
-    """Raised when a simulated worker must end its invocation, because its deadline is near or because it has computed as many minibatches
-    as one invocation may.
+    """Signal that a simulated worker must end its invocation, because its deadline is near or because it has computed as many minibatches
+    as one invocation may. `run_invocation` catches it, and simulates the last checkpoint.
     """
 
 

@@ -26,7 +26,7 @@ def share_scripts(key: Callable[[World, WhereInRun], object]) -> Callable[[Scrip
     """
 
     def decorate(write: ScriptBuilder) -> ScriptBuilder:
-        """Return the function `write` with a cache of its scripts in `world.scripts`."""
+        """Return a function like `write` that keeps its scripts in `world.scripts`, and calls `write` only once per world and key."""
 
         def script(world: World, place: WhereInRun) -> Script:
             """Return the script for the key of this position: from `world.scripts`, or built and stored there."""

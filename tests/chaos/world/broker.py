@@ -33,9 +33,7 @@ class Channel:
 
 
 class Closed(Exception):
-    """Raised if the broker closes a channel because of an invalid request, with AMQP's code: 404 not found, 406 other arguments than
-    before.
-    """
+    """Error of a request for which the broker closes the channel, with AMQP's code: 404 not found, 406 other arguments than before."""
 
     def __init__(self, code: int, text: str) -> None:
         """Keep AMQP's `code` and the broker's `text`."""

@@ -41,8 +41,8 @@ class VirtualEnvironment:
 
 @dataclass(frozen=True)
 class Delivery:
-    """How an invocation reaches its function: the delay in seconds, and the delays of further deliveries, because Lambda delivers at least
-    once.
+    """Delivery of an invocation to its function: the delay in seconds, and the delays of further deliveries of the same event, because
+    Lambda delivers at least once.
     """
 
     delay_s: float = 0.0

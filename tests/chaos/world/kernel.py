@@ -14,11 +14,11 @@ from greenlet import getcurrent, greenlet
 
 
 class Killed(BaseException):
-    """Raised in a task whose process is dead: nothing that it does from now on, even in a `finally`, has any effect."""
+    """Exception that ends a task whose process is dead: nothing that it does from now on, even in a `finally`, has any effect."""
 
 
 class Stuck(Exception):
-    """Raised if the world can make no progress any more, or makes progress without end."""
+    """Error of a world that can make no progress any more, or makes progress without end."""
 
 
 class WorldFault(BaseException):

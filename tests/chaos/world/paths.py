@@ -14,7 +14,7 @@ _TOKEN = re.compile(r"\s*(?:'((?:[^'\\]|\\.)*)'|(-?\d+)|(\${1,2}(?:\.\w+)*)|(Sta
 
 
 class NoSuchPath(Exception):
-    """Raised for a path that the data does not have (States.ParameterPathFailure)."""
+    """Error for a path that the data does not have (States.ParameterPathFailure)."""
 
 
 def fill_template(template: Any, data: Any, context: Mapping[str, Any]) -> Any:

@@ -36,7 +36,7 @@ _watching = False
 
 
 class BlocksForReal(WorldFault):
-    """Raised if code in the virtual world would block this real process instead of going through crossover/runtime."""
+    """Error of code in the virtual world that would block this real process instead of going through crossover/runtime."""
 
 
 class VirtualRuntime(runtime.ThisProcess):

@@ -27,7 +27,7 @@ class Request:
 
 
 class LostReply(Exception):
-    """Raised in place of a reply that was lost: the connection broke, or, if `silent`, nothing came for as long as the client waits.
+    """Error in place of a reply that was lost: the connection broke, or, if `silent`, nothing came for as long as the client waits.
     Whether the request took effect is not known.
     """
 
@@ -38,7 +38,7 @@ class LostReply(Exception):
 
 
 class ServerRefusal(Exception):
-    """Raised if a server refuses a request with an error code of its own. Redis: LOADING, BUSY, TRYAGAIN. S3: SlowDown, InternalError,
+    """Error of a request that a server refuses with an error code of its own. Redis: LOADING, BUSY, TRYAGAIN. S3: SlowDown, InternalError,
     ConditionalRequestConflict. RabbitMQ: basic.nack, to a publish.
     """
 
