@@ -8,6 +8,7 @@ import yaml
 
 from crossover.experiment import Training
 from crossover.learning import fitness
+from crossover.learning.learner import list_shapes
 from crossover.learning.sizes import DATA
 from crossover.learning.zoo import MODEL_FACTORIES
 from crossover.simulation import figures
@@ -17,8 +18,8 @@ CLASSES = 10
 
 def count_models() -> dict[str, dict[str, dict[str, Any]]]:
     """Count the sizes of the project's models without training them. Return {model: {image, such as `3x32x32`: counts by name}}: numbers of
-    parameters, buffers and multiply-accumulates, the counts of a training step (`step`), and the bytes that a gradient and an evaluation
-    hold for one sample.
+    parameters, buffers and multiply-accumulates, the counts of a training step (`step`), the bytes that a gradient and an evaluation hold
+    for one sample, and the parameters' shapes, such as `32x3x3x3 32`.
     """
     found: dict[str, dict[str, dict[str, Any]]] = {}
     for model in sorted(MODEL_FACTORIES):
@@ -27,6 +28,7 @@ def count_models() -> dict[str, dict[str, dict[str, Any]]]:
             counts = {name: int(value) for name, value in asdict(size.step).items()}
             whole = {"parameters": size.parameters, "buffers": size.buffers, "macs": size.macs, "step": counts}
             whole |= {"kept_bytes": size.kept_bytes, "widest_bytes": size.widest_bytes, "fixed_bytes": size.fixed_bytes}
+            whole["shapes"] = " ".join("x".join(map(str, each)) for each in list_shapes(model, CLASSES, image))
             found.setdefault(model, {})["x".join(map(str, image))] = whole
     return found
 

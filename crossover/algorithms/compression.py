@@ -1,7 +1,7 @@
 """The codecs' arithmetic on tensors: seeded randomness, sparse vectors, quantization, low-rank approximation."""
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Literal
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from crossover.algorithms import buffers
+from crossover.algorithms.codecs import Matrix, Shapes, build_layout
 from crossover.algorithms.schedule import derive_seed
 from crossover.errors import Corrupt, Refused
 
@@ -378,79 +379,6 @@ def _unpack(packed: Tensor, bits: int, out: Tensor) -> Tensor:
 # the product is its residual, which the next round's gradient is added to. What has one dimension, or would not become smaller, travels
 # whole with the first exchange.
 
-MatrixShape = Sequence[int]
-
-
-@dataclass(frozen=True, slots=True)
-class Matrix:
-    """One parameter that PowerSGD compresses: its slice of the gradient (`at`), its `rows` and `columns` as a matrix, and the
-    slices of its two factors in the vectors of all factors P and Q.
-    """
-
-    at: slice
-    rows: int
-    columns: int
-    p: slice
-    q: slice
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """Division of a gradient for PowerSGD: `matrices` are compressed, the slices in `whole` are sent as they are. The
-    `..._elements` are the total lengths of the uncompressed slices and of all factors P and Q.
-    """
-
-    matrices: tuple[Matrix, ...]
-    whole: tuple[slice, ...]
-    whole_elements: int
-    p_elements: int
-    q_elements: int
-
-
-def find_highest_rank(shape: MatrixShape) -> int:
-    """Return the highest rank at which a parameter's two factors together have fewer elements than the parameter; 0 if there is
-    none, as for a parameter of one dimension.
-    """
-    rows, columns = _get_matrix_sides(shape)
-    return (rows * columns - 1) // (rows + columns) if len(shape) > 1 else 0
-
-
-def find_problem(shapes: Sequence[MatrixShape], *, rank: int) -> str | None:
-    """Return in words why PowerSGD of this `rank` cannot compress a model with parameters of these `shapes`; None if it can."""
-    most = max(map(find_highest_rank, shapes), default=0)
-    if most == 0:
-        return "exchange.compression: powersgd compresses matrices, and the model has none that would become smaller; expected another"
-    if rank > most:
-        return f"exchange.rank: {rank} makes none of the model's matrices smaller; expected at most {most}"
-    return None
-
-
-def build_layout(shapes: Sequence[MatrixShape], *, rank: int) -> Layout:
-    """Return the layout of parameters of these `shapes`, stored one after another: each is compressed if that makes it smaller,
-    otherwise sent whole. Raises ValueError if the rank is below 1.
-    """
-    if rank < 1:
-        raise ValueError(f"powersgd: rank {rank}; at least 1 is expected")
-    matrices, whole = list[Matrix](), list[slice]()
-    at = p = q = 0
-    for shape in shapes:
-        place = slice(at, at + prod(shape))
-        at = place.stop
-        if rank > find_highest_rank(shape):
-            joined = slice(whole.pop().start, at) if whole and whole[-1].stop == place.start else place
-            whole.append(joined)
-            continue
-        rows, columns = _get_matrix_sides(shape)
-        matrices.append(Matrix(place, rows, columns, slice(p, p + rows * rank), slice(q, q + columns * rank)))
-        p, q = p + rows * rank, q + columns * rank
-    return Layout(tuple(matrices), tuple(whole), sum(each.stop - each.start for each in whole), p, q)
-
-
-def _get_matrix_sides(shape: MatrixShape) -> tuple[int, int]:
-    """Return (rows, columns) of a parameter seen as a matrix: its first dimension, and the product of the others."""
-    rows = shape[0] if shape else 1
-    return rows, prod(shape) // max(1, rows)
-
 
 class PowerSGD:
     """PowerSGD compression of one worker's gradients. A round calls `build_first`, `build_second` and `finish`. `residual`: (P,),
@@ -460,9 +388,7 @@ class PowerSGD:
     Every operand has its own torch memory, aligned alike in every process, so that equal products have equal bits.
     """
 
-    def __init__(
-        self, shapes: Sequence[MatrixShape], *, rank: int, seed: int, feedback: bool, dtype: torch.dtype
-    ) -> None:
+    def __init__(self, shapes: Shapes, *, rank: int, seed: int, feedback: bool, dtype: torch.dtype) -> None:
         """Prepare for parameters of these `shapes`. `rank`: columns of each factor; `seed`: of the first factors `q`, equal for all
         workers; `feedback`: whether to keep a residual. Raises ValueError if the rank is below 1.
         """

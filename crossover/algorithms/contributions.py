@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from crossover.algorithms import buffers, codecs
-from crossover.algorithms.codecs import Codec
-from crossover.algorithms.compression import MatrixShape, PowerSGD, make_generator
+from crossover.algorithms.codecs import Codec, Shapes
+from crossover.algorithms.compression import PowerSGD, make_generator
 from crossover.errors import Corrupt
 from crossover.experiment import Experiment
 
@@ -178,7 +178,7 @@ class TwoExchanges:
 
 
 def build_encoder(
-    experiment: Experiment, *, worker: int, shapes: Sequence[MatrixShape], parameters: int
+    experiment: Experiment, *, worker: int, shapes: Shapes, parameters: int
 ) -> Encoder | None:
     """Return the gradient encoder of `worker` that the experiment's `exchange` configures; None if gradients are sent uncompressed.
     `shapes`: of the parameters; `parameters`: their total number of elements, which are encoded.

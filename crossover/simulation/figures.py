@@ -162,6 +162,15 @@ def load_models() -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
     return {name: dict(each) for name, each in _read_yaml(MODELS)["models"].items()}
 
 
+@cache
+def list_shapes(model: str, image: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    """Return the shapes of all parameters of one of the project's own models, with ten classes, in the order of its vector; torch is not
+    needed. `image`: (channels, height, width) of a data set that comes with the project. Raises KeyError for any other model or image.
+    """
+    shapes: str = load_models()[model]["x".join(map(str, image))]["shapes"]
+    return tuple(tuple(map(int, each.split("x"))) for each in shapes.split())
+
+
 def _read_yaml(path: Path) -> Mapping[str, Any]:
     """Return the content of a YAML file. Raises ConfigError if the file cannot be read, is not YAML, or its `format` is not FORMAT."""
     try:

@@ -46,7 +46,8 @@ def _load_models() -> dict[str, dict[tuple[int, int, int], ModelSize]]:
     for model, images in figures.load_models().items():
         for image, plain in images.items():
             channels, height, width = map(int, image.split("x"))
-            size = ModelSize(**{**plain, "step": StepCounts(**plain["step"])})
+            known = {name: value for name, value in plain.items() if name != "shapes"}
+            size = ModelSize(**{**known, "step": StepCounts(**plain["step"])})
             found.setdefault(model, {})[channels, height, width] = size
     return found
 

@@ -6,7 +6,6 @@ from dataclasses import fields
 from crossover.algorithms import codecs
 from crossover.algorithms.codecs import CODECS
 from crossover.algorithms.rules import count_tolerated
-from crossover.errors import ConfigError
 from crossover.experiment import Exchange, Experiment, Outer
 from crossover.learning import sizes
 from crossover.validation.documents import is_import
@@ -145,19 +144,19 @@ def compression_sees_what_is_dropped(e: Experiment) -> Iterator[str]:
 
 def codec_takes_the_model(e: Experiment) -> Iterator[str]:
     """Yield an error message if the compression cannot encode the model's parameters. Only for the project's own models on its own data
-    sets: a user's are checked when a run is prepared. Builds the model, and imports torch for it, if the compression depends on shapes.
+    sets: a user's are checked when a run is prepared.
     """
     size = sizes.DATA.get(e.data.dataset)
     codec = codecs.build_codec(e.exchange)
     if not codec.needs_shapes or is_import(e.training.model) or size is None:
         return
-    from crossover.learning.learner import list_shapes  # torch comes with it, which no other check needs
+    from crossover.simulation.figures import list_shapes  # simpy comes with it, which no other check needs
 
     try:
-        if reason := codec.find_shape_problem(list_shapes(e.training.model, 10, size.image)):
+        if reason := codec.find_shape_problem(list_shapes(e.training.model, size.image)):
             yield reason
-    except ConfigError:
-        return  # the model is unknown: that is told elsewhere
+    except KeyError:
+        return  # the model is unknown: another check reports it
 
 
 def attack_has_attackers(e: Experiment) -> Iterator[str]:

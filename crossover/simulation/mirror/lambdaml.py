@@ -1,11 +1,12 @@
 """LambdaML, the family of AllReduce and ScatterReduce: a long worker's requests to the shared store, and the start and end of its round."""
 
 from collections.abc import Callable, Sequence
-from functools import cache, partial
+from functools import partial
 
 from crossover.algorithms import codecs
 from crossover.errors import NoProjection
 from crossover.learning.sizes import DATA
+from crossover.simulation import figures
 from crossover.simulation.kernel import Phase, SimProcess, Tally, WhereInRun
 from crossover.simulation.mirror.long_worker import WorkerInvocation, WorkerProgress, build_last_step, run_invocation
 from crossover.simulation.mirror.spirt import begin_run, count_optimizer_vectors, count_outer_vectors
@@ -48,23 +49,13 @@ def exchange_sizes(world: World) -> list[tuple[int, int]]:
                 f"exchange.compression: what {asked.compression} makes of {workload.model} follows from its matrices, which are not "
                 f"known here; expected a model that is: {', '.join(MODEL_SIZES)}"
             )
-        return _list_shapes(workload.model, DATA[world.experiment.data.dataset].image)
+        return figures.list_shapes(workload.model, DATA[world.experiment.data.dataset].image)
 
     if "travels" not in world.state:
         sizes = workload.parameters, workload.buffers
         world.state["travels"] = codecs.build_codec(asked).exchanged_bytes(*sizes, workers=world.workers, shapes=shapes)
     found: list[tuple[int, int]] = world.state["travels"]
     return found
-
-
-@cache
-def _list_shapes(model: str, image: tuple[int, int, int]) -> tuple[tuple[int, ...], ...]:
-    """Return the shapes of all parameters of one of the project's own models, with ten classes. `image`: (channels, height, width) of its
-    input.
-    """
-    from crossover.learning.learner import list_shapes
-
-    return list_shapes(model, 10, image)
 
 
 CODEC_PASSES = 12  # over a gradient, read or written, beside exchanging it: about what benchmarks/compression.py finds
