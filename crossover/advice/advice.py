@@ -18,6 +18,7 @@ from crossover.advice.search import (
     SearchResult,
     ThisMachine,
     choose_finalist,
+    pair_draws,
     pick_cards,
     search,
     start_evaluators,
@@ -31,7 +32,7 @@ from crossover.simulation.calibration import MEASURED_THREADS, MOVING, STARTING,
 from crossover.simulation.figures import load_instances, load_spot_markets
 from crossover.simulation.gpu_steps import card_of
 from crossover.simulation.long_epochs import simulate_run
-from crossover.simulation.repetitions import REPETITIONS, list_draws, run_repetitions
+from crossover.simulation.repetitions import REPETITIONS, Outcome, list_draws, run_repetitions
 from crossover.simulation.simulate import Simulated
 
 # --- drivers ----------------------------------------------------------------------------------------------------------
@@ -147,9 +148,11 @@ def simulate_epochs(question: Question, candidate: Candidate, epochs: int) -> Si
     """Return a simulation of `epochs` epochs of the candidate's run with the question's calibration, without repetitions. `epochs`: a
     multiple of `question.span`.
     """
-    task = question.task(candidate)
+    task = question.task(candidate, quick=True)
     experiment = replace(task.experiment, training=replace(task.experiment.training, epochs=epochs))
-    return simulate_run(experiment, question.calibration, workload=task.workload, price_list=question.prices)
+    return simulate_run(
+        experiment, question.calibration, workload=task.workload, price_list=question.prices, quick=task.quick
+    )
 
 
 COMPONENTS: Mapping[bill.LineKind, str] = {
@@ -192,6 +195,9 @@ def _dollars_by_component(run: Simulated) -> dict[str, float]:
 
 CONSTRAINT_SHARE = 0.8  # of a wish
 AS_GOOD_AS_NONE = 0.1  # interruptions of a run
+FEW_REPETITIONS = (
+    10  # of a candidate that another one beats each time; one that wins every second time is stopped by chance in 0.1 %
+)
 MIN_FRONT_GAIN = 0.02  # a candidate of the front that is quicker by less than this than a cheaper one is left out
 
 
@@ -273,6 +279,12 @@ class Advice:
         return choose_finalist(today, self.constraints) if today else None
 
     @property
+    def banded(self) -> tuple[Finalist, ...]:
+        """The shortlisted candidates whose percentiles are printed; of the other ones only the medians are."""
+        others = (each for each in (self.startable, self.shared) if each)
+        return (*self.told, *self.front, *self.unknown, *others)
+
+    @property
     def finalists(self) -> tuple[Finalist, ...]:
         """All shortlisted candidates, each once: the winner, the alternatives, both fronts, and the best of each other architecture."""
         found = (*self.front, *self.unknown, *(each.best for each in self.rejected if each.best))
@@ -318,39 +330,46 @@ def _find_advice(
     own = {each: figures for each, figures in searched.simulated.items() if each.updates == OWN}
     if not own:
         raise NoProjection(_explain_no_candidate(refused, searched, sizes))
-    quick = judges.repeat(thin_front(best(list(own.items()))))
     forms = sorted({form_of(each) for each in own})
-    bests = judges.repeat(
-        [min((each for each in own.items() if form_of(each[0]) == form), key=_cost_sort_key) for form in forms]
-    )
-    runnable = [each for each in {f.candidate: f for f in (*quick, *bests)}.values() if each.would_run] or list(quick)
-    twins = judges.repeat_on_demand(runnable)
-    runnable += [each for each in twins.values() if each.would_run and each not in runnable]
-    winner = choose_finalist(runnable, constraints)
-    near = [
-        each for each in judges.repeat(_find_cheapest_within({**own, **searched.near}, seconds, usd)) if each.would_run
-    ]
+    cheapest = [min((each for each in own.items() if form_of(each[0]) == form), key=_cost_sort_key) for form in forms]
     unknown = {each: f for each, f in searched.simulated.items() if each.updates == UNKNOWN}
     second = [each for each in thin_front(best([*own.items(), *unknown.items()])) if each[0].updates == UNKNOWN]
-    others = judges.repeat(second)
-    rejected = _reject_forms(question, winner, bests, refused, searched)
-    return Advice(
-        question=question,
-        constraints=constraints,
-        winner=winner,
-        cards=pick_cards(runnable, constraints, twins),
-        alternatives=_choose_alternatives(
-            winner, list({f.candidate: f for f in (*runnable, *near)}.values()), constraints
-        ),
-        met=constraints.short_by(winner.seconds, winner.usd) <= 1,
-        front=pareto_front([*runnable, *near]),
-        unknown=tuple(each for each in pareto_front([*runnable, *near, *others]) if each in others),
-        rejected=rejected,
-        searched=searched,
-        candidates=len(everything),
-        excluded=Counter(kind for kind, words in refused.values() if words),
-        on_demand=twins.get(winner.candidate),
-    )
+
+    def choose() -> Advice:
+        """Return the advice that follows from the repetitions so far, still without the reasons against other architectures."""
+        quick = judges.repeat(thin_front(best(list(own.items()))))
+        bests = judges.race(cheapest, quick)
+        once = {f.candidate: f for f in (*quick, *bests)}.values()
+        runnable = [each for each in once if each.would_run] or list(quick)
+        twins = judges.race_on_demand(runnable, quick)
+        runnable += [each for each in twins.values() if each.would_run and each not in runnable]
+        winner = choose_finalist(runnable, constraints)
+        near = judges.race(_find_cheapest_within({**own, **searched.near}, seconds, usd), quick)
+        several = list({f.candidate: f for f in (*runnable, *(each for each in near if each.would_run))}.values())
+        others = judges.repeat(second)
+        return Advice(
+            question=question,
+            constraints=constraints,
+            winner=winner,
+            cards=pick_cards(runnable, constraints, twins),
+            alternatives=_choose_alternatives(winner, several, constraints),
+            met=constraints.short_by(winner.seconds, winner.usd) <= 1,
+            front=pareto_front(several),
+            unknown=tuple(each for each in pareto_front([*several, *others]) if each in others),
+            rejected=tuple(
+                Rejected(form_of(each.candidate), each, "") for each in bests if each.candidate != winner.candidate
+            ),
+            searched=searched,
+            candidates=len(everything),
+            excluded=Counter(kind for kind, words in refused.values() if words),
+            on_demand=twins.get(winner.candidate),
+        )
+
+    found = choose()
+    while judges.complete(found.banded):
+        found = choose()
+    bests = judges.repeat(cheapest, FEW_REPETITIONS)
+    return replace(found, rejected=_reject_forms(question, found.winner, bests, refused, searched))
 
 
 def advice_sort_key(found: Advice) -> tuple[float, float, float]:
@@ -409,25 +428,60 @@ class _Repeater:
         self._draws = list_draws(question.base.seed, repetitions)
         self._known: dict[Candidate, Finalist] = {}
 
-    def repeat(self, found: Sequence[tuple[Candidate, Estimate]]) -> tuple[Finalist, ...]:
-        """Return the given candidates with the results of their repeated simulations, in their order. `found`: candidates with their single
-        estimates.
+    def repeat(self, found: Sequence[tuple[Candidate, Estimate]], count: int | None = None) -> tuple[Finalist, ...]:
+        """Return the given candidates with the results of at least `count` repetitions (by default all) in their order, simulating those
+        that are missing. `found`: candidates with their single estimates.
         """
-        new = [(candidate, figures) for candidate, figures in found if candidate not in self._known]
-        tasks = [self._question.task(candidate) for candidate, _ in new]
-        done = run_repetitions(tasks, self._draws, processes=1, executor=self._working) if tasks else []
-        for (candidate, figures), outcomes in zip(new, done, strict=True):
-            before_s, parts = self._question.before_s(candidate), tuple(self._question.start_up(candidate))
-            self._known[candidate] = Finalist(candidate, figures, outcomes, before_s, parts)
+        drawn = self._draws[:count]
+        for begun in (0, FEW_REPETITIONS):
+            new = [each for each in found if len(self._known_outcomes(each[0])) == begun < len(drawn)]
+            tasks = [self._question.task(candidate) for candidate, _ in new]
+            done = run_repetitions(tasks, drawn[begun:], processes=1, executor=self._working) if tasks else []
+            for (candidate, figures), outcomes in zip(new, done, strict=True):
+                before_s, parts = self._question.before_s(candidate), tuple(self._question.start_up(candidate))
+                every = (*self._known_outcomes(candidate), *outcomes)
+                self._known[candidate] = Finalist(candidate, figures, every, before_s, parts)
         return tuple(self._known[candidate] for candidate, _ in found)
 
-    def repeat_on_demand(self, finalists: Sequence[Finalist]) -> dict[Candidate, Finalist]:
+    def _known_outcomes(self, candidate: Candidate) -> tuple[Outcome, ...]:
+        """Return the results of the candidate's repetitions so far."""
+        return self._known[candidate].outcomes if candidate in self._known else ()
+
+    def race(self, found: Sequence[tuple[Candidate, Estimate]], leaders: Sequence[Finalist]) -> tuple[Finalist, ...]:
+        """Return the given candidates with the results of FEW_REPETITIONS repetitions, and of all for those that one of the `leaders` does
+        not beat in both seconds and dollars each time. `found`: candidates with their single estimates.
+        """
+        few = self.repeat(found, FEW_REPETITIONS)
+        self.complete([each for each in few if not any(_always_beats(one, each) for one in leaders)])
+        return self.repeat(found, FEW_REPETITIONS)
+
+    def complete(self, finalists: Sequence[Finalist]) -> bool:
+        """Simulate the missing repetitions of the candidates, and return whether any was missing."""
+        missing = {each.candidate: each.figures for each in finalists if len(each.outcomes) < len(self._draws)}
+        self.repeat(list(missing.items()))
+        return bool(missing)
+
+    def race_on_demand(self, finalists: Sequence[Finalist], leaders: Sequence[Finalist]) -> dict[Candidate, Finalist]:
         """Return {spot candidate: its on-demand variant} for each of the `finalists` that uses spot instances. The on-demand variants are
-        simulated repeatedly, too.
+        simulated repeatedly, too, as by `race`.
         """
         spot = {each.candidate: replace(each.candidate, spot=False) for each in finalists if each.candidate.spot}
-        found = self.repeat([(twin, self._question.simulated(twin)[0]) for twin in spot.values()])
+        found = self.race([(twin, self._estimate(twin)) for twin in spot.values()], leaders)
         return dict(zip(spot, found, strict=True))
+
+    def _estimate(self, candidate: Candidate) -> Estimate:
+        """Return the candidate's single estimate, simulated at the first call."""
+        known = self._known.get(candidate)
+        return known.figures if known else self._question.simulated(candidate)[0]
+
+
+def _always_beats(one: Finalist, other: Finalist) -> bool:
+    """Return whether `one` takes fewer dollars and fewer seconds (with start-up) than `other` in all repetitions that both have."""
+    return all(
+        mine < its
+        for figure in ("usd", "ready")
+        for mine, its in zip(one.values_by_draw(figure), other.values_by_draw(figure), strict=False)
+    )
 
 
 def _cost_sort_key(each: tuple[Candidate, Estimate]) -> tuple[float, float]:
@@ -489,12 +543,12 @@ def _reject_forms(
     candidate of each; `refused`: (kind, sentence) on why a candidate was not searched, two empty texts if it was; `searched`: result of the
     search.
     """
-    found = {form_of(each.candidate): each for each in bests}
-    against = []
+    found, against = {form_of(each.candidate): each for each in bests}, []
+    its = dollars_by_component(question, winner.candidate)
     for form in sorted({form_of(each) for each in refused}):
         if form in found:
             if found[form].candidate != winner.candidate:
-                against.append(Rejected(form, found[form], compare_with_winner(question, found[form], winner)))
+                against.append(Rejected(form, found[form], compare_with_winner(question, found[form], winner, its)))
             continue
         words = Counter(
             [w for c, (_, w) in refused.items() if form_of(c) == form and w]
@@ -506,11 +560,12 @@ def _reject_forms(
     return tuple(against)
 
 
-def compare_with_winner(question: Question, finalist: Finalist, winner: Finalist) -> str:
+def compare_with_winner(question: Question, finalist: Finalist, winner: Finalist, its: Mapping[str, float]) -> str:
     """Return how a candidate compares with the winner in words, such as `3.4x the dollars, 2x the time; most for database hosts (61%)`. The
-    named component is the one whose dollars exceed the winner's most; its share is that of the candidate's dollars. Simulates both anew.
+    named component is the one whose dollars exceed the winner's most; its share is that of the candidate's dollars. Simulates
+    the candidate anew. `its`: dollars of the winner's components.
     """
-    mine, its = dollars_by_component(question, finalist.candidate), dollars_by_component(question, winner.candidate)
+    mine = dollars_by_component(question, finalist.candidate)
     excess = {name: usd - its.get(name, 0.0) for name, usd in mine.items()}
     name = max(excess, key=lambda each: (excess[each], each))
     share = mine[name] / max(1e-12, sum(mine.values()))
@@ -528,7 +583,7 @@ def times_of(winner: Finalist, other: Finalist, figure: str) -> str:
         "ready": lambda each: each.seconds.p50,
     }
     ratio = medians[figure](other) / medians[figure](winner)
-    led = display.lead({"": winner.values_by_draw(figure), "other": other.values_by_draw(figure)})
+    led = display.lead(pair_draws(winner, other, figure))
     return f"{display.times(ratio)}{'' if led is None or led.is_sure else f' ({display.OPEN})'}"
 
 

@@ -43,7 +43,7 @@ NEGLIGIBLE_SIGMA = 1e-9  # of a factor that is drawn, to keep the order of draws
 PRICED_UNITS = (
     10**9
 )  # units whose price is divided by their number, so that the dollars of one unit have all their digits
-FEW_MINIBATCHES = 24  # of a round that is a whole epoch: a shape's profile is drawn through so many and twice as many
+FEW_MINIBATCHES = 8  # of a round that is a whole epoch: a shape's profile is drawn through so many and twice as many
 SURE_SIGMAS = 4.0  # a mean of stragglers is not further below its middle
 RELATED_SHARE = (
     0.9  # of what is not computing in a related shape's profile: in the shape's own it is at least 0.93 of that
@@ -454,7 +454,9 @@ class Question:
         one, times = run(1, min(rounds, 2)), epochs / span
         if rounds <= 2:
             parts = [(1.0, one)] if times == 1 else [(times - 1, run(2, rounds)), (2 - times, one)]
-        else:  # linear in epochs and in rounds: one that is alone reads its data in the first epoch
+        elif (
+            shape.form.alone
+        ):  # linear in epochs and in rounds, and other in the first epoch, in which it reads its data
             rounds_ = times_each
             parts = [
                 ((2 - times) * (2 - rounds_), run(1, 1)),
@@ -462,6 +464,9 @@ class Question:
                 ((2 - times) * (rounds_ - 1), one),
                 ((times - 1) * (rounds_ - 1), run(2, 2)),
             ]
+        else:  # the rounds of all epochs are alike
+            more = times * (times_each - 1)
+            parts = [(2 - times - more, run(1, 1)), (times - 1, run(2, 1)), (more, one)]
 
         def whole(of: Callable[[Simulated], float]) -> float:
             """Return a figure of the whole run, combined from the simulated parts. `of`: returns the figure of one simulation."""

@@ -215,12 +215,17 @@ def _ranks(finalists: Iterable[Finalist], figure: str) -> dict[Candidate, int]:
 
 def _is_too_close(one: Finalist, other: Finalist, figure: str) -> bool:
     """Return whether the paired repetitions leave open which of the two candidates has the smaller `figure` (`seconds` or `usd`)."""
-    before = (one.before_s, other.before_s) if figure == "seconds" else (0.0, 0.0)
-    mine, its = (
-        [value + s for value in each.values_by_draw(figure)] for each, s in zip((one, other), before, strict=True)
-    )
-    led = display.lead({"one": mine, "other": its})
+    led = display.lead(pair_draws(one, other, "ready" if figure == "seconds" else figure))
     return led is None or not led.is_sure
+
+
+def pair_draws(one: Finalist, other: Finalist, figure: str) -> dict[str, list[float]]:
+    """Return {"one": values, "other": values} of a figure of two candidates in those repetitions that both have. `figure`: as for
+    `Finalist.values_by_draw`.
+    """
+    mine, its = one.values_by_draw(figure), other.values_by_draw(figure)
+    count = min(len(mine), len(its))
+    return {"one": mine[:count], "other": its[:count]}
 
 
 # --- search -----------------------------------------------------------------------------------------------------------

@@ -177,9 +177,7 @@ class TwoExchanges:
         return self._powersgd.finish(mean)
 
 
-def build_encoder(
-    experiment: Experiment, *, worker: int, shapes: Shapes, parameters: int
-) -> Encoder | None:
+def build_encoder(experiment: Experiment, *, worker: int, shapes: Shapes, parameters: int) -> Encoder | None:
     """Return the gradient encoder of `worker` that the experiment's `exchange` configures; None if gradients are sent uncompressed.
     `shapes`: of the parameters; `parameters`: their total number of elements, which are encoded.
     """

@@ -40,9 +40,9 @@ def simulate_run(
 
     If an epoch has more than MOST_ROUNDS rounds, the run is simulated twice, with SHORT_ROUNDS and with LONGER_ROUNDS rounds per epoch, and
     seconds and usage are extrapolated linearly. If the difference of the two holds too few restarts of each worker's function, or too few
-    checkpoints of a single worker's program (ENOUGH), both are lengthened. `quick` suffices for workers that no time limit ends, and
-    neglects checkpoints by time, which take 2 % of the time at most. A run with a given number of steps, and one that AWS would end early,
-    are simulated in full. Raises as `simulate` does.
+    checkpoints of a single worker's program (ENOUGH), both are lengthened; the whole epoch is simulated instead if it is shorter than both
+    together. `quick` suffices for workers that no time limit ends, and neglects checkpoints by time, which take 2 % of the time at most. A
+    run with a given number of steps, and one that AWS would end early, are simulated in full. Raises as `simulate` does.
     """
     price_list = price_list or prices.load()
     architecture = architecture_of(experiment)
@@ -57,7 +57,7 @@ def simulate_run(
 
     limited = architecture.program is None and not has_minibatch_map(architecture)
     short_rounds, longer_rounds = (QUICK_ROUNDS, QUICK_LONGER_ROUNDS) if quick else (SHORT_ROUNDS, LONGER_ROUNDS)
-    while max(MOST_ROUNDS, longer_rounds) < days.rounds_per_epoch and days.steps is None:
+    while max(MOST_ROUNDS, short_rounds + longer_rounds) < days.rounds_per_epoch and days.steps is None:
         short, longer = simulate_rounds(short_rounds), simulate_rounds(longer_rounds)
         if not (short.finished and longer.finished):
             break
@@ -76,7 +76,7 @@ def simulate_run(
         if longer_rounds < LONGER_ROUNDS:
             short_rounds, longer_rounds = SHORT_ROUNDS, LONGER_ROUNDS
             continue
-        times = min(9, max(2, ceil(ENOUGH / seen))) if seen else 3
+        times = min(9, max(2, ceil(ENOUGH / seen))) if seen else 9
         short_rounds, longer_rounds = times * short_rounds, times * longer_rounds
     return simulate(experiment, calibration, workload=workload, price_list=price_list)
 
