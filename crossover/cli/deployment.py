@@ -138,7 +138,7 @@ def doctor(
 
 def check_account(experiment: Experiment) -> Iterator[Finding]:
     """Yield a finding about everything that a deployment needs: user code, local tools, the layers, and the AWS account. Creates nothing on
-    AWS. A missing thing is a finding, except for the CDK and Node (MissingTool). Errors of the user code and of the experiment's own checks
+    AWS. A missing thing is a finding. Errors of the user code and of the experiment's own checks
     are raised (OwnCodeError, ConfigError); botocore's errors become UserError or CrossoverError.
     """
     yield from check_user_code(experiment)
@@ -148,7 +148,10 @@ def check_account(experiment: Experiment) -> Iterator[Finding]:
 
     from crossover.running import preflight
 
-    yield Finding("CDK", True, cdk_command()[-1])
+    try:
+        yield Finding("CDK", True, cdk_command()[-1])
+    except MissingTool as error:
+        yield Finding("CDK", False, str(error))
     yield from _check_packaging(experiment)
     yield from check_hosts_module(experiment)
     with explain_aws_errors():

@@ -4,6 +4,7 @@ import json
 import math
 import os
 import re
+import shlex
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -332,7 +333,8 @@ def replicate(
     if out.exists() and not out.is_dir():
         raise ConfigError(f"--out {out}: this is a file; expected a folder")
     outcome = runner.run(wanted)
-    line = " ".join(["crossover replicate", *names, f"--scale {scale:g}", f"--out {out}"])
+    folder = ["--data", str(data)] if data else []
+    line = shlex.join(["crossover", "replicate", *names, "--scale", f"{scale:g}", *folder, "--out", str(out)])
     made = papers.fill_book(parts, outcome, size, command=line)
     report = papers.write(made, out)
     print_line(f"report: {report}")

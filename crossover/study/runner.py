@@ -21,6 +21,7 @@ from crossover.running.preparing import collect_versions
 from crossover.simulation import AWS
 from crossover.simulation.processors import fix_threads
 from crossover.simulation.repetitions import REPETITIONS, Projection, project
+from crossover.stores.encoding import find_misfits
 from crossover.study.file import MEASURES, Study, Varied
 from crossover.study.trials import EARLY_ENDS, StudyTrial, TrialFactory, TrialMachine
 from crossover.workflow.architecture import architecture_of
@@ -268,6 +269,7 @@ def to_one_line(error: Exception) -> str:
 
 FORMAT = 1  # of study.json, and of a bundle
 STATE, RUNS = "study.json", "runs"
+STATE_SHAPE = {"study": {}, "where": ("inline", "local", "aws"), "versions": {str: str}}  # of FORMAT
 DECISIVE_VERSIONS = ("crossover", "torch")  # versions that one study must not mix
 
 
@@ -478,7 +480,13 @@ def begin_study(study: Study, out: Path, *, where: str, resume: bool) -> None:
     }
     path = out / STATE
     if path.is_file():
-        check_state(json.loads(path.read_text(encoding="utf-8")), state, path)
+        try:
+            there = json.loads(path.read_bytes())
+        except (ValueError, RecursionError) as error:
+            raise ConfigError(
+                f"{path}: is damaged, it is not JSON ({error}); restore it, or use another --out"
+            ) from None
+        check_state(there, state, path)
         if not resume:
             raise ConfigError(
                 f"--out {out}: this folder holds the study already; add --resume to continue it, or give another folder"
@@ -497,14 +505,16 @@ def begin_study(study: Study, out: Path, *, where: str, resume: bool) -> None:
 
 
 def check_state(there: Any, here: Mapping[str, Any], path: Path) -> None:
-    """Raise ConfigError if the recorded study (`there`, content of study.json) differs from the present one (`here`) in format, versions,
-    place or settings. `path`: path of study.json, for messages.
+    """Raise ConfigError if the recorded study (`there`, content of study.json) is damaged, or differs from the present one (`here`) in
+    format, versions, place or settings. `path`: path of study.json, for messages.
     """
     if not isinstance(there, dict) or there.get("format") != FORMAT:
         told = there.get("format") if isinstance(there, dict) else there
         raise ConfigError(
             f"{path}: format {told!r} is unknown, this version reads {FORMAT}; continue with the version that wrote it"
         )
+    for wrong in find_misfits(there, STATE_SHAPE):
+        raise ConfigError(f"{path}: is damaged: {wrong.removeprefix('.')}; restore it, or use another --out")
     then, now = there["versions"], here["versions"]
     if other := [f"{name} {then.get(name)}, here {now[name]}" for name in now if then.get(name) != now[name]]:
         raise ConfigError(

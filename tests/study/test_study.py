@@ -146,6 +146,29 @@ def test_a_budget_below_the_cheapest_trial_is_refused(tmp_path: Path, capsys: py
     assert "the cheapest trial may cost $" in capsys.readouterr().err and not out.exists()
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "is not JSON"),
+        ("\xff", "is not JSON"),
+        ('{"format": 1}', "study is not there"),
+        ('{"format": 1, "study": {}, "where": "moon", "versions": {}}', "where: "),
+        ('{"format": 1, "study": [], "where": "local", "versions": {}}', "study: "),
+        ('{"format": 1, "study": {}, "where": "local", "versions": {"torch": 2}}', "versions"),
+    ],
+)
+def test_a_damaged_study_is_not_resumed(
+    text: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Check that a study.json which is cut or has other types is called damaged, by its path."""
+    path, out = written(tmp_path), tmp_path / "out"
+    out.mkdir()
+    (out / runner.STATE).write_bytes(text.encode("latin-1"))
+    assert status("study", str(path), "--on", "inline", "--out", str(out), "--resume") == 2
+    said = capsys.readouterr().err
+    assert f"{runner.STATE}: is damaged" in said and words in said
+
+
 @pytest.mark.parametrize("damage", ["format", "version", "study", "where", "again", "nothing"])
 def test_another_study_in_the_folder_is_refused(
     damage: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

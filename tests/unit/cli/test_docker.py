@@ -112,3 +112,15 @@ def test_nobody_needs_docker_without_images(program: Path, config: str) -> None:
     experiment = validation.load(CONFIG / f"{config}.yaml")
     packaging = "layer" if config == "spirt" else "image"  # programs have no functions
     check_docker(replace(experiment, functions=replace(experiment.functions, packaging=packaging)))
+
+
+def test_a_missing_cdk_is_a_finding_like_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`doctor` reports that the CDK is missing beside its other findings, and does not end there."""
+
+    def fail() -> list[str]:
+        """Raise MissingTool as if node_modules had no CDK."""
+        raise MissingTool("aws-cdk: not in node_modules")
+
+    monkeypatch.setattr(deployment, "cdk_command", fail)
+    found = next(deployment.check_account(validation.load(CONFIG / "spirt.yaml")))
+    assert (found.name, found.holds) == ("CDK", False) and "node_modules" in found.detail
