@@ -103,9 +103,9 @@ def drivers_of(question: Question, candidate: Candidate) -> Drivers:
 
 
 def seconds_by_purpose(question: Question, candidate: Candidate) -> dict[str, float]:
-    """Return {purpose: seconds} for the candidate's time from `deploy` on: computing, moving data, starting functions, and start-up before
-    the run. The seconds of moving data are those that a simulated run saves if data moves in no time; those of starting functions are what
-    it then saves if they start in no time.
+    """Return {purpose: seconds} for the candidate's time from `deploy` on, with the keys COMPUTING, MOVED (moving data), STARTED (starting
+    functions) and BEFORE (start-up before the run), in this order. The seconds of moving data are those that a simulated run saves if data
+    moves in no time; those of starting functions are what it then saves if they start in no time.
     """
     calm = question.calm
     unmoved = replace(calm.without_sharing(), **MOVING)
@@ -123,9 +123,7 @@ def seconds_by_purpose(question: Question, candidate: Candidate) -> dict[str, fl
 
 
 def dollars_by_component(question: Question, candidate: Candidate) -> dict[str, float]:
-    """Return {component: dollars} for the candidate's whole run. Components are, for example, functions that compute, database hosts, or
-    state transitions.
-    """
+    """Return {component: dollars} of the whole run, with the components of `_dollars_by_component`, such as "database hosts"."""
     return extrapolate(question, candidate, _dollars_by_component)
 
 
@@ -169,8 +167,9 @@ COMPONENTS: Mapping[bill.LineKind, str] = {
 
 
 def _dollars_by_component(run: Simulated) -> dict[str, float]:
-    """Return {component: dollars} of a simulated run. The dollars of Lambda functions are divided into computing, waiting for others and
-    transferring data, in proportion to their seconds times memory.
+    """Return {component: dollars} of a simulated run; components are the values of COMPONENTS that the bill has. The dollars of Lambda
+    functions are divided into "functions that compute", "functions that wait for others" and "functions that transfer", in proportion to
+    their seconds times memory; a part without any is left out.
     """
     found: defaultdict[str, float] = defaultdict(float)
     for line in run.lines:
@@ -203,8 +202,9 @@ MIN_FRONT_GAIN = 0.02  # a candidate of the front that is quicker by less than t
 
 @dataclass(frozen=True)
 class Rejected:
-    """An architecture, on one of its platforms, that is not the advice. `architecture`: both in words, such as "single, gpu"; `best`: its
-    cheapest candidate, None if none can run; `reason`: what speaks most against it, in words.
+    """An architecture, on one of its platforms, whose cheapest candidate is not the advice. `architecture`: both in words, such as "single,
+    gpu"; `best`: its cheapest simulated candidate with the experiment's own updates, None if there is none; `reason`: what speaks most
+    against it, in words.
     """
 
     architecture: str
@@ -374,7 +374,8 @@ def _find_advice(
 
 def advice_sort_key(found: Advice) -> tuple[float, float, float]:
     """Return a sort key for advice with the same constraints, but for different settings of the experiment. The smallest key belongs to the
-    best advice.
+    best advice. If the winner keeps to the constraints, the key is 0, then its dollars and seconds, or its seconds and dollars if only a
+    budget is given; otherwise it is the factor by which it misses them, then seconds and dollars.
     """
     short, wished = found.constraints.short_by(found.winner.seconds, found.winner.usd), found.constraints
     quick = wished.budget_usd is not None and wished.deadline_s is None
@@ -539,9 +540,9 @@ def _reject_forms(
     refused: Mapping[Candidate, tuple[str, str]],
     searched: SearchResult,
 ) -> tuple[Rejected, ...]:
-    """Return each architecture, on each of its platforms, that is not the winner's, with the reason against it. `bests`: the cheapest
-    candidate of each; `refused`: (kind, sentence) on why a candidate was not searched, two empty texts if it was; `searched`: result of the
-    search.
+    """Return, sorted by name, each architecture on each of its platforms whose cheapest candidate is not the winner, with the reason
+    against it. So the winner's own is among them if a cheaper candidate of it lost. `bests`: the cheapest candidate of each; `refused`:
+    (kind, sentence) on why a candidate was not searched, two empty texts if it was; `searched`: result of the search.
     """
     found, against = {form_of(each.candidate): each for each in bests}, []
     its = dollars_by_component(question, winner.candidate)
@@ -787,7 +788,7 @@ def describe_drivers(found: Advice) -> str:
 
 def cautions(candidate: Candidate, cloud: Calibration) -> list[str]:
     """Return sentences on speeds behind the candidate's figures that are assumed or were measured elsewhere: of many threads, and of the
-    GPU. `cloud`: the calibration with these speeds.
+    GPU; an empty list if there are none. `cloud`: the calibration with these speeds.
     """
     found = []
     if candidate.instance and not candidate.gpu and candidate.threads > MEASURED_THREADS:

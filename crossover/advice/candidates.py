@@ -129,8 +129,9 @@ def list_candidates(
     base: Experiment, *, samples: int, prices: Prices, least_mb: LeastMemory, alone: bool = False
 ) -> Iterator[Candidate]:
     """Yield all candidates for the experiment `base`, each once and always in the same order. `samples`: number of training samples;
-    `prices`: instance types without a price are left out; `least_mb`: function from a batch size to the memory of the smallest function for
-    it, which is tried besides MEMORY_MB; `alone`: yield only candidates with one worker.
+    `prices`: instance types without a price are left out, except the experiment's own; `least_mb`: function from a batch size to the memory
+    of the smallest function for it, which is tried besides MEMORY_MB and the experiment's own size; `alone`: yield only candidates with one
+    worker.
     """
     seen = set[Candidate]()
     for name in ("single",) if alone else architectures():

@@ -38,7 +38,7 @@ class EvidenceRun:
 @dataclass(frozen=True)
 class Setting:
     """An experiment's settings with which all recorded runs, `runs`, reached the target. `experiment`: an experiment with these settings
-    and with as many epochs as the slowest of the runs needed.
+    and with as many epochs as the slowest of the runs needed, or with the runs' own number if the learning-rate schedule depends on it.
     """
 
     experiment: Experiment  # with as many epochs as its slowest run needed

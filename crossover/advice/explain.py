@@ -38,8 +38,8 @@ REJECTED_HEAD = ["architecture", "at its cheapest", "ready in", "dollars", "main
 
 
 def front_rows(found: Sequence[Finalist]) -> list[list[str]]:
-    """Return one table row for each of the shortlisted candidates, in the given order: name, what makes an update, time with
-    start-up, dollars and settings.
+    """Return one table row for each of the shortlisted candidates, in the given order, with the columns of FRONT_HEAD: name, what makes an
+    update, time with start-up, dollars and size of the minibatch. All cells are texts.
     """
     return [
         [
@@ -61,7 +61,8 @@ CARDS_HEAD = ["", "how", "ready in", "dollars", "p5 to p95", "file"]
 
 def card_rows(found: Advice, files: Sequence[Path] = ()) -> list[list[str]]:
     """Return a table row for each card (cheapest, balanced, soonest), one for its on-demand variant if it uses spot instances, and one for
-    this machine if it was measured. `files`: YAML files of the candidates `found.told`, in their order; empty if none was written.
+    this machine if it was measured, with the columns of CARDS_HEAD. `files`: YAML files of the candidates `found.told`, in their order;
+    empty if none was written.
     """
     rows = []
     for card in found.cards:
@@ -76,8 +77,8 @@ def card_rows(found: Advice, files: Sequence[Path] = ()) -> list[list[str]]:
 
 
 def card_row(name: str, each: Finalist, found: Advice, files: Sequence[Path]) -> list[str]:
-    """Return a table row of one candidate, its last cell the path of its YAML file. `name`: first cell, such as cheapest; `files`: as for
-    `card_rows`.
+    """Return a table row of one candidate with the columns of CARDS_HEAD, the last of them the path of its YAML file, a dash if it has
+    none. `name`: first cell, such as cheapest; `files`: as for `card_rows`.
     """
     how, _, time, _, _, usd, usd_band, _ = front_rows([each])[0]
     told = [one.candidate for one in found.told]
@@ -96,8 +97,8 @@ def describe_update(each: Finalist) -> str:
 
 
 def rejected_rows(found: Advice) -> list[list[str]]:
-    """Return one table row for each architecture that is not the advice: its best candidate with time and dollars, and the reason against
-    it.
+    """Return one table row for each of `found.rejected`, with the columns of REJECTED_HEAD: its best candidate with time and dollars,
+    dashes if it has none, and the reason against it.
     """
     return [
         [
@@ -259,7 +260,8 @@ def _simulate_usd(question: Question, candidate: Candidate) -> float:
 
 def _vary_assumptions(question: Question, span: int) -> Iterator[tuple[str, Question, Question]]:
     """Yield (assumption in words, question with less of it, question with more of it) for each assumption: speeds, epochs, AWS conditions
-    and prices. `span`: smallest number of epochs to try.
+    and prices. For "AWS's speed of the day" the question with quick requests comes before that with slow ones. `span`: smallest number of
+    epochs to try.
     """
     cloud, epochs = question.calibration, question.base.training.epochs
 

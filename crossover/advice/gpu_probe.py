@@ -62,12 +62,12 @@ def measure_row(
     batch_sizes: Sequence[int],
     seconds: float,
 ) -> dict[str, Any]:
-    """Measure a model's training steps on `device`, and return what `crossover probe` prints: device, precision, counts of the model, and
-    for each batch size the percentiles of a step's seconds.
+    """Measure a model's training steps on `device`, and return what `crossover probe` prints: {"format", "device", "precision", "model",
+    "input", "classes", "parameters", "buffers", "macs", "digest", "steps", "too_large", "torch"}. `steps` has the result of `_measure_size`
+    for each batch size; sizes that do not fit into the device's memory are listed in `too_large`.
 
     `model`: name of the model, as `locate_model` returns it; `source`: where minibatches come from; `seconds`: time to spend on all of
-    `batch_sizes` together. Batch sizes that do not fit into the device's memory are listed in `too_large`. Raises ConfigError if the
-    smallest does not fit, or if the device lacks the precision.
+    `batch_sizes` together. Raises ConfigError if the smallest batch size does not fit, or if the device lacks the precision.
     """
     training = _training(model, precision, source.classes)
     steps, too_large = list[dict[str, float]](), list[int]()

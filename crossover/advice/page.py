@@ -185,8 +185,9 @@ MOST_CHOICES = 6
 
 
 def _choice_rows(found: Advice, files: Sequence[Path]) -> list[list[str]]:
-    """Return table rows of the candidates to choose from, at most MOST_CHOICES: the cards (cheapest, balanced, soonest) with their
-    on-demand variants, this machine, then the alternatives. `files`: YAML files of the candidates `found.told`, in their order.
+    """Return table rows, with the columns of `explain.CARDS_HEAD`, of the candidates to choose from, at most MOST_CHOICES: the cards
+    (cheapest, balanced, soonest) with their on-demand variants, this machine, then the alternatives. `files`: YAML files of the candidates
+    `found.told`, in their order.
     """
     named = explain.card_rows(found, files)
     told = {row[1] for row in named}
@@ -434,7 +435,7 @@ def _find_owner(path: Path) -> Path | None:
 
 def _list_earlier_files(out: Path) -> dict[Path, str]:
     """Return the files of an earlier advice that advice.json in `out` names, each with its digest, or "" if the digest is in the file
-    itself; {} if there is no such file.
+    itself; {} if there is no such file or it cannot be read as JSON.
     """
     try:
         files = json.loads((out / ANSWER).read_text(encoding="utf-8")).get("files", {})
@@ -536,7 +537,10 @@ def to_csv(found: Advice) -> str:
 
 
 def as_json(found: Advice) -> dict[str, Any]:
-    """Return the advice as a dictionary, the core of advice.json, with seconds and dollars as plain numbers."""
+    """Return the advice as a dictionary, the core of advice.json, with seconds and dollars as plain numbers. `advice` is the verdict as one
+    text, `wishes` are the constraints; `winner`, `cards`, `on_demand`, `alternatives`, `front`, `accuracy unknown` and `rejected` hold
+    candidates as `_finalist_as_json` returns them. What does not exist is None or an empty list.
+    """
     drives = found.drives[found.winner.candidate]
     return {
         "label": "projected",
@@ -581,7 +585,9 @@ def as_json(found: Advice) -> dict[str, Any]:
 
 
 def _this_machine_as_json(here: ThisMachine) -> dict[str, Any]:
-    """Return the estimate for this machine as a dictionary for advice.json."""
+    """Return the estimate for this machine as a dictionary for advice.json: {"words", "seconds", "before_s", "band", "usd", "threads",
+    "times"}. `usd` is always 0; `band` has the percentiles of the seconds by name.
+    """
     return {
         "words": here.words,
         "seconds": here.seconds,
@@ -594,7 +600,9 @@ def _this_machine_as_json(here: ThisMachine) -> dict[str, Any]:
 
 
 def _finalist_as_json(each: Finalist) -> dict[str, Any]:
-    """Return a shortlisted candidate with its time and cost as a dictionary for advice.json."""
+    """Return a shortlisted candidate as a dictionary for advice.json: {"words", "candidate" (its fields), "seconds", "running_s", "usd"
+    (percentiles by name), "before_s", "problems"}.
+    """
     return {
         "words": each.candidate.words,
         "candidate": asdict(each.candidate),

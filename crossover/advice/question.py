@@ -377,8 +377,8 @@ def sizes(experiment: Experiment) -> Callable[[Experiment], Workload]:
 
 
 def _parallel_shares(measured: "Probe", calibration: Calibration) -> dict[str, float]:
-    """Return the calibration's fields for the share of a training step that further threads speed up, with its lower and upper limit, from
-    the measurement `measured` with two threads. {} if that was not possible.
+    """Return the calibration's fields `parallel_share`, `parallel_least` and `parallel_most`: the share of a training step that further
+    threads speed up, with its lower and upper limit, from the measurement `measured` with two threads. {} if that was not possible.
     """
     if measured.two_threads is None:
         return {}

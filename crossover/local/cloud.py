@@ -454,10 +454,12 @@ _WORDS = 2000  # characters of an error: some quote a whole template
 
 class LocalCloud:
     """An emulation of AWS on this machine: the APIs of moto (an emulator in Python) with real functions, state machines, databases and
-    brokers. It runs within its `with` block; only one at a time in a process, because moto's state is global.
+    brokers. It runs within its `with` block; only one at a time in a process, because moto's state is global. Only there it has the
+    attributes `servers`, `lambdas`, `fleets` and `endpoint`, its parts.
 
-    `workspace`: folder of all its files. `cores`: number of functions with torch that may compute at the same time. `concurrency`: the
-    account's limit of concurrent executions. `runtime`: the Python that functions run on, by default this process's.
+    `workspace`: folder of all its files. `cores`: number of functions with torch that may compute at the same time, by default the
+    machine's CPU cores. `concurrency`: the account's limit of concurrent executions. `runtime`: the Python that functions run on, by
+    default this process's.
     """
 
     _only_one: ClassVar[threading.Lock] = threading.Lock()

@@ -341,10 +341,10 @@ def paper_method(
     prices: Prices,
     duration_s: float,
 ) -> tuple[str, float]:
-    """Return (name of the formula, dollars): the papers' cost formula that applies to this run, and its result. The 2023 paper's applies to
-    peers, the 2025 paper's to functions and to GPUs. `records`: records of the run, failed attempts included; `infrastructure`: deployed
-    memory sizes and instances; `prices`: today's prices, for instance types that the papers do not have; `duration_s`: seconds of the run.
-    Raises ConfigError if such a type has no price.
+    """Return (name of the formula, dollars): the papers' cost formula that applies to this run, and its result. The name is FORMULA_2023
+    for peers, FORMULA_2025 for functions and FORMULA_2025_GPU for other programs on instances. `records`: records of the run, failed
+    attempts included; `infrastructure`: deployed memory sizes and instances; `prices`: today's prices, for instance types that the papers
+    do not have; `duration_s`: seconds of the run. Raises ConfigError if such a type has no price.
     """
     fleets = {fleet.purpose: fleet for fleet in infrastructure.fleets}
     memory = Memory(experiment, infrastructure)
@@ -480,7 +480,8 @@ class Cost:
         return sum(line.usd for line in self.lines)
 
     def as_json(self, *, where: str) -> dict[str, Any]:
-        """Return the cost as it is written in result.json, labelled `measured-aws` or `projected`. `where`: inline, local or aws; only the
+        """Return the cost as it is written in result.json: {"label", "basis", "paper_method", "paper_method_usd", "full_usd", "lines"},
+        labelled `measured-aws` or `projected`; `basis` says in words which seconds were priced. `where`: inline, local or aws; only the
         seconds of a run on AWS were billed.
         """
         measured = where == "aws"
@@ -496,7 +497,9 @@ class Cost:
 
 @dataclass(kw_only=True)
 class BilledRun:
-    """A run and all that it is billed for. Records of failed and superseded attempts count too, because AWS bills them.
+    """A run and all that it is billed for. Records of failed and superseded attempts count too, because AWS bills them. They are summed
+    when the object is created, so fields must not be changed afterwards. Creating it raises ConfigError if the papers' formula lacks a
+    price.
 
     `infrastructure`: what existed during the run; `started_at`: unix seconds; `duration_s`: seconds from then until the end, or until now.
     `transitions`: state transitions of the whole run, None if they were not counted (one per invocation is billed then, as a lower bound);

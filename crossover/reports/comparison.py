@@ -521,8 +521,8 @@ def _build_entry(run: RunFolder, name: str, goal: float | None) -> RaceEntry:
 
 
 def as_json(comparison: Comparison) -> dict[str, Any]:
-    """Return the comparison as a dictionary for --json with verdict, goal, runs, caveats (`marks`) and projections; seconds, dollars and
-    bytes are plain numbers.
+    """Return the comparison as a dictionary for --json: {"verdict", "goal", "runs", "marks" (caveats), "on_aws"}. `runs` has the fields of
+    each entry, `on_aws` the projections by run name; seconds, dollars and bytes are plain numbers.
     """
     return {
         "verdict": comparison.verdict,

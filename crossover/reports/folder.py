@@ -430,8 +430,8 @@ def build(
 
 
 def _head_of_result(experiment: Experiment, *, label: Label, where: str, failure: str | None) -> dict[str, Any]:
-    """Return the first fields of result.json: format, architecture, place, label, outcome, and experiment. `where`: inline, local or aws;
-    `failure`: cause of a failed run, None if it did not fail.
+    """Return the first fields of result.json: format, architecture, where, label, outcome (finished or failed), failure, and experiment.
+    `where`: inline, local or aws; `failure`: cause of a failed run, None if it did not fail.
     """
     return {
         "format": FORMAT,
@@ -486,7 +486,8 @@ def staleness(records: Sequence[Record]) -> dict[str, float] | None:
 
 def stages(records: Sequence[Record]) -> list[dict[str, Any]]:
     """Return a row for each stage of the steps, such as compute, with its count, wall and processor seconds and peak memory in MB over all
-    records. Stages are in order of first appearance; the last row, `other`, is the time of steps outside all stages.
+    records: {"stage", "count", "wall_s", "cpu_s", "max_rss_mb"}. Stages are in order of first appearance; the last row, `other`, is the
+    time of steps outside all stages. An empty list without records.
     """
     table: dict[str, dict[str, Any]] = {}
     for record in sorted(records, key=lambda r: float(r["started_at"])):
@@ -518,9 +519,10 @@ def _add_numbers(row: dict[str, Any], **by: float) -> None:
 
 
 def steps(records: Sequence[Record]) -> list[dict[str, Any]]:
-    """Return a row for each step, in order of first appearance, with its number of invocations, cold starts and invocations that failed or
-    were superseded (`failed`), its seconds (wall, processor, INIT, billed) and its peak memory in MB over all records. `slot_wait_s`, the
-    wait for a free core of the local machine, is in no other field. Programs on instances have no billed seconds.
+    """Return a row for each step, in order of first appearance, with its number of invocations (`count`), cold starts (`cold`) and
+    invocations that failed or were superseded (`failed`), its seconds (`wall_s`, `cpu_s`, `init_s`, `billed_s`) and its peak memory
+    (`max_rss_mb`) in MB over all records. `slot_wait_s`, the wait for a free core of the local machine, is in no other field. Programs on
+    instances have no billed seconds.
     """
     table: dict[str, dict[str, Any]] = {}
     zero = ("count", "cold", "failed", "wall_s", "cpu_s", "init_s", "slot_wait_s", "billed_s", "max_rss_mb")
@@ -542,8 +544,9 @@ def steps(records: Sequence[Record]) -> list[dict[str, Any]]:
 
 
 def _epoch_rows(epochs: Sequence[Mapping[str, Any]], run: bill.BilledRun) -> list[dict[str, Any]]:
-    """Return the rows of result.json for the epochs, in order. Elapsed seconds and dollars of a row are cumulative, from the run's start to
-    the end of the epoch. `epochs`: as for `build`; `run`: gives the dollars at a moment.
+    """Return the rows of result.json for the epochs, in order: {"epoch", "train_loss", "val_loss", "val_metric", "learning_rate", "wall_s",
+    "elapsed_s", "paper_method_usd", "full_usd"}. `wall_s` is of the epoch alone; elapsed seconds and dollars are cumulative, from the run's
+    start to the end of the epoch. `epochs`: as for `build`; `run`: gives the dollars at a moment.
     """
     losses = train_losses(run.records)
     begin = min((float(r["started_at"]) for r in run.records if r["step"] != "initialise"), default=run.started_at)

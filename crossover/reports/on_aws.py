@@ -51,7 +51,9 @@ class OnAws:
         return display.band(display.seconds, *self.time), display.band(display.usd, *self.dollars)
 
     def as_json(self) -> dict[str, Any]:
-        """Return this projection as it is written to projection.json; `seconds` and `usd` are None if AWS would not run it."""
+        """Return this projection as it is written to projection.json: {"label", "words", "seconds", "usd", "draws", "problems", "outside"}.
+        `seconds` and `usd` are None if AWS would not run it, otherwise percentiles as `Band.as_json` returns them; `draws` is their number.
+        """
         return {
             "label": "projected",
             "words": self.words,

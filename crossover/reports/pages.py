@@ -158,7 +158,7 @@ def plot(
 
 def offer_choice(found: Sequence[Plot]) -> dict[str, Any]:
     """Return values for the fields `plots` and `choices` of a Page that shows one of the plots at a time, chosen by its title. A single
-    plot is shown without a choice.
+    plot is shown without a choice; the result then lacks `choices`.
     """
     if len(found) < 2:
         return {"plots": found}

@@ -66,9 +66,10 @@ TRANSITIONS_PER_S = 4  # of one worker, at most: assumed; a poll and its wait ta
 
 
 def pricing_facts(experiment: Experiment, *, side_by_side: int) -> dict[str, Any]:
-    """Return what a run must know to compute its own cost, as a part of the configuration in its bucket: `prices`, `infrastructure`, and
-    `most_usd_per_s`, the highest dollars per second that the run can spend. `side_by_side`: number of minibatches that one worker computes
-    at once. Raises ConfigError if a price is missing.
+    """Return what a run must know to compute its own cost, as a part of the configuration in its bucket: `prices` ({"region", "as_of",
+    "hours_per_month", "items": {item: [dollars, unit]}}), `infrastructure` (its fields as plain data), and `most_usd_per_s`, the highest
+    dollars per second that the run can spend. `side_by_side`: number of minibatches that one worker computes at once. Raises ConfigError if
+    a price is missing.
     """
     listed, found = pricing.load(), infrastructures.infrastructure_of(experiment)
     return {

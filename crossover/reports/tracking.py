@@ -48,8 +48,9 @@ def write_curves(run: RunFolder, to: Logger, *, where: str) -> str:
 
 
 def iter_points(run: RunFolder) -> Iterator[tuple[int, float, dict[str, float]]]:
-    """Yield (epoch, unix seconds of its end, {name: value}) for every epoch of a run. Values that are missing, such as a loss that
-    diverged, are left out. The names of dollars that are projected end in `_projected`.
+    """Yield (epoch, unix seconds of its end, {name: value}) for every epoch of a run. Names are those of FIGURES; `val_metric` becomes
+    `val_` and the metric's name, and dollars that are projected get the ending `_projected`. Values that are missing, such as a loss that
+    diverged, are left out.
     """
     began = datetime.fromisoformat(run.result["started_at"]).timestamp()
     projected = run.result["cost"]["label"] == "projected"

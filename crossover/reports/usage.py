@@ -229,7 +229,9 @@ def find_unrecorded(
 
 
 def _fields_of_report(report: Report) -> dict[str, Any]:
-    """Return the fields of a record that Lambda's report replaces, with their new values, by name."""
+    """Return the fields of a record that Lambda's report replaces, with their new values: `billed_ms`, `max_rss_mb`, and for a cold start
+    `cold` (True) and `init_s`.
+    """
     figures: dict[str, Any] = {"billed_ms": report.billed_ms, "max_rss_mb": float(report.max_memory_mb)}
     if report.init_ms is not None:
         figures |= {"cold": True, "init_s": report.init_ms / 1_000}

@@ -186,11 +186,12 @@ def renewing_session() -> tuple[Any, Callable[[], None]]:
 
 @dataclass(frozen=True)
 class DeployedParameters:
-    """The values that an experiment's deployed stack has published as SSM parameters.
+    """The values that an experiment's deployed stack has published as SSM parameters; `load` reads them.
 
-    `bucket`, `data_buckets`: names of the bucket for the run and of those for the data, if they are separate; `run_machine`: ARN of the
-    state machine that carries out runs, "" if programs on instances do; `fleet`: then the name of their Auto Scaling group, else "";
-    `shape`: settings that the deployment fixed: architecture, compute, channel, and the most workers and parallel minibatches.
+    `bucket`, `data_buckets`: names of the bucket for the run and of those for the data, if they are separate, else (); `run_machine`: ARN
+    of the state machine that carries out runs, "" if programs on instances do; `fleet`: then the name of their Auto Scaling group, else "";
+    `shape`: settings that the deployment fixed: {"architecture", "compute", "channel", "workers", "minibatches"}, the last two as the most
+    workers and parallel minibatches; "minibatches" is None without functions.
     """
 
     bucket: str

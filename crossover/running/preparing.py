@@ -337,8 +337,8 @@ def _stage_training(
     experiment: Experiment, made_of: Materials, data: Sequence[ObjectStore]
 ) -> tuple[dict[str, Any], bytes]:
     """Upload the data that `made_of` holds to the stores `data`, and build the model. Returns (sizes, constants): what the run's
-    configuration says about the data and the model's size; and the constants of a user's model that are not among its parameters, b"" for a
-    built-in model.
+    configuration says about the data and the model's size, {"data_manifest", "parameters", "buffers"} and with `training.no_decay` also
+    "undecayed"; and the constants of a user's model that are not among its parameters, b"" for a built-in model.
     """
     from crossover.learning.learner import adapt_to_processor, has_user_code, learner_for
     from crossover.learning.staging import stage, take_first_samples

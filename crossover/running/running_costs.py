@@ -21,8 +21,9 @@ POLLS_AN_HOUR, STATES_A_POLL = (
 
 
 def list_hourly_costs(experiment: Experiment, *, running: bool = False) -> list[Line]:
-    """Return a line for each part of the experiment's deployment that is billed by the hour, with its cost of one hour in dollars.
-    `running`: whether to include instances that exist only during a run. Raises ConfigError if the architecture does not exist.
+    """Return a line for each part of the experiment's deployment that is billed by the hour, with its cost of one hour in dollars: fleets,
+    then shared stacks, then secrets. Lines of 0 dollars are left out. `running`: whether to include instances that exist only during a run.
+    Raises ConfigError if the architecture does not exist or a price is missing.
     """
     listed, wanted = prices.load(), bill.infrastructure_of(experiment)
     found: list[Line] = []
