@@ -77,7 +77,8 @@ def run_with_baselines(
     """Run the experiment into the folder `out`, then its baselines into folders inside `out`, one after another, and return the
     experiment's folder. Inline and local, files of an earlier run in such a folder are moved aside first, except those of a resumed run.
 
-    `run`: runs one experiment into a folder, resuming the unfinished run if it gets one. `where`: inline, local or aws. `resume` (inline or
+    `run`: runs one experiment into a folder, resuming the unfinished run that it gets, or a new one for None; its errors are raised, its
+    result is not used. `where`: inline, local or aws. `resume` (inline or
     local): start with the first experiment whose folder holds an unfinished run, and continue with those after it. `cores`: CPU cores of
     the machine, None on AWS. Raises ConfigError before anything is trained if a baseline cannot divide the data among its workers; with
     `resume`, UserError or ConfigError if there is no run that can be resumed. If a run fails, its error is raised and the later ones do not

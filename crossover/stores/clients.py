@@ -30,6 +30,9 @@ Event = dict[
 class Clients(Protocol):
     """Protocol of the object from which a process gets the clients of its stores, message bus and state machines. A client's
     requests are counted in the `traffic` given for it.
+
+    Methods that return clients may raise ConfigError or botocore's ClientError if the deployment lacks or refuses what they need, and
+    RunFailed if the run in this process was stopped; the clients themselves raise the errors of their protocols.
     """
 
     def objects(self, traffic: Traffic) -> ObjectStore:
@@ -44,8 +47,8 @@ class Clients(Protocol):
         """
 
     def tensors(self, experiment: Experiment, worker: int, traffic: Traffic) -> TensorStore:
-        """Return a client of the tensor store of `worker`, of the kind that the `experiment` names. Its requests are counted in
-        `traffic`.
+        """Return a client of the tensor store of `worker`, of the kind that the `experiment` names. If there are fewer stores than workers,
+        they are shared. Its requests are counted in `traffic`.
         """
 
     def compute(self, experiment: Experiment, worker: int, traffic: Traffic) -> TensorCompute:
@@ -54,7 +57,7 @@ class Clients(Protocol):
         """
 
     def bus(self, traffic: Traffic) -> MessageBus:
-        """Return a client of the message bus, whose requests are counted in `traffic`."""
+        """Return a client of the message bus, whose requests are counted in `traffic`. The caller closes it."""
 
     def run_machine(self, name: str, event: Event) -> Event:
         """Start the architecture's state machine `name` with the input `event`, in Step Functions or in this process, and wait for

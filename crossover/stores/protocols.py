@@ -125,10 +125,10 @@ class ObjectStore(ReadableObjects, Protocol):
         """Return whether the key exists."""
 
     def delete(self, *keys: str) -> None:
-        """Delete the objects under `keys`; missing keys are fine."""
+        """Delete the objects under `keys`; missing keys are fine, and so are no keys at all."""
 
     def list(self, prefix: str) -> list[str]:
-        """Return all keys that begin with `prefix`, sorted and complete."""
+        """Return all keys that begin with `prefix`, sorted and complete; an empty list if there are none."""
 
     def delete_prefix(self, prefix: str) -> int:
         """List the keys that begin with `prefix` and delete those objects. Returns how many there were."""
@@ -174,7 +174,7 @@ class TensorStore(Protocol):
         """Return whether the key exists."""
 
     def delete(self, *keys: str) -> None:
-        """Delete the vectors under `keys`; missing keys are fine."""
+        """Delete the vectors under `keys`; missing keys are fine, and so are no keys at all."""
 
 
 class ConnectedTensorStore(TensorStore, Protocol):
@@ -226,7 +226,7 @@ class TensorCompute(Protocol):
         """
 
     def is_finite(self, key: str) -> bool:
-        """Return whether no element of the vector under `key` is NaN or infinite."""
+        """Return whether no element of the vector under `key` is NaN or infinite. Raises Missing if there is no such vector."""
 
 
 class MessageBus(Protocol):
@@ -236,21 +236,24 @@ class MessageBus(Protocol):
 
     def declare(self, *, mailboxes: Sequence[str] = (), barriers: Sequence[tuple[str, int]] = ()) -> None:
         """Create the mailboxes and the barriers, pairs (name, number of members), that a run uses. Existing ones keep their
-        messages, but a barrier that has fewer members gets more.
+        messages, but a barrier that has fewer members gets more. May raise Refused if one exists with other properties.
         """
 
     def replace(self, mailbox: str, body: Buffer) -> None:
-        """Put `body` into `mailbox` as its only message; an older one is dropped."""
+        """Put `body` into `mailbox` as its only message; an older one is dropped. Raises Refused if `body` is longer than 15 MiB."""
 
     def peek(self, mailbox: str) -> bytes | None:
-        """Return the message in `mailbox` without removing it; None if it is empty."""
+        """Return the message in `mailbox` without removing it; None if it is empty. May wait up to 30 s, because another reader may hold
+        the message.
+        """
 
     def arrive(self, barrier: str, *, round: int, member: int) -> None:
         """Report to every member of `barrier` that `member` has reached `round`; repeating it is harmless."""
 
     def list_arrived(self, barrier: str, *, round: int, reader: int) -> frozenset[int]:
-        """Return the members of `barrier` that have reached `round`, according to the messages that the member `reader` has
-        received. Messages of earlier rounds are deleted.
+        """Return the members of `barrier` that have reported `round`, according to the messages that the member `reader` has
+        received; empty if there are none. A member that has only reported another round is not among them. The reader's messages of
+        earlier rounds are deleted, those of this round stay. Raises Refused if the barrier has no such member.
         """
 
     def remove(self, *, mailboxes: Sequence[str] = (), barriers: Sequence[tuple[str, int]] = ()) -> None:

@@ -72,7 +72,8 @@ class Scale:
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
     """One run that a table or figure needs. `key`: name of its folder, unique; `config`: name of a file in config/ without `.yaml`;
-    `fixed`: overrides (`field=value`) of that file; `cut`: function that returns further overrides for a scale below the published size;
+    `fixed`: overrides (`field=value`) of that file; `cut`: function that returns further overrides for a scale below the published size,
+    not called at that size;
     `needs_gpu`: whether it runs only on a machine with a GPU; `depends_on_values`: whether its figures depend on the images' content, as
     accuracies do, so that generated images cannot replace them.
     """
