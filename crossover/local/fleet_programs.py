@@ -126,7 +126,8 @@ class LocalFleet:
 
 
 class Fleets:
-    """The fleets of all deployed Auto Scaling groups, whose instances are child processes.
+    """The fleets of all deployed Auto Scaling groups, whose instances are child processes. `resize` starts and stops instances, and adds
+    and removes fleets; a thread watches the instances from the first `resize` to `stop`, which ends them all.
 
     `fetch_code(s3 URL, role)`: returns the folder of a program's code, fetched with the role's permissions. `environment(variables, role)`:
     returns the variables with those that reach this cloud. `on_leave(fleet)`: called when an instance leaves its fleet; it lowers the

@@ -27,7 +27,7 @@ from crossover.workflow.infrastructure import shared_stacks
 class Finding:
     """The result of one check of the account or the machine. `holds`: whether the requirement is met; `detail`: what was found, or how to
     fix it. `certain`: False if the result is inferred because no API reports it; `asked`: False if AWS refused the question or gave an
-    unknown answer.
+    unknown answer; `holds` is then True and `certain` False.
     """
 
     name: str

@@ -142,8 +142,9 @@ def _make_setting_cells(study: Study, rows: Sequence[TrialRow]) -> Iterator[Stud
 
 
 def _make_pair_cells(study: Study, rows: Sequence[TrialRow]) -> Iterator[StudyCell]:
-    """Yield the cells of the table of pairs: number of common seeds, difference, p-value, and p-value after Holm's correction. Pairs
-    without any trial are included, because the correction counts every pair that the file declares.
+    """Yield the cells of the table of pairs, which has a row for each declared pair and each setting that the pair fits: number of common
+    seeds, difference, p-value, and p-value after Holm's correction. Rows without any trial are included, because the correction counts
+    every one that the file declares.
     """
     counted, named = group_by_setting(select_counted(rows)), list[tuple[str, MeanInterval | None]]()
     for name, (one, other) in study.pairs.items():
@@ -185,7 +186,8 @@ def _make_interval_cell(table: str, row: str, column: str, found: MeanInterval |
 def make_tidy_rows(
     study: Study, rows: Sequence[TrialRow], missing: Mapping[str, str], *, failed: Collection[str] = ()
 ) -> list[dict[str, object]]:
-    """Return the lines of study.csv: one mapping from column to value per trial, with the full names of the varied fields. `rows`: trials
+    """Return the lines of study.csv: one mapping from column to value per trial, with the full names of the varied fields, sorted by
+    setting and seed. Columns: trial, varied fields, seed, outcome, reason, label, cost_label, MEASURES, all_attempts_usd. `rows`: trials
     with a run; `missing`: reason by name of trials without one, which come last and have no figures; `failed`: names of those of them that
     started and failed.
     """
