@@ -288,9 +288,9 @@ def _point_label(each: Finalist, names: str, *, is_advice: bool) -> str:
 
 
 def _sensitivity_sheets(found: Advice) -> Iterator[Sheet]:
-    """Yield a table of what would change the advice: for each assumption that matters, the dollars of the best other candidate divided by
-    the winner's; or, if this machine is the advice, the time of the soonest candidate on AWS divided by this machine's. Yields nothing if
-    there is no other candidate or no assumption matters.
+    """Yield a table of what would change the advice: for each assumption that matters, the dollars of the best alternative (of another kind
+    of resource, if there is one) divided by the winner's; or, if this machine is the advice, the time of the soonest candidate on AWS
+    divided by this machine's. Yields nothing if there is no other candidate or no assumption matters.
     """
     if found.here is not None and is_this_machine_best(found):
         sooner = found.here.sooner.candidate.words

@@ -136,7 +136,7 @@ class Line:
     kind: LineKind
 
     def as_json(self) -> dict[str, Any]:
-        """Return this line of the bill as an entry of result.json, which has no kinds."""
+        """Return this line of the bill as an entry of result.json, which has no kinds: {"item", "quantity", "unit", "usd", "as_of"}."""
         plain = asdict(self)
         del plain["kind"]
         return plain

@@ -580,7 +580,9 @@ def merge_to_limit(found: Sequence[Span], *, limit: int = DETAIL) -> list[Span]:
 
 
 def _merge_spans(found: Sequence[Span], *, grain_s: float) -> list[Span]:
-    """Return the spans, with neighbours of the same lane, kind and failure merged if the gap between them is below `grain_s` seconds."""
+    """Return the spans in the order of their beginning, with neighbours of the same row, lane, kind and failure merged if the gap between
+    them is below `grain_s` seconds.
+    """
     merged: list[Span] = []
     last: dict[tuple[str, int, str, bool], int] = {}
     for span in sorted(found, key=lambda s: s.begin_s):

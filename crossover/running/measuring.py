@@ -40,7 +40,9 @@ class BudgetTooSmall(UserError):
 
 
 class NotRestored(UserError):
-    """The error that a function may still have the memory size or time limit that the measurement set."""
+    """The error that a function may still have the memory size or time limit that the measurement set. The message has the command that
+    restores both.
+    """
 
 
 @dataclass

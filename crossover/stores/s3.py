@@ -149,7 +149,7 @@ class S3ObjectStore(ObjectStore):
         """
 
         def attempt() -> T:
-            """Call `request` once and return its result, with botocore's errors converted to Missing, Refused, _KeyExists or Unavailable."""
+            """Call `request` once and return its result. Botocore's errors become Missing, Refused, _KeyExists or Unavailable."""
             with self._translate_errors(key):
                 return request()
 

@@ -137,8 +137,8 @@ def install(changes: Replacements, types: Mapping[str, ResourceType]) -> None:
 
     @changes.wraps(parsing, "parse_and_create_resource")
     def create(old: Any, logical_id: str, *rest: Any, **named: Any) -> Any:
-        """Create a resource. Errors of this project and of moto's services become CloudFormation's ValidationError, with the resource's
-        logical id.
+        """Create a resource by moto's function `old`, and return its result. Errors of this project and of moto's services become
+        CloudFormation's ValidationError, with the resource's logical id.
         """
         try:
             return old(logical_id, *rest, **named)
