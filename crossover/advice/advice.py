@@ -336,7 +336,9 @@ def _find_advice(
     second = [each for each in thin_front(best([*own.items(), *unknown.items()])) if each[0].updates == UNKNOWN]
 
     def choose() -> Advice:
-        """Return the advice that follows from the repetitions so far, still without the reasons against other architectures."""
+        """Return the advice that follows from the repetitions so far, still without the reasons against other architectures. Runs those
+        repetitions that `judges` still lacks.
+        """
         quick = judges.repeat(thin_front(best(list(own.items()))))
         bests = judges.race(cheapest, quick)
         once = {f.candidate: f for f in (*quick, *bests)}.values()

@@ -145,7 +145,9 @@ def _format_runs(found: Advice, every: str, usd: float) -> str:
 def _price_new_deployments(
     found: Advice, finalist: Finalist, every: str, hourly_cost: Callable[[Experiment], HourlyCost]
 ) -> MonthlyCost:
-    """Return the monthly cost of deploying, training and destroying each time. Arguments: see `monthly_costs`."""
+    """Return the monthly cost of deploying, training and destroying each time. `finalist`: the candidate to train on; `every`: "hour",
+    "day" or "week"; `hourly_cost`: returns the hourly dollars of a deployed experiment.
+    """
     hourly, deployed_h = hourly_cost(_experiment_of(found, finalist)), finalist.seconds.p50 / 3_600
     started_h = math.ceil(deployed_h) - math.ceil(
         finalist.running.p50 / 3_600
@@ -166,7 +168,9 @@ def _price_new_deployments(
 def _price_lasting_deployment(
     found: Advice, finalist: Finalist, every: str, hourly_cost: Callable[[Experiment], HourlyCost]
 ) -> MonthlyCost:
-    """Return the monthly cost of a stack that stays deployed between runs. Arguments: see `monthly_costs`."""
+    """Return the monthly cost of a stack that stays deployed between runs. `finalist`: the candidate to train on; `every`: "hour", "day" or
+    "week"; `hourly_cost`: returns the hourly dollars of a deployed experiment.
+    """
     hourly = hourly_cost(_experiment_of(found, finalist))
     stays_usd = (hourly.standing_usd + hourly.checks_usd) * found.question.prices.hours_per_month
     run_h = finalist.running.p50 / 3_600  # of which the run's bill has what stays deployed, too

@@ -76,8 +76,8 @@ def _count_affordable_samples(batch: Batch, learner: Learner, clock: Callable[[]
     """Return how many samples each of the three tried minibatches may have so that all take about 10 s together: at least 2, at most
     those of `batch`; all of them if the gradient is refused, which the trial then reports. Overwrites the learner's gradient.
 
-    The time per sample is measured with 2 samples; twice unless it takes over 1 s, since the first pass includes what torch
-    prepares once.
+    The time per sample is measured with 2 samples, by `clock`, which returns seconds; twice unless it takes over 1 s, since the first
+    pass includes what torch prepares once.
     """
     few = _take_first(batch, 2)
     spent = list[float]()

@@ -682,8 +682,8 @@ class Lambdas:
         """Start the service without environments.
 
         `folder`: holds logs and scratch files; `cores`: number of functions with torch that run at the same time, None for as many as this
-        machine has CPUs; `concurrency`: the account's limit, above which an invocation is refused; `runtime`: the Python that functions run
-        on, None for this process's.
+        machine has CPUs; `concurrency`: the account's limit, above which an invocation is refused; `variables`: by default those of the
+        template; `sink`: by default drops the lines; `runtime`: the Python that functions run on, None for this process's.
         """
         self.extra_environment: dict[str, dict[str, str]] = {}  # by function name, "*" for all; fault tests set it
         self._folder = folder

@@ -93,7 +93,7 @@ def is_allowed(documents: list[Mapping[str, Any]], call: ApiCall) -> bool:
 def _list_s3_calls(environ: Mapping[str, Any], body: Callable[[], bytes]) -> Iterator[ApiCall]:
     """Yield each action and resource of an S3 request: one, or one for each object of a request that deletes several. The bucket is taken
     from the path, as clients send it if the endpoint is an IP address. A method other than GET, HEAD, PUT and DELETE on an object counts as
-    s3:PutObject, one other than GET and HEAD on a bucket as s3:METHOD.
+    s3:PutObject, one other than GET and HEAD on a bucket as s3:METHOD. `body`: returns the request's body; called only if it names objects.
     """
     path, query = unquote(str(environ["PATH_INFO"])), parse_qs(str(environ["QUERY_STRING"]), keep_blank_values=True)
     bucket, _, key = path.lstrip("/").partition("/")
@@ -109,7 +109,8 @@ def _list_s3_calls(environ: Mapping[str, Any], body: Callable[[], bytes]) -> Ite
 
 def _list_json_calls(environ: Mapping[str, Any], body: Callable[[], bytes], service: str) -> Iterator[ApiCall]:
     """Yield each action and resource of a request to a service that speaks JSON, such as Secrets Manager: one for each resource that it
-    names. An unknown action gets a resource that no policy allows. A resource that the request leaves out is "" in its ApiCall.
+    names. An unknown action gets a resource that no policy allows. A resource that the request leaves out is "" in its ApiCall. `body`:
+    returns the request's body; `service`: name in actions if the request's target names no known one.
     """
     prefix, _, operation = str(environ.get("HTTP_X_AMZ_TARGET", "")).partition(".")
     action = f"{SERVICES.get(prefix, service)}:{operation}"

@@ -71,7 +71,7 @@ class Zygote:
         self, kind: ZygoteKind, *, on_exit: Callable[[int, int], None], output: Path, runtime: Runtime | None = None
     ) -> None:
         """Start the fork server's process, without waiting for its imports, and the thread that listens to it. `kind`: "torch" or "plain"
-        (without torch); `runtime`: its Python, None for this process's.
+        (without torch); `runtime`: its Python, None for this process's; `on_exit`, `output`: see the class.
         """
         runtime = runtime or Runtime()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

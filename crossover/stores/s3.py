@@ -158,7 +158,9 @@ class S3ObjectStore(ObjectStore):
 
     @contextmanager
     def _translate_errors(self, key: str) -> Iterator[None]:
-        """Within the `with` block, turn botocore's errors into Missing, Refused or Unavailable, naming `key`."""
+        """Within the `with` block, turn botocore's errors into Missing, _KeyExists, Unavailable if a retry may help, or Refused, naming
+        `key`. Other errors pass.
+        """
         where = f"s3://{self._bucket}/{key}"
         try:
             yield

@@ -254,7 +254,7 @@ class CheckpointPace:
     """
 
     def __init__(self, every: int, clock: Callable[[], float]) -> None:
-        """Start counting the time since the last checkpoint now."""
+        """Start counting the time since the last checkpoint now. `every`, `clock`: see the class."""
         self._every, self._clock = every, clock
         self._saved_at, self._interval_s = clock(), 0.0
 

@@ -391,8 +391,8 @@ class ProgramsExecution:
     def has_ended(self) -> bool:
         """Return True if the run is marked as finished, False while its programs still work.
 
-        Raises the error that a program reported (in a tolerant run only if all have failed, or none can finish any more), and RunFailed if
-        all programs are gone without finishing, or if none joined within `boot_s`.
+        Raises the error that a program reported (in a tolerant run only if all have failed, or none can finish any more), RunFailed if all
+        programs are gone without finishing, or if none joined within `boot_s`, and what `can_finish` raises.
         """
         alive = self.can_finish()  # first: a program that ends afterwards has stored its outcome before
         if self.objects.exists(self.keys.finished_marker):

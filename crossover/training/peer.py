@@ -110,7 +110,9 @@ class Replica:
     """
 
     def __init__(self, ctx: Context, rank: int, *, confirm: Callable[[], None] = lambda: None) -> None:
-        """Create the replica of the peer `rank` at round 0, with the learner's memory as its model. Call `restore` before using it."""
+        """Create the replica of the peer `rank` at round 0, with the learner's memory as its model. Call `restore` before using it.
+        `confirm`: see the class.
+        """
         self._ctx, self._rank, self._confirm = ctx, rank, confirm
         self.days = calendar(ctx.facts)
         self.model: Tensor = ctx.learner.model_vector
@@ -572,8 +574,8 @@ class _Peer:
         """Compute the lost message of `round` again, bit by bit, from that round's checkpoint, and send it, because a peer that is one
         round behind waits for it. Then restore the newest checkpoint.
 
-        Does nothing if that checkpoint is gone, or if it is damaged and every peer is beyond `round`. Raises Corrupt if it is damaged and a
-        peer is not.
+        A round's second message is sent, too, if the newest checkpoint holds the mean that it needs. Sends nothing if that round's
+        checkpoint is gone, or if it is damaged and every peer is beyond `round`. Raises Corrupt if it is damaged and a peer is not.
         """
         between = self._replica.between
         with suppress(Missing):  # an older attempt that still runs has deleted that checkpoint

@@ -119,8 +119,9 @@ def set_up_attempt(
     """Return a context manager whose `with` block sets up an attempt of the run of `ctx`, e.g. copies the earlier state; it yields the keys
     of the earlier attempts, newest first.
 
-    `roll_back`: deletes what this attempt has created; called if it turns out to be superseded. `clear`: deletes what the attempts with the
-    given keys left.
+    `roll_back`: deletes what this attempt has created; called before StaleAttempt, or another CrossoverError of a superseded attempt, is
+    raised, and its own CrossoverErrors are ignored. `clear`: deletes what the attempts with the given keys left. Errors of the block are
+    raised.
 
     Raises StaleAttempt if a higher attempt has begun, or if this one has already concluded the run. If an earlier attempt has concluded it,
     nothing is left to train: then `clear` is called for all attempts including this one, the run is marked as finished, and StaleAttempt is

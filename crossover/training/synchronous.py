@@ -380,7 +380,7 @@ def train(
     near. Return the changes of the event for the worker's next invocation, `finished` among them.
 
     `ctx`, `event`: of this invocation; `exchange`: sends and combines the contributions; `worker`: builds an architecture's own variant of
-    the worker; None: the class in WORKERS for the experiment's `exchange.what`.
+    the worker; None: the class in WORKERS for the experiment's `exchange.what`. Raises what `run_invocation` raises.
     """
     kind = worker or WORKERS[ctx.experiment.exchange.what]
     return run_invocation(ctx, event, lambda invocation: kind(invocation, exchange))

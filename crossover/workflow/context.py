@@ -131,7 +131,8 @@ class Resources:
         """Return a learner of the run for one invocation's own use: one that is not in use, or a new one. `return_learner` gives it back.
         The vectors of a used one hold what the invocation before left.
 
-        `objects`: holds the weights and constants for a new learner.
+        `objects`: holds the weights and constants for a new learner. Raises Missing if they are not stored, Corrupt if the weights'
+        checksum differs, and the errors of `make_learner`.
         """
         with self.lock:
             idle = self.learners.setdefault(run, [])

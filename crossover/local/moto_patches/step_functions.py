@@ -143,7 +143,7 @@ def _decode_payload(payload: bytes) -> Any:
 
 
 def _share_clients(changes: Replacements, client: Callable[[str], Any]) -> None:
-    """Give tasks the shared boto3 client of a service of this cloud.
+    """Give tasks the shared boto3 client of a service of this cloud. `client`: returns it for the service's name.
 
     moto makes a new one for each task, which takes tens of milliseconds.
     """

@@ -165,12 +165,14 @@ class SimulatedPeer:
         compresses = world.experiment.exchange.compression != "none"
 
         def move_on(process: SimProcess) -> None:
-            """Run a process of this worker to its end. It never yields, because it waits for nobody."""
+            """Run a simpy process of this worker to its end, outside simpy. Raises RuntimeError if it yields, that is, waits for somebody."""
             for _ in process:
                 raise RuntimeError("a single worker waits for another one")
 
         def spend(stage: str, seconds: float, began: float | None = None) -> None:
-            """Let `seconds` pass, and add the time since `began`, by default now, to the stage."""
+            """Let `seconds` of simulated time pass, and add the seconds since the simulated time `began`, by default now, to the stage.
+            Raises RuntimeError if another process is due before.
+            """
             began = env.now if began is None else began
             if seconds > 0 and not env.skip(seconds):
                 raise RuntimeError("a single worker waits for another one")
