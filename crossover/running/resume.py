@@ -509,7 +509,8 @@ def _copy_state(
     are not needed any more.
 
     `objects`: the run's store; `keys`: names of its objects; `facts`: content of its experiment.json; `tries`: number of attempts, since
-    running workers replace their state meanwhile. Copies nothing if there is no complete state.
+    running workers replace their state meanwhile. If there is no complete state, or none after all attempts, copies nothing and returns an
+    empty set.
     """
     experiment = from_plain(facts["experiment"])
     days = calendar_of(experiment, facts["data_manifest"])
