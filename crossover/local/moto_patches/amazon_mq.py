@@ -25,14 +25,15 @@ def install(changes: Replacements, *, reboot: Stop) -> None:
 
     @changes.wraps(Broker, "reboot")
     def reboot_server(old: Any, self: Any) -> None:
-        """Reboot moto's broker, then the RabbitMQ server behind it."""
+        """Reboot moto's broker by moto's method `old`, then the RabbitMQ server behind it by `reboot`, whose errors pass."""
         old(self)
         reboot(self.name)
 
 
 def _make_broker(wanted: WantedResource, *, start: StartBroker, stop: Stop) -> MadeResource:
     """Start a RabbitMQ server with the first user of the template's broker `wanted`, create moto's broker for it, and return both as one
-    resource. `start`, `stop`: start the server and return its address, and stop it, by the broker's name.
+    resource, whose Ref is the broker's id and whose attributes are Arn, Id, AmqpEndpoints, IpAddresses, ConsoleURLs and
+    EngineVersionCurrent. `start`, `stop`: start the server and return its address, and stop it, by the broker's name.
     """
     from moto.mq.models import mq_backends
 

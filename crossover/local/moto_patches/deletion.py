@@ -72,7 +72,9 @@ def install(changes: Replacements) -> None:
 
     @changes.wraps(Instance, "terminate")
     def terminate(old: Any, self: Any) -> Any:
-        """Terminate an instance and delete its network interfaces with it, as on AWS."""
+        """Terminate an instance by moto's method `old`, delete its network interfaces with it, as on AWS, and return the result of `old`,
+        the state before.
+        """
         interfaces = list(self.nics.values())
         state = old(self)
         for interface in interfaces:
@@ -100,8 +102,8 @@ def _refuse_full_buckets(changes: Replacements) -> None:
     def delete_bucket(
         old: Any, cls: Any, resource_name: str, cloudformation_json: Any, *rest: Any, **named: Any
     ) -> None:
-        """Delete a bucket; one that is marked for emptying is emptied again until it is gone. Raises ValidationError if an unmarked bucket
-        holds objects.
+        """Delete a bucket by moto's method `old`; one that is marked for emptying is emptied again until it is gone. Does nothing if there
+        is no such bucket. Raises ValidationError if an unmarked bucket holds objects.
         """
         buckets = s3_backends[ACCOUNT]["aws"].buckets
         while bucket := buckets.get(resource_name):

@@ -94,7 +94,7 @@ def announce_groups(changes: Replacements, resized: Resized) -> None:
 
     @changes.wraps(FakeAutoScalingGroup, "delete")
     def delete(old: Any, self: Any, *rest: Any) -> None:
-        """Call `resized` with 0 for a group, and delete moto's group."""
+        """Call `resized` with 0 for a group, and delete moto's group by moto's method `old`."""
         resized(self.name, 0, "", "")
         old(self, *rest)
 

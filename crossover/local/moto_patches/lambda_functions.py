@@ -33,7 +33,7 @@ def install(
 
     @changes.wraps(models.LambdaFunction, "delete")
     def delete(old: Any, self: Any, *rest: Any) -> None:
-        """Call `kill_idle` for a function, and delete moto's function."""
+        """Call `kill_idle` with a function's name, then delete moto's function by moto's method `old`."""
         kill_idle(self.function_name)
         old(self, *rest)
 
@@ -82,7 +82,9 @@ def _patch_invocations(changes: Replacements, function: Any, invoke: InvokeDeplo
 
     @changes.wraps(responses, "gen_amzn_requestid_long")
     def choose_request_id(old: Any, headers: Any = None) -> Any:
-        """Return the invocation's own request id, by which its records are found; for other answers the one that moto makes up."""
+        """Return the invocation's own request id, by which its records are found; for other answers the one that moto's function `old`
+        makes up. `headers`: headers of the response, which then have the returned id.
+        """
         own = (headers or {}).get("x-amzn-requestid")
         made = old(headers)
         if own:
@@ -107,13 +109,15 @@ def _keep_properties(changes: Replacements, function: Any, kill_idle: Callable[[
 
     @changes.wraps(function, "create_from_cloudformation_json")
     def create(old: Any, cls: Any, resource_name: str, cloudformation_json: Any, *rest: Any, **named: Any) -> Any:
-        """Create moto's function from a template, with all its properties."""
+        """Create moto's function from a template by moto's method `old`, set the properties that moto drops, and return it."""
         made = old(resource_name, cloudformation_json, *rest, **named)
         return complete(made, cloudformation_json["Properties"])
 
     @changes.wraps(function, "update_from_cloudformation_json")
     def update(old: Any, cls: Any, *rest: Any, cloudformation_json: Any, **named: Any) -> Any:
-        """Update moto's function from a template without its layers, call `kill_idle`, and keep all properties."""
+        """Update moto's function from a template, without its layers, by moto's method `old`; call `kill_idle` with its name, set the
+        properties that moto drops, and return it.
+        """
         properties = {key: value for key, value in cloudformation_json["Properties"].items() if key != "Layers"}
         made = old(*rest, cloudformation_json={"Properties": properties}, **named)
         kill_idle(made.function_name)  # its processes have the code and the environment that were
@@ -121,7 +125,9 @@ def _keep_properties(changes: Replacements, function: Any, kill_idle: Callable[[
 
 
 def _make_alias(wanted: WantedResource) -> MadeResource:
-    """Create a function's alias in moto and return it as a resource with the attribute AliasArn."""
+    """Create a function's alias in moto and return it as a resource whose Ref and attribute AliasArn are the alias's ARN. Deleting the
+    resource leaves the alias in moto.
+    """
     from moto.awslambda.models import lambda_backends
 
     given = wanted.properties

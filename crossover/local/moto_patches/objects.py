@@ -37,7 +37,7 @@ def serialize_conditional_puts(changes: Replacements) -> None:
 
     @changes.wraps(S3Response, "put_object")
     def put(old: Any, self: S3Response) -> Any:
-        """Put an object; a put with a condition first waits for all other conditional puts."""
+        """Put an object by moto's method `old` and return its answer; a put with a condition first waits for all other conditional puts."""
         if not (self.headers.get("If-Match") or self.headers.get("If-None-Match")):
             return old(self)
         with one_at_a_time:

@@ -18,7 +18,9 @@ Replaced = TypeVar("Replaced", bound=Callable[..., Any])
 
 
 class Replacements(contextlib.ExitStack):
-    """The changes that patches made to moto for one cloud. Closing this stack undoes them, the last change first."""
+    """The changes that patches made to moto for one cloud, a context manager. Its methods make a change at once; closing this stack undoes
+    them, the last change first.
+    """
 
     def replace(self, owner: Any, name: str, new: Any) -> Any:
         """Set `owner.name` to `new` until this stack is closed, and return the former value. Raises RunFailed if moto has no such

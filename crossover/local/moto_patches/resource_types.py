@@ -218,7 +218,9 @@ def _accept_template_urls(changes: Replacements) -> None:
 
     @changes.wraps(utils, "get_stack_from_s3_url")
     def fetch(old: Any, template_url: str, *rest: Any, **named: Any) -> Any:
-        """Return the template at an S3 address, with 127.0.0.1 replaced by the host name that moto accepts."""
+        """Return the template at an S3 address, read by moto's function `old` after 127.0.0.1 was replaced by the host name that moto
+        accepts.
+        """
         return old(template_url.replace("127.0.0.1", "localhost"), *rest, **named)
 
     changes.replace(responses, "get_stack_from_s3_url", utils.get_stack_from_s3_url)

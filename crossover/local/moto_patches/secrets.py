@@ -17,7 +17,9 @@ def resource_types() -> dict[str, ResourceType]:
 
 
 def _make_secret(wanted: WantedResource) -> MadeResource:
-    """Create a template's secret in moto, with the given value or a generated one, and return it as a resource."""
+    """Create a template's secret in moto, with the given value or a generated one, and return it as a resource whose Ref and attribute Id
+    are the secret's ARN.
+    """
     from moto.secretsmanager.models import secretsmanager_backends
 
     backend = secretsmanager_backends[ACCOUNT][REGION]

@@ -71,12 +71,12 @@ def _use_executing_backend(changes: Replacements) -> None:
 
     @changes.wraps(models.StateMachine, "create_from_cloudformation_json")
     def create(old: Any, cls: Any, resource_name: str, cloudformation_json: Any, *rest: Any, **named: Any) -> Any:
-        """Create a state machine from a template with its substitutions filled in."""
+        """Create a state machine from a template with its substitutions filled in, by moto's method `old`, and return it."""
         return old(resource_name, substitute(cloudformation_json), *rest, **named)
 
     @changes.wraps(models.StateMachine, "update_from_cloudformation_json")
     def update(old: Any, cls: Any, *rest: Any, cloudformation_json: Any, **named: Any) -> Any:
-        """Update a state machine from a template with its substitutions filled in."""
+        """Update a state machine from a template with its substitutions filled in, by moto's method `old`, and return it."""
         return old(*rest, cloudformation_json=substitute(cloudformation_json), **named)
 
 
@@ -301,13 +301,15 @@ def _serialize_starts(changes: Replacements) -> None:
 
     @changes.wraps(StepFunctionsParserBackend, "start_execution")
     def start(old: Any, self: Any, state_machine_arn: str, name: str | None = None, *rest: Any, **named: Any) -> Any:
-        """Start an execution while no other is being started or listed; without a name it gets a random one."""
+        """Start an execution by moto's method `old` while no other is being started or listed, and return it; without a name it gets a
+        random one.
+        """
         with one_at_a_time:
             return old(self, state_machine_arn, name or str(uuid.uuid4()), *rest, **named)
 
     @changes.wraps(StepFunctionsParserBackend, "list_executions")
     def list_executions(old: Any, self: Any, *arguments: Any, **named: Any) -> Any:
-        """List executions while none is being started."""
+        """List executions by moto's method `old` while none is being started, and return its answer."""
         with one_at_a_time:
             return old(self, *arguments, **named)
 
@@ -362,7 +364,9 @@ def _make_stops_reliable(changes: Replacements) -> None:
 
     @changes.wraps(Execution, "stop")
     def stop(old: Any, self: Any, stop_date: Any, **said: Any) -> None:
-        """Wait until the execution has begun, at most 10 s, stop it, and set its status to ABORTED at once."""
+        """Wait until the execution has begun, at most 10 s, stop it by moto's method `old`, and set its status to ABORTED at once. An
+        execution that had ended keeps its status. `said`: error and cause, passed on.
+        """
         ends = time.monotonic() + _BEGINS_S
         while not has_begun(self) and time.monotonic() < ends:
             self.crossover_end.wait(_BEGIN_LOOK_S)
