@@ -531,9 +531,9 @@ class Span:
 
 
 def spans(records: Iterable[Record], *, started_at: float) -> list[Span]:
-    """Return the stretches of time of all invocations of a run: for each its INIT (Lambda's start of a new environment), then its wait for
-    a core, then the step itself; without those of no length. Invocations that overlap in one row are put into different lanes.
-    `started_at`: start of the run in unix seconds.
+    """Return the stretches of time of all invocations of a run, row by row in the order of their beginning: for each its INIT (Lambda's
+    start of a new environment), then its wait for a core, then the step itself; without those of no length. Invocations that overlap in one
+    row are put into different lanes. `started_at`: start of the run in unix seconds.
     """
     rows: dict[str, list[Record]] = defaultdict(list)
     for record in records:

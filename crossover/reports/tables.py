@@ -191,7 +191,7 @@ def summary(result: Result, on_aws: OnAws | None = None) -> RenderableType:
 
 def warnings(result: Result) -> list[str]:
     """Return a sentence for everything that makes a run's figures doubtful: it failed, is incomplete or damaged, was not checked, or
-    diverged. `result`: content of result.json.
+    diverged; an empty list if nothing does. `result`: content of result.json.
     """
     found = []
     if result["outcome"] != "finished":

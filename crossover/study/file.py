@@ -49,9 +49,10 @@ class Search:
 @dataclass(frozen=True, kw_only=True)
 class Study:
     """A study as its file describes it: many runs that differ in a few settings and in their seeds. `base`: fields of the experiment that
-    all trials share; `folder`: folder of the file; `grid`: values to try by dotted field; `search`: a search in place of a grid; `metric`:
-    the measure that is compared, a key of MEASURES; `pairs`: named comparisons of two settings; `order`: seed that shuffles the trials;
-    `plain`: the whole file as plain data with the base in it: two studies are the same if it is equal.
+    all trials share; `folder`: folder of the file; `grid`: values to try by dotted field; `search`: a search in place of a grid; `seeds`:
+    with each of which every setting is run; `metric`: the measure that is compared, a key of MEASURES; `pairs`: named comparisons of two
+    settings; `order`: seed that shuffles the trials; `plain`: the whole file as plain data with the base in it: two studies are the same if
+    it is equal.
     """
 
     name: str
