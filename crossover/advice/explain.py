@@ -260,8 +260,7 @@ def _simulate_usd(question: Question, candidate: Candidate) -> float:
 
 def _vary_assumptions(question: Question, span: int) -> Iterator[tuple[str, Question, Question]]:
     """Yield (assumption in words, question with less of it, question with more of it) for each assumption: speeds, epochs, AWS conditions
-    and prices. For "AWS's speed of the day" the question with quick requests comes before that with slow ones. `span`: smallest number of
-    epochs to try.
+    and prices. `span`: smallest number of epochs to try.
     """
     cloud, epochs = question.calibration, question.base.training.epochs
 
@@ -287,7 +286,7 @@ def _vary_assumptions(question: Question, span: int) -> Iterator[tuple[str, Ques
     )
     yield "epochs, a fifth to five times", with_epochs(max(span, epochs // 5)), with_epochs(5 * epochs)
     quick, slow = (replace(question, calibration=apply_session(cloud, sigmas)) for sigmas in (-1.64, 1.64))
-    yield "AWS's speed of the day, p5 to p95", quick, slow
+    yield "AWS's speed of the day, p5 to p95", slow, quick
     for what, begins in (
         ("Lambda's price", "lambda."),
         ("instances' price", ("ec2.", "cpu_credits.")),

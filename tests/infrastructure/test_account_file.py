@@ -366,7 +366,7 @@ def change(name: str, organisation: Organisation) -> None:
         other = ec2.create_vpc(CidrBlock="10.8.0.0/16")["Vpc"]["VpcId"]
         network["functions_subnet"] = organisation.subnet(other, "10.8.0.0/24", "us-east-1b")
     elif name == "key disabled":
-        organisation.kms.disable_key(KeyId=organisation.import_kms_key.rpartition("/")[2])  # moto knows no ARN here
+        organisation.kms.disable_key(KeyId=organisation.key.rpartition("/")[2])  # moto knows no ARN here
     elif name == "key for one person":
         alone = {
             "Effect": "Allow",
@@ -375,7 +375,7 @@ def change(name: str, organisation: Organisation) -> None:
             "Resource": "*",
         }
         organisation.kms.put_key_policy(
-            KeyId=organisation.import_kms_key, PolicyName="default", Policy=json.dumps({"Statement": [alone]})
+            KeyId=organisation.key, PolicyName="default", Policy=json.dumps({"Statement": [alone]})
         )
     elif name == "no key":
         organisation.said["kms_key"] = KEY

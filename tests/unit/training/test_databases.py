@@ -66,7 +66,7 @@ def test_a_contribution_to_a_round_that_is_over_is_stale(models: tuple[int, ...]
 def test_a_contribution_of_a_superseded_attempt_is_stale(taken_over: bool) -> None:
     """A superseded attempt raises StaleAttempt, and its contribution is deleted once the next attempt has taken over."""
     stored = Stored(models=(ROUND,))
-    stored.objects.put_new(KEYS.overtaken_marker, b"")
+    stored.objects.put_new(KEYS.superseded_marker, b"")
     if taken_over:
         stored.objects.put_new(KEYS.takeover_marker, b"")
     with pytest.raises(StaleAttempt, match="superseded"):
