@@ -391,13 +391,13 @@ def explain_change(found: Advice, first: FirstEstimate | None) -> str:
     missed = list_missed_constraints(found, repeated) if repeated else {}
     if missed and found.met:
         needs_ = " and ".join(missed.values())
-        why = f"with interruptions and other bad luck (p95) it would take {needs_}"
+        why = f"with interruptions and other bad luck (p95) it needs {needs_}"
     elif first.figures.usd > winner.usd.p50:
         cheaper = display.times(first.figures.usd / winner.usd.p50)
         why = f"it costs {cheaper} the dollars of an option that the first estimate did not try"
     else:
         why = "in repeated simulations the answer above is better by the deadline, the budget or time"
-    return f"The first estimate, {first.candidate.words}, is not the answer: {why}."
+    return f"The first estimate was {first.candidate.words}; {why}."
 
 
 def _estimate_bands(question: Question, candidate: Candidate, figures: Estimate) -> tuple[Band, Band]:

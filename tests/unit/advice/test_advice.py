@@ -427,10 +427,10 @@ def test_another_answer_than_the_first_estimate_says_why(found: Advice) -> None:
     winner, other = found.winner, found.alternatives[0]
     assert explain.explain_change(found, None) == change(found, winner, 1.0) == ""
     dear = change(found, other, 3 * winner.usd.p50)
-    assert dear.startswith(f"The first estimate, {other.candidate.words}, is not the answer: ")
+    assert dear.startswith(f"The first estimate was {other.candidate.words}; ")
     assert "3.00x the dollars of an option that the first estimate did not try" in dear
     strict = replace(found, constraints=replace(found.constraints, budget_usd=0.99 * other.usd.p95))
-    assert f"bad luck (p95) it would take a budget of {display.usd(other.usd.p95)}" in change(strict, other, 0.0)
+    assert f"bad luck (p95) it needs a budget of {display.usd(other.usd.p95)}" in change(strict, other, 0.0)
     assert "in repeated simulations" in change(found, other, 0.0)
 
 
