@@ -5,6 +5,7 @@ import json
 import math
 import os
 import re
+import secrets
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -327,15 +328,15 @@ def experiment_of(result: Mapping[str, Any]) -> Experiment:
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Write `data` to a temporary file in the same folder and rename it to `path`, so that a reader sees the whole old file or the whole
-    new one, also after a crash. The folder must exist. The file gets mode 0644.
+    new one, also after a crash. The folder must exist. The file gets the rights that the umask leaves.
     """
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)  # mkstemp would pass over the umask
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
         os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):

@@ -83,6 +83,17 @@ def test_bytes_that_are_no_text_are_named(tmp_path: Path, name: str, damaged: by
         folder.read(tmp_path)
 
 
+@pytest.mark.parametrize("mask", [0o022, 0o077])
+def test_a_written_file_has_the_rights_that_the_umask_leaves(mask: int, tmp_path: Path) -> None:
+    """Its owner's wish was passed over: everybody could read it."""
+    before = os.umask(mask)
+    try:
+        folder.write_atomically(tmp_path / "result.json", b"{}")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "result.json").stat().st_mode & 0o777 == 0o666 & ~mask
+
+
 def test_a_seed_is_a_whole_number(tmp_path: Path) -> None:
     """Reading a result whose seed is not a whole number raises DataError with the value."""
     result = EXAMPLE.result()
