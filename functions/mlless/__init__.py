@@ -9,7 +9,7 @@ the worker.
 from collections.abc import Iterable, Iterator
 from functools import partial
 
-from crossover.errors import Corrupt, Missing
+from crossover.errors import Missing
 from crossover.stores.clients import Event
 from crossover.stores.keys import Keys
 from crossover.stores.protocols import Buffer
@@ -111,27 +111,13 @@ def _find_resumable_rounds(ctx: Context, keys: Keys) -> dict[int, list[int]]:
     saved = objects.list(keys.checkpoints_of(rank))
     if not saved:
         raise Missing(keys.checkpoints_of(rank))
-    staying = words.read_last_word(_read_newest_checkpoint(ctx, saved).facts).list_staying(rank)
+    staying = words.read_saved_word(ctx, saved).list_staying(rank)
     there = {worker: set(_list_round_starts(ctx, objects.list(keys.checkpoints_of(worker)))) for worker in staying}
     found = {round: [w for w in staying if round in there[w]] for round in sorted(_list_round_starts(ctx, saved))}
     most = max(map(len, found.values()), default=0)
     if not most:
         raise Missing(f"{keys.own_checkpoints}: a round that the supervisor and a worker can start from")
     return {round: present for round, present in found.items() if len(present) == most}
-
-
-def _read_newest_checkpoint(ctx: Context, saved: list[str]) -> Checkpoint:
-    """Return the newest checkpoint among the keys `saved` that can be read. If none can, raises the Corrupt of the newest."""
-    *older, key = sorted(saved)
-    try:
-        return checkpoints.read(ctx.objects.get(key), key=key)
-    except Corrupt as damaged:
-        if not older:
-            raise
-        try:
-            return _read_newest_checkpoint(ctx, older)
-        except Corrupt:
-            raise damaged from None
 
 
 def _list_round_starts(ctx: Context, saved: list[str]) -> list[int]:

@@ -12,9 +12,11 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from crossover.algorithms.schedule import Calendar
+from crossover.errors import Corrupt
 from crossover.stores import encoding
 from crossover.stores.encoding import Vector, VectorKind
 from crossover.stores.keys import Keys
+from crossover.training import checkpoints
 from crossover.training.checkpoints import Checkpoint
 from crossover.workflow.context import Context
 
@@ -75,7 +77,14 @@ START = Word(step=-1)
 # The JSON form of these, and of the facts in a member's checkpoint.
 REPORT = {"loss": (float, None), "samples": int, "seconds": float, "update": bool, "complaints": [int]}
 WORD = {"step": int, "senders": [int], "leaves": {int: int}, "dropped": [int], "loss": (float, None), "at": float}
-FACTS = {"word?": WORD, "ahead?": [int], "curve?": [[float, float]], "seconds?": {int: [float]}, "settled_from?": int}
+FACTS = {
+    "word?": WORD,
+    "ahead?": [int],
+    "loss?": [float, float],
+    "curve?": [[float, float]],
+    "seconds?": {int: [float]},
+    "settled_from?": int,
+}
 
 
 def encode(message: StepReport | Word) -> Vector:
@@ -100,6 +109,22 @@ def read_last_word(facts: Mapping[str, Any]) -> Word:
     """
     encoding.check_shape(facts, FACTS, key="a checkpoint's facts")
     return _build_word(facts["word"]) if "word" in facts else START
+
+
+def read_saved_word(ctx: Context, saved: Sequence[str]) -> Word:
+    """Return the last word in the supervisor's newest checkpoint that can be read. `saved`: keys of its checkpoints, at least one. If none
+    can be read, raises the Corrupt of the newest.
+    """
+    *older, key = sorted(saved)
+    try:
+        return read_last_word(checkpoints.read(ctx.objects.get(key), key=key).facts)
+    except Corrupt as damaged:
+        if not older:
+            raise
+        try:
+            return read_saved_word(ctx, older)
+        except Corrupt:
+            raise damaged from None
 
 
 def _build_word(said: Mapping[str, Any]) -> Word:

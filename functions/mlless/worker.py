@@ -5,7 +5,7 @@ yet. It applies exactly the updates that the supervisor's words name, in rank or
 """
 
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from crossover import runtime
@@ -16,7 +16,7 @@ from crossover.algorithms.schedule import learning_rate
 from crossover.errors import Corrupt, Missing, Refused, StaleAttempt
 from crossover.stores.clients import Event
 from crossover.stores.encoding import Vector, VectorKind
-from crossover.training import progress
+from crossover.training import gradients, progress
 from crossover.training.checkpoints import Checkpoint
 from crossover.training.long_worker import Invocation, run_invocation
 from crossover.workflow.context import Context
@@ -51,11 +51,15 @@ class FilteringWorker:
         self._training, self._settings = ctx.experiment.training, ctx.experiment.settings(MLLess)
         self._model = buffers.tensor(ctx.learner.model)  # x
         self._complaints: set[int] = set()
+        self._loss, self._answers = (
+            0.0,
+            0.0,
+        )  # mean loss of the step's minibatches so far, and how many labels that is the mean of
         self._began_s = runtime.monotonic()
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Set the shared model, the residual, the velocity, the unfinished sum of gradients and the last word to those of `checkpoint`;
-        what it lacks is zero.
+        """Set the shared model, the residual, the velocity, the unfinished sum of gradients with its loss, and the last word to those of
+        `checkpoint`; what it lacks is zero.
         """
         vectors, facts = checkpoint.vectors, checkpoint.facts
         self._shared = buffers.tensor(vectors["model"].data).clone()  # y
@@ -64,12 +68,13 @@ class FilteringWorker:
         self._velocity = _own(vectors.get("velocity"), self._shared, parameters) if self._training.momentum else None
         self._sum = _own(vectors.get("sum"), self._shared, size)
         self._word = words.read_last_word(facts)
+        self._loss, self._answers = facts.get("loss", (0.0, 0.0))
         # This worker's own updates that the words it has applied do not cover yet, by step.
         self._ahead: dict[int, Tensor | None] = dict.fromkeys(facts.get("ahead", []))  # None: still in the database
 
     def state(self) -> tuple[dict[str, Vector], dict[str, Any]]:
-        """Return the content of a checkpoint at the current position: its vectors by name, and its plain values (the last word, and the
-        steps of own updates not applied yet).
+        """Return the content of a checkpoint at the current position: its vectors by name, and its plain values (the last word, the steps
+        of own updates not applied yet, and within a step the loss so far).
         """
         vectors = {
             "model": Vector(VectorKind.MODEL, buffers.view(self._shared)),
@@ -77,9 +82,11 @@ class FilteringWorker:
         }
         if self._velocity is not None:
             vectors["velocity"] = Vector(VectorKind.VELOCITY, buffers.view(self._velocity))
+        facts = {"word": asdict(self._word), "ahead": sorted(self._ahead)}
         if 0 < self._invocation.position.minibatch < len(self._invocation.minibatch_weights()):
             vectors["sum"] = Vector(VectorKind.GRADIENT, buffers.view(self._sum))
-        return vectors, {"word": asdict(self._word), "ahead": sorted(self._ahead)}
+            facts["loss"] = [self._loss, self._answers]
+        return vectors, facts
 
     def show_model(self) -> None:
         """Copy the shared model, which at the end of an epoch is the same on every worker, into the learner for evaluation."""
@@ -130,9 +137,19 @@ class FilteringWorker:
         """
         invocation = self._invocation
         self._model.copy_(self._base()).add_(self._residual)
+        if not invocation.position.minibatch:
+            self._loss, self._answers = 0.0, 0.0
         mean = RunningMean(invocation.minibatch_weights(), total=self._sum, added=invocation.position.minibatch)
+
+        def add(gradient: "Tensor") -> None:
+            """Add a minibatch's gradient to the running mean, and its loss to the step's."""
+            mean.add(gradient)
+            answers = gradients.get_noted_answers(self._ctx)
+            self._answers += answers
+            self._loss += (self._ctx.notes["loss"] - self._loss) * answers / (self._answers or 1.0)
+
         while not mean.is_complete:
-            invocation.compute(mean.add)
+            invocation.compute(add)
         mean.result()
 
     def _filter(self, step: int, *, share: float) -> "Tensor | None":
@@ -210,7 +227,7 @@ class FilteringWorker:
                 vector = Vector(kind, buffers.view(update), samples, dtype)  # type: ignore[arg-type]
                 self._retry(lambda: ctx.tensors[self._rank].create(keys.update(step, self._rank), vector))
             report = StepReport(
-                loss=None if farewell else float(ctx.notes["loss"]),
+                loss=None if farewell else self._loss,
                 samples=0 if farewell else samples,
                 seconds=runtime.monotonic() - self._began_s,
                 update=update is not None,
@@ -250,8 +267,11 @@ class FilteringWorker:
         self._word = word
 
     def _await_word(self, step: int) -> words.Word:
-        """Wait for the supervisor's word (decision) on `step` and return it. Raises StaleAttempt if it was stored and is deleted again, or
-        if this attempt is obsolete; also what `_await` raises.
+        """Wait for the supervisor's word (decision) on `step` and return it. If it was stored and is deleted again because the others have
+        continued without this worker, return a word without senders that names this worker as dropped.
+
+        Raises StaleAttempt if it is deleted although this worker was not dropped, or if this attempt is obsolete, and what `_await`
+        raises.
         """
         ctx, key = self._ctx, self._ctx.keys.supervisor_word(step)
         waits, supervisor, look_at_s = self._invocation.waits, words.supervisor_rank(ctx), 0.0
@@ -277,6 +297,10 @@ class FilteringWorker:
                 found = waits.retry(look)
                 waits.since = None  # this wait is over: the next one is not to count from its beginning
             except Missing:
+                saved = waits.retry(lambda: ctx.objects.list(ctx.keys.checkpoints_of(supervisor)))
+                last = waits.retry(lambda: words.read_saved_word(ctx, saved)) if saved else words.START
+                if self._rank in last.dropped:  # a failure of this worker would end the others' run
+                    return replace(last, step=step, senders=())
                 raise StaleAttempt(f"worker {self._rank}, step {step}: {key} was stored and is deleted") from None
         return words.read_word(found, key=key)
 

@@ -69,6 +69,22 @@ def test_workers_of_unequal_data_train_what_the_reference_does(architecture: str
     run(small(architecture), limit("missing_samples"))
 
 
+@pytest.mark.parametrize("architecture", ["spirt", "scatter_reduce", "p2p_instance", "gpu"])
+def test_a_worker_whose_gradients_are_not_finite_is_left_out_by_all(architecture: str) -> None:
+    trial = run(small(architecture, workers=3), limit("non_finite"))
+
+    assert any("/dropped/" in entry.key and entry.changed for entry in trial.history.entries)
+
+
+def test_workers_that_keep_step_hardly_wait() -> None:
+    trial = run(small("all_reduce"), limit("even_s"))
+    stored = [
+        entry.at_s for entry in trial.history.entries if entry.key.endswith("/average") and entry.left and entry.changed
+    ]
+
+    assert all(other - one < 0.2 for one, other in zip(stored[2::2], stored[3::2], strict=True))
+
+
 def test_training_ends_early_where_the_loss_rises() -> None:
     """Set 4 epochs with early stopping: there are 2 to 4 decisions. A run of 2 epochs without early stopping has exactly 2."""
     epochs = {

@@ -313,3 +313,16 @@ def test_a_worker_whose_twin_has_finished_goes_on_by_itself() -> None:
     ]
 
     assert not Trials(reduce_experiment(load("config/scatter-reduce.yaml"))).run_with(faults, 930_035).findings
+
+
+def test_a_worker_that_wakes_when_the_others_have_dropped_it_does_not_end_their_run() -> None:
+    """The word that the worker waits for is deleted by then, and its failure would fail a run that the others have trained to its end."""
+    limits = [
+        Fault(kind="limit", service=name, seconds=value)
+        for name, value in (("minibatches", 6.0), ("minibatch_s", 12.0))
+    ]
+    sleeps = [Fault(kind="freeze", role="train 0", request=number, seconds=1_200.0) for number in (202, 205, 207)]
+    trial = Trials(reduce_experiment(load("config/mlless.yaml"))).run_with((*limits, *sleeps), 80)
+
+    assert set(sleeps) <= set(trial.struck) and not trial.findings
+    assert {entry.process for entry in trial.history.entries if entry.role == "client"} == {"client 1"}

@@ -521,6 +521,41 @@ def test_the_model_is_stored_before_the_outcome_that_names_it() -> None:
     assert [each for each in judge(outcome, model) if each.startswith(said)]
 
 
+def test_a_run_is_over_only_with_an_outcome() -> None:
+    over, outcome = entry("runs/r/over", "", "o1", role="program 0"), entry("runs/r/outcome.json", "", "o1")
+    said = "decisions_stand: marked as over, without an outcome: runs/r/over by program 0"
+
+    assert any(each.startswith(said) for each in judge(over))
+    assert not [each for each in judge(outcome, over) if each.startswith("decisions_stand")]
+
+
+def test_two_checkpoints_stay_while_an_attempt_trains() -> None:
+    saved = [checkpoint(0, 1, round, role="train 1") for round in range(3)]
+    gone = [replace(each, found="c1", left="") for each in saved]
+    overtaken = entry("runs/r/overtaken/0", "", "o1", role="initialise 0")
+    said = "keeps_needed_checkpoints: runs/r/checkpoint/000000000000/1/00000000.00000 is deleted by train 1"
+
+    def told(*entries: HistoryEntry) -> bool:
+        """Return whether the oracle finds that the first checkpoint went too early."""
+        return any(each.startswith(said) for each in judge(*entries))
+
+    assert told(*saved[:2], gone[0]) and told(*saved, gone[1], gone[0])
+    assert not told(*saved, gone[0]) and not told(*saved[:2], overtaken, gone[0])
+    assert not told(*saved[:2], entry("runs/r/outcome.json", "", "o1"), gone[0])
+
+
+def test_what_a_retry_of_an_invocation_reads_stays_until_the_invocation_has_answered() -> None:
+    saved = [checkpoint(0, 0, round, role="train 0") for round in range(4)]
+    begins = replace(saved[1], found="c1", left="c1", operation="GetObject")
+    gone = replace(saved[1], found="c1", left="")
+    asks = entry("runs/r/overtaken/0", "", "", operation="HeadObject")
+    answers = entry("runs/r/records/train/1.json", "", "r1")
+    said = "keeps_needed_checkpoints: runs/r/checkpoint/000000000000/0/00000001.00000 is deleted by train 0 (train/0), whose"
+
+    assert any(each.startswith(said) for each in judge(*saved[:2], begins, *saved[2:], gone))
+    assert not judge(*saved[:2], begins, *saved[2:], asks, answers, gone)
+
+
 def test_what_a_round_stored_goes_when_nobody_returns_to_it() -> None:
     """Judge a key that still exists `kept_rounds` rounds later: a finding, except for checkpoints of MLLess's supervisor."""
     first, fourth = entry("runs/r/computing/00000000/0/average/0", "", "a1"), entry("r/attempt-0/4/0/update", "", "u1")

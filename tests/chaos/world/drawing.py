@@ -12,8 +12,10 @@ from tests.chaos.world.schedule import (
     KILLS_FOR_ONE,
     LEARNING_LIMITS,
     LIMITS,
+    OWN_LIMITS,
     RARE_LIMITS,
     REFUSALS,
+    WORKERS,
     WRITTEN_ALL_THE_SAME,
     Fault,
     FaultKind,
@@ -30,21 +32,24 @@ LIMITED = 1 / 3  # of all schedules
 def draw(terrain: Terrain, seed: int) -> tuple[Fault, ...]:
     """Return the schedule of faults that `seed` draws for the places in `terrain`.
 
-    Limits come first: those of `_draw_limits` in a third of the schedules, one of RARE_LIMITS in about as many, and each of LEARNING_LIMITS
-    in a quarter. Then come the faults of `_draw_schedule`, each refusal with a code, then faults that make these limits harmful. Limits,
-    codes and these last faults have random generators of their own, so that the other faults do not depend on them. In a few schedules of a
-    single worker, the faults of `_draw_late_state` are the only ones besides limits.
+    Limits come first: those of `_draw_limits` in a third of the schedules, one of RARE_LIMITS in about as many, each of LEARNING_LIMITS in
+    a quarter, and each of OWN_LIMITS in an eighth. Then come the faults of `_draw_schedule`, each refusal with a code, then faults that
+    make these limits harmful. Limits, codes and these last faults have random generators of their own, so that the other faults do not
+    depend on them. In a few schedules, the faults of `_draw_late_state` or `_draw_late_set_up` are the only ones besides limits.
     """
     terrain = replace(terrain, kinds=[kind for kind in terrain.kinds if kind not in ("gone", "limit")])
     chance = random.Random(f"limits {seed}")
-    rare = {*RARE_LIMITS, *LEARNING_LIMITS} - {"spares"}
+    rare = {*RARE_LIMITS, *LEARNING_LIMITS, *OWN_LIMITS} - {"spares"}
     names = [name for name in terrain.limits if name not in rare]
     limits = _draw_limits(names, chance) if chance.random() < LIMITED else []
     limits += _draw_rare_limit(terrain.limits, {each.service for each in limits}, random.Random(f"rare limit {seed}"))
-    limits += _draw_learning_limits(terrain.limits, random.Random(f"learning limit {seed}"))
+    limits += _draw_own_limits(terrain.limits, LEARNING_LIMITS, 1 / 4, random.Random(f"learning limit {seed}"))
+    limits += _draw_own_limits(terrain.limits, OWN_LIMITS, 1 / 8, random.Random(f"own limit {seed}"))
     faults = _draw_schedule(terrain, seed)
     coded = [_draw_code(each, chance) if each.kind == "refusal" else each for each in faults]
     if late := tuple(_draw_late_state(terrain, random.Random(f"late state {seed}"))):
+        return (*limits, *late)
+    if late := tuple(_draw_late_set_up(terrain, random.Random(f"late set-up {seed}"))):
         return (*limits, *late)
     return (*limits, *coded, *_draw_at_limits(terrain, limits, random.Random(f"at limits {seed}")))
 
@@ -79,10 +84,10 @@ def _draw_rare_limit(names: Sequence[str], drawn: set[str], chance: random.Rando
         yield Fault(kind="limit", service="page_keys", seconds=chance.choice(LIMITS["page_keys"]))
 
 
-def _draw_learning_limits(names: Sequence[str], chance: random.Random) -> Iterator[Fault]:
-    """Yield each of LEARNING_LIMITS that is among `names` in one of four schedules, with one of its values."""
-    for name in LEARNING_LIMITS:
-        if chance.random() < 0.25 and name in names:
+def _draw_own_limits(names: Sequence[str], of: Sequence[str], share: float, chance: random.Random) -> Iterator[Fault]:
+    """Yield each limit of `of` that is among `names` in this share of the schedules, with one of its values."""
+    for name in of:
+        if chance.random() < share and name in names:
             yield Fault(kind="limit", service=name, seconds=chance.choice(LIMITS[name]))
 
 
@@ -92,8 +97,8 @@ _STORES_GRADIENT, _TAKES_RANK = re.compile("PutObject .*/gradient/"), re.compile
 def _draw_at_limits(terrain: Terrain, limits: Sequence[Fault], chance: random.Random) -> Iterator[Fault]:
     """Yield faults that make limits harmful, in a half or three quarters of the schedules that have the limit. A function is killed after
     it has stored only the first part of its gradient; a program that holds a rank is frozen so long that a spare may take the rank;
-    messages come again where mailboxes are used more than once. With any limits or none, S3 answers conditional writes with a conflict in
-    one schedule in four.
+    messages come again where mailboxes are used more than once; a run whose workers keep step is resumed. With any limits or none, S3
+    answers conditional writes with a conflict in one schedule in four.
     """
     named = {limit.service for limit in limits}
     if "part_bytes" in named and chance.random() < 0.5:
@@ -118,6 +123,9 @@ def _draw_at_limits(terrain: Terrain, limits: Sequence[Fault], chance: random.Ra
         for _ in range(3):
             again = _one_of(terrain.messages, chance)
             yield Fault(kind="message", **again, side="after", behind=1, seconds=_spread(chance, 0.001, 1.0))
+    if "even_s" in named and chance.random() < 0.75:
+        at_s = _moment(terrain.requests[chance.choice(sorted(terrain.requests))], chance)
+        yield Fault(kind="client_dies", at_s=at_s, seconds=0.1)
     created = [at_s for asked in terrain.requests.values() for at_s, what in asked if what.endswith(IF_NONE)]
     if created and chance.random() < 0.25:
         for _ in range(3):  # one of them strikes in most schedules: a run's durations are spread by its seed
@@ -142,6 +150,23 @@ def _draw_late_state(terrain: Terrain, chance: random.Random) -> Iterator[Fault]
     yield Fault(kind="kill", **place, side="after")
     yield Fault(kind="client_dies", at_s=round(at_s + 0.01, 3), seconds=0.1)
     yield Fault(kind="client_dies", at_s=round(at_s + _spread(chance, 8.0, 25.0), 3), seconds=0.1)
+
+
+def _draw_late_set_up(terrain: Terrain, chance: random.Random) -> Iterator[Fault]:
+    """Yield, in one schedule in ten, faults by which the first step of a resumed run stands still while the run is resumed once more. Then
+    it continues, or in a third of these schedules is killed. Yields none for architectures without a first step.
+    """
+    role = next((role for role in sorted(terrain.again) if role.startswith("initialise ")), "")
+    if not role or chance.random() > 1 / 10:
+        return
+    asked, before = terrain.again[role], len(terrain.requests[role])
+    number = _any(asked, chance)
+    place: dict[str, Any] = {"role": role, "request": before + number + 1, "side": chance.choice(get_args(Side))}
+    yield Fault(kind="client_dies", at_s=terrain.again_s, seconds=0.1)
+    yield Fault(kind="freeze", **place, seconds=_spread(chance, 6.0, 60.0))
+    if chance.random() < 1 / 3:
+        yield Fault(kind="kill", role=role, request=before + number + 2)
+    yield Fault(kind="client_dies", at_s=round(asked[number][0] + _spread(chance, 0.01, 3.0), 3), seconds=0.1)
 
 
 def _draw_code(fault: Fault, chance: random.Random) -> Fault:
@@ -238,18 +263,22 @@ def _at_writes(terrain: Terrain, chance: random.Random) -> tuple[Fault, ...]:
 
 
 def _rare(terrain: Terrain, chance: random.Random) -> tuple[Fault, ...]:
-    """Return faults that show only together, and up to two others that pass by themselves. Workers die for good, if others can continue
-    without them; messages come again right after later ones; two invocations do the work of one while one of them is frozen; or a run is
-    resumed twice, the second time while the first resumption sets itself up.
+    """Return faults that show only together, and up to two others that pass by themselves. Workers die for good, or sleep until the others
+    have given them up, if others can continue without them; messages come again right after later ones; two invocations do the work of one
+    while one of them is frozen; or a run is resumed twice, the second time while the first resumption sets itself up.
     """
     beside = [_draw(terrain, sorted(terrain.requests), 0.0, chance)[0] for _ in range(chance.randint(0, 2))]
     faults = [each for each in beside if pass_by([each])]
-    sorts = ["gone"] * 3 * bool(terrain.may_go) + ["message"] * 2 * ("message" in terrain.kinds)
+    sorts = (["gone"] * 3 + ["asleep"]) * bool(terrain.may_go) + ["message"] * 2 * ("message" in terrain.kinds)
     match chance.choice([*sorts, *["twins"] * ("duplicate" in terrain.kinds), ""]):
         case "gone":
-            workers = [role for role in sorted(terrain.requests) if role.startswith(("train ", "program "))]
+            workers = [role for role in sorted(terrain.requests) if role.startswith(WORKERS)]
             roles = chance.sample(workers, chance.randint(1, min(2, terrain.may_go)))
             faults += [Fault(kind="gone", role=role, request=_place(terrain, role, chance)[0]) for role in roles]
+            last = [role for role in terrain.requests if role.startswith("collect ") and chance.random() < 0.4]
+            faults += [Fault(kind="gone", role=role, request=1) for role in last]  # the run is resumed without them
+        case "asleep":
+            faults += _as_sleeper(terrain, chance)
         case "message":
             places: list[dict[str, Any]] = [{**_one_of(terrain.messages, chance), "side": "after"} for _ in range(3)]
             faults += [Fault(kind="message", **at, seconds=_behind_another(terrain, at, chance)) for at in places]
@@ -262,6 +291,15 @@ def _rare(terrain: Terrain, chance: random.Random) -> tuple[Fault, ...]:
             twice += filter(None, [_at_work(terrain, at_s, chance)])
             faults += _resumed_again(terrain, chance) if terrain.again and chance.random() < 0.5 else twice
     return tuple(faults)
+
+
+def _as_sleeper(terrain: Terrain, chance: random.Random) -> Iterator[Fault]:
+    """Yield faults by which a worker sleeps, in two or three lives, until the others have given it up; then it goes on."""
+    role = chance.choice([role for role in sorted(terrain.requests) if role.startswith(WORKERS)])
+    number = _place(terrain, role, chance)[0]
+    for _ in range(chance.randint(2, 3)):
+        yield Fault(kind="freeze", role=role, request=number, seconds=_spread(chance, 900.0, 1_500.0))
+        number += chance.randint(1, 4)
 
 
 def _as_twins(terrain: Terrain, chance: random.Random) -> Iterator[Fault]:

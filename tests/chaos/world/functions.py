@@ -149,6 +149,7 @@ class VirtualFunctions:
         request_id = runtime.identifier()
         context = LambdaContext(kernel, kernel.now_s + function.timeout_s, function.memory_mb, request_id)
         process.role = f"{function.step.name} {event['worker']}"
+        process.deadline_s, process.longest_s = context.deadline_s if function.step.waits else inf, 0.0
         task = kernel.spawn(
             function.step.invoke, environment.resources, event, context, process=process, name=function.step.name
         )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from crossover.errors import Corrupt
 from crossover.stores.protocols import read_arrival
 from crossover.training.checkpoints import Checkpoint, read
+from functions.mlless.words import StepReport, Word, read_report, read_word
 from tests.chaos.world.functions import Delivery
 from tests.chaos.world.history import HistoryEntry, RequestHistory, digest
 from tests.chaos.world.judged import Models
@@ -28,6 +29,7 @@ RESUME_S = 30.0  # after a run that failed
 
 _READS = frozenset({"GetObject", "HeadObject", "TENSOR.GET", "AI.TENSORGET", "EXISTS"})  # leave what they find
 _CHECKPOINT = re.compile(r"runs/[^/]+/checkpoint/(\d{12})/(\d+)/(\d{8})\.(\d{5})")
+_OF_STEP = re.compile(r"[^/]+/attempt-(\d+)/(\d+)/(?:(\d+)/report|expected)")  # MLLess's reports and words
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,11 @@ class Disturbed:
         )  # models, by round and worker
         self.seen: dict[int, dict[int, dict[str, int]]] = defaultdict(dict)  # of a peer, by round: what it has averaged
         self.states: dict[int, dict[int, Checkpoint]] = defaultdict(dict)  # of an asynchronous peer, by round
+        self._reports: dict[tuple[int, int], dict[int, StepReport]] = defaultdict(
+            dict
+        )  # by attempt and step: by worker
+        self.words: dict[tuple[int, int], tuple[Word, dict[int, StepReport]]] = {}  # each with the reports before it
+        self.dropped: dict[tuple[int, int], frozenset[int]] = {}  # by attempt and round: in the supervisor's checkpoint
 
     def _of(self, kind: FaultKind) -> Sequence[Fault]:
         """Return the schedule's faults of this kind. Most of the requests ask for three kinds."""
@@ -154,6 +161,7 @@ class Disturbed:
         )
         self._note(call, changed, "no reply" if unheard else "")
         self._look_at_model(call)
+        self._look_at_word(call)
         if self._message:
             self._repeat(call.process.role, self._message, moved)
         self._hit(call, nth, "after")
@@ -177,9 +185,22 @@ class Disturbed:
         self.seen[worker].setdefault(round, saved.facts.get("seen", {}))
         if "seen" in saved.facts:
             self.states[worker].setdefault(round, saved)
+        if worker == self.experiment.workers and not minibatch:
+            self.dropped.setdefault((attempt, round), frozenset(word.get("dropped", ())))
         if (model := saved.vectors.get("model")) and not minibatch:  # MLLess's supervisor has none
             self.models[attempt, round, word.get("step")][worker] = digest(bytes(model.data))
             self.saved[round][worker].add(bytes(model.data))
+
+    def _look_at_word(self, call: "VirtualCall") -> None:
+        """Record a report, or a word with the reports before it, that MLLess's worker or supervisor has just stored."""
+        key = call.request.keys[0] if call.request.operation == "AI.TENSORSET" else ""
+        if not (of := _OF_STEP.fullmatch(key)):
+            return
+        vector, place = self._world.servers.databases[call.request.server].get(key), (int(of[1]), int(of[2]))
+        if of[3]:
+            self._reports[place].setdefault(int(of[3]), read_report(vector, key=key))
+        else:
+            self.words.setdefault(place, (read_word(vector, key=key), dict(self._reports[place])))
 
     def _kill(self, process: Process) -> None:
         """Kill the process; ends the calling task if it belongs to it."""

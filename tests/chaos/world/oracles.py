@@ -80,6 +80,18 @@ def peers_step_along_what_they_average(run: JudgedRun) -> list[str]:
     return list(run.wrong_steps)
 
 
+def words_say_what_is_so(run: JudgedRun) -> list[str]:
+    """Return findings about words of MLLess's supervisor that do not follow from the reports, about reports with another loss than the
+    algorithm's in one process, and about attempts that begin with a worker that was dropped.
+    """
+    return list(run.wrong_words)
+
+
+def leaves_in_time(run: JudgedRun) -> list[str]:
+    """Return findings about long workers that began a gradient although less time was left than their longest had taken."""
+    return [f"begins a gradient too late: {each}" for each in run.begun_late]
+
+
 def ends_well(run: JudgedRun) -> list[str]:
     """Return a finding if the run still fails after all resumptions, or ended well without a model. Failures allowed are a reached budget,
     and a lost state that needs a new run.
@@ -158,7 +170,8 @@ def _overwrites(entry: HistoryEntry) -> bool:
 
 def deleted_after_the_last_read(run: JudgedRun) -> list[str]:
     """Return findings about values that were deleted before a role asked for them the first time. Excused are readers whose attempt was
-    overtaken, whose rank was taken over, or beside whom another invocation of the role has continued, and all reads after the run's end.
+    overtaken, whose rank was taken over, whom MLLess's supervisor has dropped, or beside whom another invocation of the role has continued,
+    and all reads after the run's end.
     """
     had, deleted, stale, found = (
         set[tuple[str, str, str]](),
@@ -192,6 +205,8 @@ def deleted_after_the_last_read(run: JudgedRun) -> list[str]:
             place in deleted and reader not in had and not (attempt_of(entry.key) in stale or entry.process in given_up)
         ):
             gone = deleted[place]
+            if entry.role in run.dropped:
+                continue
             if gone.role == entry.role and gone.process != entry.process and began_s[entry.process] < gone.at_s:
                 continue
             late = f"{entry.role} ({entry.process}) asks for it at {entry.at_s:.3f} s"
@@ -203,10 +218,15 @@ _OVER, _OVERTAKEN = re.compile("runs/[^/]+/(over|outcome.json)"), re.compile("ru
 
 
 def decisions_stand(run: JudgedRun) -> list[str]:
-    """Return findings about decisions, or the run's outcome, that were deleted."""
-    stands = re.compile(r"runs/[^/]+/(decision/.*|outcome.json)")
-    gone = [e for e in run.history.entries if stands.fullmatch(e.key) and e.found and not e.left]
-    return [_told("deleted", entry) for entry in gone]
+    """Return findings about decisions, or the run's outcome, that were deleted, and about runs marked as over without an outcome."""
+    stands, has_outcome, found = re.compile(r"runs/[^/]+/(decision/.*|outcome.json)"), False, list[str]()
+    for entry in run.history.entries:
+        if stands.fullmatch(entry.key) and entry.found and not entry.left:
+            found.append(_told("deleted", entry))
+        has_outcome = has_outcome or bool(entry.left and entry.key.endswith("/outcome.json"))
+        if entry.left and entry.changed and entry.key.endswith("/over") and not has_outcome:
+            found.append(_told("marked as over, without an outcome", entry))
+    return found
 
 
 def barriers_only_grow(run: JudgedRun) -> list[str]:
@@ -344,6 +364,8 @@ ORACLES: tuple[Oracle, ...] = (
     decisions_say_what_is_so,
     workers_hold_one_model,
     peers_step_along_what_they_average,
+    words_say_what_is_so,
+    leaves_in_time,
     ends_well,
     goes_on_by_itself,
     only_known_errors,
@@ -362,6 +384,7 @@ ORACLES: tuple[Oracle, ...] = (
     progress.used_up_keys_go,
     progress.ends_in_time,
     progress.rounds_never_fall,
+    progress.keeps_needed_checkpoints,
 )
 
 

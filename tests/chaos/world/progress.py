@@ -210,6 +210,45 @@ _OF_ROUND = re.compile(
 )
 
 
+def keeps_needed_checkpoints(run: JudgedRun) -> list[str]:
+    """Return findings about checkpoints that were deleted while their attempt still trained: regular ones of a member that had fewer than
+    two newer ones, and those from which a retry of the invocation that deleted them would begin or go on.
+    """
+    here, over, found = defaultdict[tuple[str, str], set[int]](set), set[str](), list[str]()
+    took = defaultdict[str, dict[tuple[str, str], tuple[int, int]]](dict)  # by process: what its invocation began with
+    for entry in run.history.entries:
+        if _IS_OVER.fullmatch(entry.key) and entry.left:
+            break
+        if (named := _OVERTAKEN.fullmatch(entry.key)) and entry.left:
+            over.add(named[1])
+        if _RECORD.fullmatch(entry.key):
+            took.pop(entry.process, None)
+        if not (state := _POSITION.fullmatch(entry.key)):
+            continue
+        member, round, minibatch = (state[1], state[2]), int(state[3]), int(state[4])
+        if entry.operation == "GetObject" and entry.found and entry.role.startswith(("train ", "supervise ")):
+            took[entry.process].setdefault(member, (round, minibatch))
+        if entry.left and entry.changed and not minibatch:
+            here[member].add(round)
+        if entry.left or not entry.changed or str(int(state[1])) in over:
+            continue
+        deleted = f"{entry.key} is deleted by {entry.role} ({entry.process})"
+        if (round, minibatch) >= (begun := took[entry.process].get(member, _NEVER)):
+            found.append(f"{deleted}, whose invocation began at {begun}")
+        if minibatch or round not in here[member]:
+            continue
+        here[member].discard(round)
+        newer = [each for each in here[member] if each > round]
+        if len(newer) < 2 and round % run.every == 0:
+            found.append(f"{deleted}; of the newer ones there are only {newer}")
+    return found
+
+
+_NEVER = (10**8, 0)
+_IS_OVER = re.compile(r"runs/[^/]+/(over|outcome\.json)")
+_POSITION = re.compile(r"runs/[^/]+/checkpoint/(\d{12})/(\d+)/(\d{8})\.(\d{5})")
+
+
 def ends_in_time(run: JudgedRun) -> list[str]:
     """Return a finding if the run took longer than `run.within_s`: whoever is gone for good may be waited for only once."""
     late = run.within_s and run.outcome.seconds > run.within_s

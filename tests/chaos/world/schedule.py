@@ -47,8 +47,10 @@ LIMITS: Mapping[str, tuple[float, ...]] = {
     "exchange_every": (1,),  # minibatches; otherwise there is one exchange an epoch, and no mailbox is used twice
     "page_s": (0.3, 2.0),  # what a page of a listing takes, while others write and delete
     "missing_samples": (1, 3),  # of the training data: so many workers have a smaller minibatch
-    "epochs": (3, 4),  # at most: training ends after the first without a better loss
+    "epochs": (3, 4),  # at most: training ends after one without a better loss, or after two
     "own_bits": (1,),  # whether each process of a GPU computes other bits than any other
+    "non_finite": (1,),  # how many workers send a NaN or an infinity each round, and are left out
+    "even_s": (2.0, 6.0),  # of every gradient, so that all workers keep step and hardly wait for one another
 }
 RARE_LIMITS = (
     "spares",
@@ -56,6 +58,7 @@ RARE_LIMITS = (
     "page_s",
 )  # each drawn also by itself, with the faults that show what it brings about
 LEARNING_LIMITS = ("missing_samples", "epochs", "own_bits")  # each drawn by itself, since they change what is learnt
+OWN_LIMITS = ("non_finite", "even_s")  # each drawn by itself, too, but more rarely
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,22 +187,29 @@ PASSES_S: Mapping[FaultKind, float] = {
 ALWAYS_PASS: tuple[FaultKind, ...] = ("kill", "lose", "taken", "gone", "limit")
 # Kills for one fault of any other kind: an omission of a protocol shows most often if a process ends between two requests.
 KILLS_FOR_ONE = 3
+WORKERS = ("train ", "program ")  # how their roles begin
 KILLS = 2  # of one role, before its retries may be used up
 
 
 def pass_by(faults: Sequence[Fault], *, may_go: int = 0) -> bool:
     """Return whether a run must survive these faults without being resumed, except after its client's death. `may_go`: number of workers
-    that the others can continue without.
+    that the others can continue without, if they are gone or frozen for long.
     """
     limits = limits_of(faults)
     timeout_s = limits.get("timeout_s", inf)
     # In an invocation of a minute a reply that never comes is as bad as a kill, and patience is two such invocations.
     kinds, kills = (("kill", "taken"), KILLS) if timeout_s == inf else (("kill", "taken", "lose"), 1)
     hit = Counter(fault.role for fault in faults if fault.kind in kinds)
-    few = len(find_gone_roles(faults)) <= may_go and all(
-        count <= kills for role, count in hit.items() if role != "client"
-    )
-    return few and all(_passes(fault, at_most_s=timeout_s / 6) for fault in faults)
+    left = find_gone_roles(faults) | {fault.role for fault in faults if may_go and _sleeps(fault)}
+    few = len(left) <= may_go and all(role.startswith(WORKERS) for role in left)
+    few = few and all(count <= kills for role, count in hit.items() if role != "client")
+    others = [fault for fault in faults if not (fault.role in left and _sleeps(fault))]
+    return few and all(_passes(fault, at_most_s=timeout_s / 6) for fault in others)
+
+
+def _sleeps(fault: Fault) -> bool:
+    """Return whether the fault freezes a worker for so long that the others may give it up."""
+    return fault.kind == "freeze" and fault.role.startswith(WORKERS) and fault.seconds > PASSES_S["freeze"]
 
 
 def limits_of(faults: Sequence[Fault]) -> dict[str, float]:

@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Any
 
 from crossover.errors import UserError
-from crossover.experiment import Experiment, Faults
+from crossover.experiment import Aggregation, Experiment, Faults
 from crossover.pools import start_pool
 from crossover.running.resume import tolerates_failures
 from crossover.training.progress import calendar_of
@@ -32,6 +32,7 @@ from tests.chaos.world.schedule import (
     pass_by,
 )
 from tests.chaos.world.shrink import shrink_schedule
+from tests.chaos.world.supervised import judge_removals, judge_reports, judge_resumptions, judge_words
 from tests.chaos.world.world import RunOutcome, VirtualWorld
 from tests.chaos.world.yardstick import (
     EpochResult,
@@ -44,13 +45,24 @@ from tests.chaos.world.yardstick import (
 
 WORKERS, EPOCHS = 4, 2
 LONG_EPOCHS = 6  # of the run that shows whether stores fill up
+CURVES = 8  # different losses of runs that may stop early
 OFTEN = 2  # rounds from one checkpoint to the next, in every second schedule
 _TRIES = 16  # of each, one in two does not follow the run that goes on, but stops it
 _SEEDS_OF_A_PROCESS = (
     500  # a world that has ended keeps 1 to 3 MB: Python does not see the cycles through its greenlets' frames
 )
 _OF_WORLD = (
-    *("part_bytes", "page_keys", "page_s", "spares", "minibatch_s", "minibatches", "missing_samples", "own_bits"),
+    *(
+        "part_bytes",
+        "page_keys",
+        "page_s",
+        "spares",
+        "minibatch_s",
+        "minibatches",
+        "missing_samples",
+        "own_bits",
+        "even_s",
+    ),
 )  # limits that no setting is
 TURNS = 300_000  # a hundred times what a small run takes
 
@@ -87,7 +99,10 @@ class Trials:
         # No update is on its way across a checkpoint.
         saved = world.resolved.functions.checkpoint_every if self._setting("slack") else 0
         settings = world.resolved
-        rounds = (saved, world.minibatches, settings.exchange.every, settings.training.epochs, world.missing_samples)
+        rounds: tuple[Any, ...] = (
+            *(saved, world.minibatches, settings.exchange.every, settings.training.epochs, world.missing_samples),
+            *(settings.aggregation.rule, settings.seed),
+        )
         if rounds not in self._yardsticks:
             measure = measure_mlless if self._removes and not self._adds else measure_reference
             self._yardsticks[rounds] = measure(world.resolved, world.dataset, self.make_learner(world))
@@ -190,7 +205,8 @@ class Trials:
 
     def _world(self, seed: int, nemesis: Disturbed) -> VirtualWorld:
         """Return the virtual world of a seed, with the nemesis's limits. Every even seed has a checkpoint at least every OFTEN rounds; half
-        of these have an invocation for each minibatch, which must not change what is learnt.
+        of these have an invocation for each minibatch, which must not change what is learnt. Runs that may stop early learn by one of
+        CURVES seeds, so that their losses differ.
         """
         functions, exchange = self.experiment.functions, self.experiment.exchange
         if seed % 2 == 0:
@@ -208,11 +224,25 @@ class Trials:
             exchange = replace(exchange, every=int(limits["exchange_every"]))
         if "body_bytes" in limits:
             p2p = replace(p2p, message_limit_mb=limits["body_bytes"] / 2**20)
-        training = self.experiment.training
+        training, learning_seed = self.experiment.training, self.experiment.seed
         if "epochs" in limits:
-            training = replace(training, epochs=int(limits["epochs"]), early_stopping=1)
+            most = int(limits["epochs"])
+            training = replace(training, epochs=most, early_stopping=most - 2)
+            learning_seed += seed % CURVES
+        aggregation, faults = self.experiment.aggregation, self.experiment.faults
+        if "non_finite" in limits:
+            aggregation = Aggregation(rule="median", non_finite="drop")
+            faults = Faults(attack="non_finite", workers=tuple(range(1, 1 + int(limits["non_finite"]))))
         given = replace(
-            self.experiment, training=training, functions=functions, exchange=exchange, database=database, p2p=p2p
+            self.experiment,
+            seed=learning_seed,
+            training=training,
+            functions=functions,
+            exchange=exchange,
+            database=database,
+            p2p=p2p,
+            aggregation=aggregation,
+            faults=faults,
         )
         of_world: dict[str, Any] = {
             name: limits[name] if name.endswith("_s") else int(limits[name]) for name in _OF_WORLD if name in limits
@@ -239,8 +269,23 @@ class Trials:
             "epochs": not (training.steps or training.early_stopping or training.image_size.begin)
             and training.schedule != "plateau",
             "own_bits": self.experiment.module == "gpu",
+            "non_finite": self._drops_non_finite,
         }
         return [name for name in LIMITS if has.get(name, True)]
+
+    @property
+    def _drops_non_finite(self) -> bool:
+        """Whether a round may leave out a worker whose gradient is not finite: several synchronous workers exchange plain gradients, and
+        settings name no rule or attack.
+        """
+        given = self.experiment
+        plain = (given.exchange.what, given.exchange.compression, given.p2p.mode) == (
+            "gradients",
+            "none",
+            "synchronous",
+        )
+        bare = (given.aggregation, given.faults) == (Aggregation(), Faults())
+        return plain and bare and given.workers > 2 and not self._removes
 
     def kinds(self) -> tuple[FaultKind, ...]:
         """Return the kinds of faults that can happen to this architecture."""
@@ -281,12 +326,17 @@ class Trials:
         left, passes = find_gone_roles(nemesis.struck), pass_by(nemesis.struck, may_go=self._may_go)
         # Whoever has gone is waited for once, as training/waits.py says; then another may evaluate in its place, with half the patience.
         patience_s = (2.0 + 1.0 + 1.0) * given.functions.timeout_s
-        pace = world.minibatch_s * world.minibatches / (VirtualWorld.minibatch_s * VirtualWorld.minibatches)
+        pace = (
+            max(world.even_s, world.minibatch_s)
+            * world.minibatches
+            / (VirtualWorld.minibatch_s * VirtualWorld.minibatches)
+        )
         pace *= max(1.0, world.resolved.training.epochs / self.experiment.training.epochs)
         within_s = 10.0 * pace * self.undisturbed[0].seconds + patience_s * len(left) if left and passes else 0.0
         every = 1 if given.module.startswith("p2p") else nemesis.experiment.functions.checkpoint_every
         days = calendar_of(nemesis.experiment, {"minibatches": nemesis.minibatches})
         keeps = all(days.rounds_until(epoch) % every == 0 for epoch in range(1, days.epochs + 1))
+        supervisors = {each.process for each in nemesis.history.entries if each.role.startswith("supervise ")}
         epochs = {} if nemesis.removed and not pass_by(nemesis.struck) else self.yardstick(world)
         ended = [epochs[each["epoch"]] for each in outcome.decisions if each["epoch"] in epochs]
         return JudgedRun(
@@ -296,6 +346,7 @@ class Trials:
             epochs=epochs or (self._as_saved(nemesis, outcome, world) if keeps else None),
             killed=nemesis.killed | outcome.timed_out,
             outlived={each.role for each in nemesis.struck if each.kind == "duplicate" and each.side == "after"},
+            dropped={f"train {worker}" for word, _ in nemesis.words.values() for worker in word.dropped},
             by_itself=1 + sum(map(ends_client, nemesis.struck)) if passes else 0,
             state_lost=self.architecture.state == "database"
             and len(lost) >= (databases if given.exchange.what == "gradients" else 1),
@@ -308,6 +359,13 @@ class Trials:
             within_s=within_s and within_s + sum(fault.seconds for fault in nemesis.struck),
             seen=nemesis.seen,
             wrong_steps=self._wrong_steps(nemesis, outcome, world),
+            wrong_words=[
+                *judge_words(nemesis.words),
+                *(judge_removals(nemesis.words, given.workers) if len(supervisors) <= 1 else ()),
+                *judge_reports(nemesis.words, epochs),
+                *judge_resumptions(nemesis.dropped),
+            ],
+            begun_late=[f"{role} ({when})" for role, when in world.begun_late if not _held_up(nemesis.struck, role)],
         )
 
     def _wrong_steps(self, nemesis: Disturbed, outcome: RunOutcome, world: VirtualWorld) -> list[str]:
@@ -355,6 +413,12 @@ class Trials:
             return bool(oracles & {_oracle(finding) for finding in self.run_with(faults, trial.seed).findings})
 
         return self.run_with(shrink_schedule(trial.faults, fails), trial.seed)
+
+
+def _held_up(faults: Sequence[Fault], role: str) -> bool:
+    """Return whether any of the faults may have held up an invocation of the role by some seconds."""
+    own = any(fault.kind in ("freeze", "slow", "lose") and fault.role == role for fault in faults)
+    return own or any(fault.kind in ("outage", "refusal") and fault.service == "s3" for fault in faults)
 
 
 def _oracle(finding: str) -> str:

@@ -162,6 +162,7 @@ class VirtualWorld:
     spares: int = 0  # instances beside those that hold a rank
     missing_samples: int = 0  # of the training data
     own_bits: bool = False  # whether gradients depend on the process that computes them, as on a GPU
+    even_s: float = 0.0  # of every gradient, if its duration is not drawn
 
     def __post_init__(self) -> None:
         """Build the kernel, servers, functions, state machines and fleet of the experiment; nothing runs yet."""
@@ -194,6 +195,7 @@ class VirtualWorld:
         )
         self.fleet = VirtualFleet(self.kernel, self._program, self._boot_s) if self.architecture.program else None
         self.client = Client(self)
+        self.begun_late: list[tuple[str, str]] = []  # gradients: their role; which process, and when, in words
 
     # --- time -------------------------------------------------------------------------------------------------------------
 
@@ -218,9 +220,16 @@ class VirtualWorld:
         raise Unavailable(f"{operation}: {why}")
 
     def computes(self, samples: int, *, gradient: bool) -> None:
-        """Let the time pass that computing takes. `samples` is not used; `gradient`: whether a gradient is computed, else an evaluation."""
+        """Let the time pass that computing takes. Records gradients that a long worker begins too late: less time is left until its timeout
+        than its longest gradient took. `samples` is not used; `gradient`: whether a gradient is computed, else an evaluation.
+        """
         share = 1.0 if gradient else self.calibration.evaluate_share
-        self.kernel.sleep(self.spread(self.minibatch_s * share))
+        seconds = self.even_s * share or self.spread(self.minibatch_s * share)
+        process = self.kernel.task.process
+        if gradient and (left_s := process.deadline_s - self.kernel.now_s) < process.longest_s:
+            self.begun_late.append((process.role, f"{process.name}, {left_s:.1f} s before its timeout"))
+        process.longest_s = max(process.longest_s, seconds * gradient)
+        self.kernel.sleep(seconds)
 
     def carry(self, request: Request, effect: Effect) -> Any:
         """Carry a request to its server and its reply back, and return the reply; the nemesis may intervene. Raises what the server or the

@@ -26,13 +26,14 @@ from tests.chaos.world.learner import ExactLearner
 @dataclass(frozen=True)
 class EpochResult:
     """The expected state after an epoch: SHA-256 of the model ("" if unknown), loss and metric of the evaluation, and whether training ends
-    here.
+    here. `reports`: with MLLess, by (step, worker) of the epoch: the mean training loss, and how many samples it stands for.
     """
 
     model: str
     loss: float
     metric: float
     finished: bool
+    reports: Mapping[tuple[int, int], tuple[float, int]] = field(default_factory=dict, compare=False)
 
 
 Yardstick = Mapping[int, EpochResult]  # by epoch; empty if what a run comes to depends on who is late
@@ -103,6 +104,7 @@ class _MLLessInOneProcess:
             for _ in range(experiment.workers)
         ]
         self._evaluated: list[tuple[float, float]] = []
+        self._reports: dict[tuple[int, int], tuple[float, int]] = {}
 
     def train(self) -> Yardstick:
         """Train until the training ends, and return the results by epoch."""
@@ -119,7 +121,8 @@ class _MLLessInOneProcess:
                 epoch, result = self._days.epoch(step), self._evaluate()
                 self._evaluated.append((result.loss, result.metric))
                 ends = ends_training(self._experiment.training, self._evaluated, epoch)
-                found[epoch] = EpochResult(_sha256(self._shared), result.loss, result.metric, ends)
+                said, self._reports = self._reports, {}
+                found[epoch] = EpochResult(_sha256(self._shared), result.loss, result.metric, ends, said)
                 if ends:
                     break
         return found
@@ -135,13 +138,15 @@ class _MLLessInOneProcess:
         model = base + worker.residual
         learner.model[:] = buffers.view(model)
         counts = [self._counts(step, each) for each in range(len(self._workers))]
-        mean = RunningMean.allocate(weigh_contributions(counts[rank]), elements=model.numel())
+        mean, losses = RunningMean.allocate(weigh_contributions(counts[rank]), elements=model.numel()), list[float]()
         for position, number in enumerate(self._days.list_minibatches(step)):
             epoch = self._days.locate_minibatch(step, position)[0]
             batch: Batch = self._batches.build_minibatch(rank, number)
-            learner.compute_gradient(batch, epoch=epoch, round=step, worker=rank, minibatch=position)
+            losses.append(learner.compute_gradient(batch, epoch=epoch, round=step, worker=rank, minibatch=position))
             mean.add(buffers.tensor(learner.gradient))
         samples = weigh_contributions([sum(each) for each in counts])
+        summed = sum(loss * count for loss, count in zip(losses, counts[rank], strict=True))
+        self._reports[step, rank] = summed / sum(counts[rank]), samples[rank]
         significance.take_local_step(
             worker.residual,
             worker.velocity,
