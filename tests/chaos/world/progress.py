@@ -85,6 +85,7 @@ _DOES = {
     "a": r"(?:train|supervise) \d+ basic\.publish .*\.updates.*",
     "k": r"train \d+ PutObject runs/[^/]+/checkpoint/.*",
     "b": r"program \d+ PutObject runs/[^/]+/checkpoint/.*",
+    "j": r"program \d+ GetObject runs/[^/]+/checkpoint/.*",  # goes on from what was kept, after it has sent a lost message again
     "d": r"(?:train|program) \d+ PutObject runs/[^/]+/decision/.*",
     "c": r"(?:initialise|collect) \d+ (?:UNLINK|DeleteObjects?) .*",  # clears away; "h" where an attempt before has left it
     "t": r"\S+ \d+ UNLINK .*",  # takes back, or lets go of what is used up
@@ -106,7 +107,7 @@ _DISORDER = {
     "(?:^|a)[^pe]*a": "announces what it has not stored: a worker's report, the supervisor's word",
     "p[^axr]*u|u[^px]*[kr]": "stores an update behind the report of it",
 }
-_LATE_KEPT = {"[wmup][^kbr]*d": "agrees on what follows a round, and has not kept what it begins with"}
+_LATE_KEPT = {"[wmup][^kbrj]*d": "agrees on what follows a round, and has not kept what it begins with"}
 
 
 def keeps_the_order(run: JudgedRun) -> list[str]:
