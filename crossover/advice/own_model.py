@@ -45,7 +45,11 @@ def is_model(given: str) -> bool:
 
 def write_experiment(model: str, data: str | None, epochs: int | None, table: Table | None = None) -> Path:
     """Write the YAML file of an experiment that trains a given model, and for a CSV file a Python module that loads it, and return the YAML
-    file's path. Existing files with the same content are kept. The model and its data are tried first.
+    file's path. Both lie beside the model's file, or for `module:factory` in the current folder. The model and its data are tried first.
+    User code is then looked for in these two folders, for the rest of the process (`user_code.set_folders`).
+
+    Existing files with the same content are kept. An existing YAML file keeps its number of epochs; it is rewritten if only what follows
+    from the reading of the table differs, and nobody has edited it.
 
     `model`: `file.py:factory` or `module:factory`; `data`: a CSV file or `module:loader`; `epochs`: number of epochs, by default EPOCHS;
     `table`: how to read a CSV, None to guess. Raises ConfigError for missing or invalid arguments or if an existing file differs,
