@@ -23,9 +23,10 @@ VPC_SERVICES: frozenset[Uses] = frozenset({"tensors", "bus"})
 
 @dataclass(frozen=True, kw_only=True)
 class Grant:
-    """One permission, a statement of an IAM policy: `actions` on `resources` (ARNs). `why`: the reason for wildcards in `resources`,
-    required if there are any and the grant is not `denied`; `conditions`: IAM's condition block; `denied`: the actions are forbidden, not
-    allowed.
+    """One permission, a statement of an IAM policy: `actions` on `resources` (ARNs). `why`: the reason for wildcards in `resources`;
+    `conditions`: IAM's condition block; `denied`: the actions are forbidden, not allowed.
+
+    The class checks nothing: `role` raises AssertionError if a grant that is not `denied` has wildcards and no `why`.
     """
 
     actions: Sequence[str]

@@ -357,8 +357,8 @@ class Backoff:
 
 
 class RetryTimeLimit:
-    """Stop condition for tenacity.Retrying: give up once `within_s` seconds have passed since the first failure; so there are at least two
-    attempts. An object serves one series of attempts.
+    """Stop condition for tenacity.Retrying: give up at the first failure that comes `within_s` seconds or more after the first one; so
+    there are at least two attempts, unless `within_s` is 0. No attempt is cut short. An object serves one series of attempts.
     """
 
     def __init__(self, within_s: float) -> None:

@@ -123,9 +123,11 @@ def _build_bottleneck_block(inputs: int, width: int, stride: int) -> nn.Module:
 def resnet(
     block: Callable[[int, int, int], nn.Module], counts: Sequence[int], grows: int
 ) -> Callable[[int], nn.Module]:
-    """Return a function that builds a network of the second ResNet paper for square images with a given side in pixels. `block`: function
-    that builds a block from (input channels, width, stride); `counts`: number of blocks in each stage; `grows`: output channels divided by
-    width.
+    """Return a function that takes the side of square images in pixels, which it ignores, and builds a new network of the second ResNet
+    paper for them: 3 input channels, CLASSES outputs.
+
+    `block`: function that builds a block from (input channels, width, stride); `counts`: number of blocks in each stage, of which the first
+    has the width 64 and each other twice the width of the one before; `grows`: a block's output channels divided by its width.
     """
 
     def make(image: int) -> nn.Module:

@@ -27,8 +27,9 @@ class Interpreter:
     variables: dict[str, str] = field(default_factory=dict)
 
     def run(self, *arguments: str, **more: str) -> str:
-        """Run the interpreter with `arguments` and return its standard output. `more`: further environment variables. Raises
-        CalledProcessError if it fails.
+        """Run the interpreter with `arguments` and the option -S, and return its standard output as text, the line end included. Its
+        environment: this process's, `variables`, PYTHONHASHSEED=0, PYTHONNOUSERSITE=1, and `more`, of which the later ones win; PYTHONPATH
+        is always left out. Raises CalledProcessError if its exit status is not 0.
         """
         environment = {**os.environ, **self.variables, "PYTHONHASHSEED": "0", "PYTHONNOUSERSITE": "1", **more}
         environment.pop("PYTHONPATH", None)

@@ -79,8 +79,8 @@ Run = tuple[str, list[str]]
 
 
 def list_runs() -> list[Run]:
-    """Return all runs of the page as (name, settings as in `--set`). They are ordered by seed, so that the runs that exist already can be
-    compared.
+    """Return all runs of the page as (name, settings as in `--set`); a name is such as `fields, adapters, seed 0`. They are ordered by
+    task, then seed, then way, so that the ways can be compared on the seeds that are ready.
     """
     return [
         (

@@ -137,10 +137,12 @@ def settings_with_target(base: Experiment, runs: Sequence[EvidenceRun]) -> list[
 
 
 def _updates_key(made: Experiment) -> tuple[Any, ...]:
-    """Return a key that is equal for experiments that make the same updates to a model: the same training settings, samples per update,
-    exchange and data. Threads, target, the data's directory and `data.limit` do not count. The architecture counts if its updates do not
-    equal the reference's; workers and batch size count unless exact, uncompressed gradients are exchanged. `made`: experiment of a
-    recorded run.
+    """Return a key that is equal for experiments that make the same updates to a model: the same training settings (epochs included),
+    samples per update, exchange, aggregation, settings of single architectures, and data. `made`: experiment of a recorded run.
+
+    Threads, target, the data's directory, `data.limit`, the number of minibatches per invocation and all sections not named here do not
+    count. The architecture counts if its updates do not equal the reference's; workers and batch size count unless exact, uncompressed
+    gradients are exchanged.
     """
     resolved = load(made.architecture).resolve(made)
     training = replace(made.training, threads=1, batch_size=1, target=None)

@@ -129,7 +129,9 @@ def _experiment_of(found: Advice, finalist: Finalist) -> Experiment:
 
 
 def _describe_missed(found: Advice, finalist: Finalist) -> str:
-    """Return in words which of deadline and budget the candidate misses, if the advice keeps to both; otherwise ""."""
+    """Return `misses` and which of the deadline and the budget the candidate misses at the 95th percentile, such as `misses the deadline
+    and the budget`; "" if it misses neither, or if the advice's winner does not keep to them itself (`met` is False).
+    """
     missed = list_missed_constraints(found, finalist) if found.met else {}
     return f"misses {' and '.join(missed)}" if missed else ""
 

@@ -297,7 +297,9 @@ def chunk_slice(elements: int, workers: int, *, worker: int, unit: int = 1) -> s
 
 
 def split_into_parts(elements: int, *, most: int) -> list[slice]:
-    """Return the slices of a vector of `elements` float32 that functions average in parallel: at most `most`, of about 64 MiB each.
+    """Return the consecutive slices, together the whole of a vector of `elements` float32, that functions average in parallel: as few as
+    keep each at 64 MiB or less, but at most `most`, and at least one. Their lengths differ by one at most.
+
     Each function sums its slice over all minibatches in order, so the result has the bits of one long mean.
     """
     count = max(1, min(most, -(-4 * elements // PART_BYTES)))

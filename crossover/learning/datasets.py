@@ -290,9 +290,10 @@ def count_training_samples(experiment: Experiment) -> int:
 
 
 def load(experiment: Experiment) -> Dataset:
-    """Return the experiment's data set, loaded, checked, split, with labels scaled. Within a block of `keep_results` it is loaded once.
-    Raises DataError if it is missing, damaged or does not fit the model, ConfigError if it is unknown, has no test split to validate on,
-    or a setting does not fit it, OwnCodeError if a user's loader fails or returns samples that are malformed.
+    """Return the experiment's data set, loaded, checked, split, with labels scaled; MNIST and CIFAR-10 are downloaded if missing. Within a
+    block of `keep_results` it is loaded once. Raises DataError if it is missing and cannot be downloaded, damaged or does not fit the
+    model, OSError if a file cannot be read, ConfigError if it is unknown, has no test split to validate on, or a setting does not fit it,
+    OwnCodeError if a user's loader fails or returns samples that are malformed.
     """
     training = experiment.training
     cut = (experiment.seed, experiment.workers, training.batch_size, repr(experiment.faults))

@@ -54,8 +54,8 @@ def prefer_deterministic() -> None:
 
 
 def choose_half_precision(precision: str, device: torch.device) -> torch.dtype | None:
-    """Return the dtype for autocast on `device`: bfloat16 or float16, or None for `precision` "fp32". Raises ConfigError if bf16 is
-    asked for on a card that does not have it.
+    """Return the dtype for autocast on `device`: None for `precision` "fp32", bfloat16 for "bf16", float16 for "fp16" (and any other text).
+    Raises ConfigError if bf16 is asked for on a CUDA card whose compute capability is below 8.0; other devices are not checked.
     """
     if precision == "fp32":
         return None

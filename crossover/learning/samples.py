@@ -81,13 +81,13 @@ class Reading:
 class Samples:
     """Data set as it was published, and what a user's loader (`package.module:loader`, called with the experiment) returns.
 
-    Inputs (N, ...) of any shape and dtype but complex ones: floats, or uint8 such as images (N, C, H, W), are preprocessed; other
-    whole numbers, such as tokens (N, T) int64, reach the model as they are. Labels (N, ...): classes, int64 in 0..`classes`-1
-    (-100: does not count in loss and metric), or float32 numbers if `classes` is None. Test inputs and labels are None if there is
-    no test split.
+    Inputs (N, ...) of a dtype in INPUTS of crossover/learning/batches.py: floats, or uint8 such as images (N, C, H, W), are preprocessed;
+    other whole numbers and bools, such as tokens (N, T) int64, reach the model as they are. Labels (N, ...): classes, int64 in
+    0..`classes`-1 (-100: does not count in loss and metric), or numbers if `classes` is None: float32 or float64 for a built-in loss, which
+    gets them as float32; for a loss of the user's any dtype in LABELS. Test inputs and labels are None if there is no test split.
 
     Tokens, and labels for each token, may also be a list of tensors (T,) int64 of any lengths. `reading`: how a CSV was read, otherwise
-    None.
+    None. The class checks nothing; `load` of crossover/learning/datasets.py does.
     """
 
     inputs: Tensor

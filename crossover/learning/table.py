@@ -233,7 +233,10 @@ def _is_float(cell: str) -> bool:
 
 
 def _suggest_dropping(reading: Reading, column: int) -> str:
-    """Return the advice for a `column` (from 0) in which a cell is not a number: choose another label, or drop the column."""
+    """Return the advice for a `column` (from 0) in which a cell is not a number. If it is the label: to choose another label; otherwise the
+    option `--drop` that leaves it out, with its name, or its number from 1 if the name is blank or not unique or there is no header, or a
+    loader of one's own.
+    """
     if column == reading.label:
         return f"{EXPECTED_INPUT}; --label NAME (data.table.label) takes another column for the label"
     named = reading.names[column].strip() if reading.header and reading.names.count(reading.names[column]) == 1 else ""
@@ -242,7 +245,9 @@ def _suggest_dropping(reading: Reading, column: int) -> str:
 
 
 def _is_number(cell: str) -> bool:
-    """Return whether the cell is a decimal number in ASCII, such as `-1.5e3`."""
+    """Return whether the cell is a decimal number in ASCII, such as `-1.5e3`, `.5` or `2.`; blanks around it are allowed. Empty cells,
+    `nan`, `inf`, underscores and separators of thousands are not.
+    """
     return bool(NUMBER.fullmatch(cell))
 
 

@@ -447,8 +447,8 @@ def judge_owner(session: Any, owner: Owner, listed: ListedResource) -> tuple[Own
 
 
 def find_holding_stack(session: Any, id: str) -> str:
-    """Return the name of the stack that contains the resource with the physical id `id` now, "" if no stack does. Other stacks can reuse
-    the resource names of deleted stacks.
+    """Return the name of the stack that contains a resource with the physical id `id` now, "" if no stack does. Errors of AWS other than
+    `does not exist` are raised. A stack may have reused the name of a deleted stack's resource.
     """
     with deployed_clients.ToleratedErrors("does not exist"):
         for each in session.client("cloudformation").describe_stack_resources(PhysicalResourceId=id)["StackResources"]:
@@ -654,8 +654,8 @@ def _list_layers(session: Any, owner: Owner) -> Iterator[ListedResource]:
 
 
 def _list_schedules(session: Any, owner: Owner) -> Iterator[ListedResource]:
-    """Yield all EventBridge schedules of the account. The id has the form `group/name`, without the group for the default one, as
-    CloudFormation names them. `owner`: not used; all listings take it.
+    """Yield all EventBridge schedules of the account in the region of `session`. The id has the form `group/name`, without the group for
+    the default one, as CloudFormation names them. `owner`: not used; all listings take it.
     """
     for each in deployed_clients.list_items(session, "scheduler", "list_schedules", "Schedules"):
         group = "" if each["GroupName"] == "default" else f"{each['GroupName']}/"
@@ -663,7 +663,9 @@ def _list_schedules(session: Any, owner: Owner) -> Iterator[ListedResource]:
 
 
 def _list_queues(session: Any, owner: Owner) -> Iterator[ListedResource]:
-    """Yield all SQS queues of the account. The id is the queue's URL, as in CloudFormation. `owner`: not used; all listings take it."""
+    """Yield all SQS queues of the account in the region of `session`. The id is the queue's URL, as in CloudFormation, the name its last
+    part. `owner`: not used; all listings take it.
+    """
     for url in deployed_clients.list_items(session, "sqs", "list_queues", "QueueUrls"):
         yield ListedResource(type="AWS::SQS::Queue", id=url, name=url.rpartition("/")[2])
 

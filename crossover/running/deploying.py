@@ -228,8 +228,9 @@ def show_changes(
 
 
 def _format_refusal(name: str, concerned: Mapping[str, str], what: str) -> str:
-    """Return the error message for a change that would break runs under way. `name`: the stack that would change; `concerned`: ids of the
-    runs by their experiment's stack; `what`: the change, as an infinitive.
+    """Return the error message for a change that would break runs under way: it names all of them, and the option with which `crossover
+    run` follows the first. `name`: the stack that would change; `concerned`: {experiment's stack: run id}, not empty; `what`: the change,
+    as an infinitive.
     """
     runs = " and ".join(f"run {run} of {stack}" for stack, run in concerned.items())
     return (

@@ -206,8 +206,9 @@ class InlineExecution:
 
 
 class InlinePrograms:
-    """The programs of an architecture that trains without a workflow, each in a thread of this process, which starts at once. Each has
-    resources of its own, as on its own instance.
+    """The programs of an architecture that trains without a workflow, each in a thread of this process; an Execution, as `finish` takes it.
+    The threads start when the object is created; `has_ended` tells whether the run is over, or raises why it failed; `stop` stops their
+    stores, so that they fail, and waits up to STOP_S for them. Each program has resources of its own, as on its own instance.
     """
 
     def __init__(self, prepared: PreparedRun, clients: MemoryClients) -> None:

@@ -471,10 +471,12 @@ def can_scaling_use_key(session: Any, arn: str) -> bool:
 
 
 def check_boundary(session: Any, experiment: Experiment, account: AccountFile) -> Iterator[Finding]:
-    """Yield a finding on whether the permissions boundary that `account` names exists and allows the actions that the experiment's roles
-    need.
+    """Yield one finding: whether the permissions boundary that `account` names exists and allows the actions that the experiment's roles
+    need. A failed finding says that there is no such policy, or which actions are missing.
 
-    Conditions and resources of its Allow statements are not evaluated. `session`: makes the AWS clients.
+    Conditions and resources of its Allow statements are not evaluated; a Deny statement counts only if it has no condition and is for all
+    resources. `session`: makes the AWS clients; `account`: must name a boundary. Errors of AWS are raised, except that the policy does not
+    exist.
     """
     arn, iam = str(account.permissions_boundary), session.client("iam")
     found, lacking = _ask_or_none(iam, "get_policy", "Policy", "NoSuchEntity", PolicyArn=arn), list[str]()

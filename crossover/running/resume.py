@@ -184,8 +184,8 @@ def load_experiment(facts: Mapping[str, Any]) -> Experiment:
 
 
 def check_settings(facts: Mapping[str, Any], experiment: Experiment) -> None:
-    """Raise ConfigError if the run was started with other settings than `experiment`, UserError if this version cannot read its settings.
-    `facts`: content of the run's experiment.json.
+    """Raise ConfigError, which lists the differences, if the run was started with other settings than `experiment`, UserError if this
+    version cannot read its settings. Settings of `lifetime` may differ. `facts`: content of the run's experiment.json.
     """
     if changed := list_differing_settings(experiment, load_experiment(facts)):
         raise ConfigError(

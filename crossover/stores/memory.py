@@ -218,8 +218,9 @@ class MemoryMessageBus:
                 inbox.setdefault(round, set()).add(member)
 
     def list_arrived(self, barrier: str, *, round: int, reader: int) -> frozenset[int]:
-        """Return the members that have reached `round` of `barrier`, according to the inbox of the member `reader`, from which
-        earlier rounds are deleted. Raises Refused if the barrier was not declared or has no such member.
+        """Return the members of `barrier` that have reported exactly `round`, according to the inbox of the member `reader`; empty if there
+        are none. Messages of earlier rounds are deleted from that inbox, all others stay. Raises Refused if the barrier was not declared or
+        has no such member.
         """
         with self._state.lock:
             inboxes = _find_declared(self._state.barriers, barrier, "barrier")

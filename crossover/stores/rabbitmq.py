@@ -115,10 +115,11 @@ class RabbitMessageBus:
         self._send("arrive", "", build_arrival(round, member), exchange=barrier)
 
     def list_arrived(self, barrier: str, *, round: int, reader: int) -> frozenset[int]:
-        """Return the members that have reached `round` of `barrier`, according to the messages in the queue of the member `reader`.
+        """Return the members of `barrier` that have reported exactly `round`, according to the messages in the queue of the member
+        `reader`; empty if there are none.
 
-        Messages of earlier rounds are removed; all others stay in the queue. Raises Refused if the barrier was not declared or has
-        no such member, Corrupt if a message has another form.
+        Messages of earlier rounds are removed; all others stay in the queue. Raises Refused if the barrier was not declared or has no such
+        member, Corrupt if a message has another form.
         """
         inbox = _build_inbox_name(barrier, reader)
 

@@ -427,8 +427,11 @@ class OnInstance:
             self._loss.count(event["epoch"])
 
     def compute_minibatch_gradient(self, place: Event) -> "Tensor":
-        """Compute and return the gradient, (P + B,), of the minibatch that `place`, an event, names. It is valid until the next call. The
-        loss is noted in the context.
+        """Fetch the minibatch that `place` names, and return its gradient, (P + B,), at the learner's model. It is valid until the next
+        call. If the experiment makes this worker faulty by an attack on gradients, it is altered by that.
+
+        `place`: an event, of which worker, round and minibatch count. The loss is noted in the context. Raises Missing if the minibatch is
+        not staged, Corrupt if it is damaged, and the errors of stores and user code.
         """
         return buffers.tensor(gradients.compute_gradient(self._ctx, place, self.fetch_batch(place)).data)
 

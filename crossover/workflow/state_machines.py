@@ -464,8 +464,10 @@ class Block(States):
         )
 
     def _child(self, node: Child, then: str | None, *, timeout_s: int | None = None) -> str:
-        """Add the states that run the Child `node` as an execution of its own, and return the name of the first. `then`: name of the next
-        state, None for the end; `timeout_s`: limit of the wait, None for none.
+        """Add the states that run the Child `node` as an execution of its own, and return the name of the first. Its machine is added to
+        `machines`, and its name to the children in `references`. `then`: name of the next state, None for the end; `timeout_s`: limit in
+        seconds of the wait for an execution that the states start, None for none. Raises AssertionError if another subtree has the Child's
+        name.
         """
         self.machines.add_child(node)
         self.references.children[node.name] = None

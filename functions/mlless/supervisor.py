@@ -125,8 +125,9 @@ class Supervisor:
             )
 
     def _raise_if_no_worker_left(self) -> bool:
-        """Raise RunFailed if every remaining worker has reported a failure, because nobody is left to decide; otherwise return False.
-        Called while the supervisor waits.
+        """Raise RunFailed, with the error of the highest rank, if every worker that reports on the current step has reported a failure,
+        because nobody is left to decide; otherwise return False. Called while the supervisor waits. Raises Unavailable if the object store
+        does not answer for 60 s, or if the deadline is near.
         """
         causes = [self._waits.failure_of(worker) for worker in self._word.list_reporting(self._workers, self._step)]
         if all(causes):

@@ -98,10 +98,15 @@ class FilteringWorker:
 
     def round(self) -> None:
         """Run the current step: compute the gradient, take out the significant part of the update, publish it, then apply the words that
-        are due, and move to the next step.
+        are due, and move to the next step. Minibatches that the restored checkpoint contains are not computed again.
 
-        A worker that was dropped finishes at once; one that is to leave in this step sends its whole residual instead and finishes. Raises
-        NearDeadline if too little time is left for a minibatch or a wait; the next invocation continues the step.
+        A worker that was dropped, by an earlier word or one applied here, only sets `finished` of the invocation. One that is to leave in
+        this step publishes its whole residual instead of an update, then sets `finished`.
+
+        Raises NearDeadline if the invocation has computed its limit of minibatches, or too little time is left for a minibatch or a wait;
+        the next invocation continues the step. Other errors of waits and stores are raised too: RunFailed or WaitTimeout if the supervisor
+        or a sender is gone, StaleAttempt if this attempt is obsolete, Unavailable, Missing or Corrupt; and Refused if an update cannot be
+        encoded.
         """
         invocation, step = self._invocation, self._invocation.round
         workers = self._ctx.experiment.workers

@@ -283,7 +283,9 @@ def status(*arguments: str) -> int:
 
 @pytest.fixture
 def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return the list of the command's steps, each of which is noted instead of done."""
+    """Replace the driver's steps by ones that do nothing but append their name ("refuse", "deploy" or "destroy") to a list, and return that
+    list, which is empty at first.
+    """
     steps: list[str] = []
     monkeypatch.setattr(driver, "refuse", lambda *arguments, **named: steps.append("refuse"))
     monkeypatch.setattr(driver, "walk_through", lambda *arguments: steps.append("deploy"))

@@ -89,7 +89,9 @@ def of_program(architecture: Architecture, experiment: Experiment) -> frozenset[
 
 
 def look(templates: Templates, need: Need, *, experiment: Experiment) -> Search:
-    """Look up in the templates everything that `need` takes, and return the search with its evidence and what is missing."""
+    """Look up in the templates everything that `need` takes, and return a new search with its evidence and what is missing. If the function
+    or the instances of `need` are missing themselves, nothing else is looked up.
+    """
     search = Search(templates, f"{experiment.project}-{experiment.name}")
     kind, _, which = need.who.partition(":")
     match kind:

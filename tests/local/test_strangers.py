@@ -141,7 +141,10 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, int]:
 
 @pytest.fixture
 def ask() -> Iterator[Ask]:
-    """Yield a function that makes one kind of attempt at an endpoint as a stranger and returns pairs of attempt and answer."""
+    """Yield a function (kind, each, **more) that makes the attempts of one kind as a stranger at the socket `each` and returns (attempt,
+    answer) pairs. `kind`: name of a function in tests/local/stranger.py, such as "redis"; `more`: its further arguments. The stranger's
+    process ends with the test.
+    """
     with stranger.start_stranger() as asked:
         yield lambda kind, each, **more: asked(kind, address=each.address, family=each.family, **more)
 

@@ -16,7 +16,9 @@ def install(changes: Replacements) -> None:
 
     @changes.wraps(Parameter, "create_from_cloudformation_json")
     def create(old: Any, cls: Any, resource_name: str, cloudformation_json: Any, *rest: Any, **named: Any) -> Any:
-        """Create a parameter from a template by moto's method `old`, with its tags as the list that moto expects, and return it."""
+        """Create a parameter from a template by moto's method `old`, and return what that returns. It is called with copied properties: a
+        mapping of tags becomes the list that moto expects, and `resource_name` is the name if the template gives none.
+        """
         properties = {"Name": resource_name, **cloudformation_json["Properties"]}
         if isinstance(properties.get("Tags"), dict):  # a map in templates, a list in the API that moto hands it to
             properties["Tags"] = [{"Key": key, "Value": value} for key, value in properties["Tags"].items()]

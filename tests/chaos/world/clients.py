@@ -96,5 +96,5 @@ class VirtualClients:
         return connection
 
     def hold_slot(self) -> AbstractContextManager[float]:
-        """Return a context manager that does nothing: there is no limit of concurrent workers."""
+        """Return a context manager that does nothing and gives 0.0, the seconds waited: there is no limit of concurrent workers."""
         return nullcontext(0.0)
