@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from crossover.algorithms import buffers
-from crossover.algorithms.codecs import Matrix, Shapes, build_layout
+from crossover.algorithms.low_rank import Matrix, Shapes, build_layout
 from crossover.algorithms.schedule import derive_seed
 from crossover.errors import Corrupt, Refused
 

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from crossover.algorithms import buffers, codecs
-from crossover.algorithms.codecs import Codec, Shapes
+from crossover.algorithms.codecs import Codec
 from crossover.algorithms.compression import PowerSGD, make_generator
+from crossover.algorithms.low_rank import Shapes
 from crossover.errors import Corrupt
 from crossover.experiment import Experiment
 

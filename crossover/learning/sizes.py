@@ -1,7 +1,11 @@
 """Sizes that are known before anything is loaded: of the data sets that come with the project, and of a worker's memory."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from functools import cache
 from hashlib import sha256
+from pathlib import Path
+from typing import Any
 
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
@@ -98,3 +102,29 @@ def divide(samples: int, test: int | None, experiment: Experiment) -> tuple[int,
     held = (test or 0) if data.validation == "test" else count_held_out(samples, data.validation)
     training = samples - (0 if data.validation == "test" else held)
     return min(training, data.limit or training), held
+
+
+# --- the project's own models -----------------------------------------------------------------------------------------
+# Counted once, so that nobody waits for torch: `python -m tools.model_sizes` writes the file, a test counts again.
+
+MODELS = Path(__file__).parents[2] / "config" / "calibration" / "models.yaml"
+
+
+@cache
+def load_models() -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
+    """Return the sizes of the project's own models as plain data, by model and by image, such as `3x32x32`."""
+    import yaml  # functions' layers do not have it
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    found: Mapping[str, Mapping[str, Mapping[str, Any]]]
+    found = yaml.load(MODELS.read_text("utf-8"), Loader=loader)["models"]  # noqa: S506 - both are safe
+    return found
+
+
+@cache
+def list_known_shapes(model: str, image: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    """Return the shapes of all parameters of one of the project's own models, with ten classes, in the order of its vector; torch is not
+    needed. `image`: (channels, height, width) of a data set that comes with the project. Raises KeyError for any other model or image.
+    """
+    shapes: str = load_models()[model]["x".join(map(str, image))]["shapes"]
+    return tuple(tuple(map(int, each.split("x"))) for each in shapes.split())

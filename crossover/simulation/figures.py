@@ -14,7 +14,7 @@ import yaml
 from crossover.errors import ConfigError
 
 FOLDER = Path(__file__).parents[2] / "config" / "calibration"
-GPUS, MODELS = FOLDER / "gpus.yaml", FOLDER / "models.yaml"
+GPUS = FOLDER / "gpus.yaml"
 DOCUMENTED, FITTED = FOLDER / "documented.yaml", FOLDER / "fitted.yaml"
 FORMAT, BITS = 1, 8
 
@@ -154,21 +154,6 @@ def find_equivalent_type(instance: str) -> str:
 def load_gpus() -> Mapping[str, Mapping[str, Any]]:
     """Return the GPU cards of config/calibration/gpus.yaml as plain data, by the card's name."""
     return {name: dict(each) for name, each in _read_yaml(GPUS)["cards"].items()}
-
-
-@cache
-def load_models() -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
-    """Return the sizes of the project's own models as plain data, by model and by image, such as `3x32x32`."""
-    return {name: dict(each) for name, each in _read_yaml(MODELS)["models"].items()}
-
-
-@cache
-def list_shapes(model: str, image: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-    """Return the shapes of all parameters of one of the project's own models, with ten classes, in the order of its vector; torch is not
-    needed. `image`: (channels, height, width) of a data set that comes with the project. Raises KeyError for any other model or image.
-    """
-    shapes: str = load_models()[model]["x".join(map(str, image))]["shapes"]
-    return tuple(tuple(map(int, each.split("x"))) for each in shapes.split())
 
 
 def _read_yaml(path: Path) -> Mapping[str, Any]:

@@ -8,9 +8,8 @@ from statistics import fmean
 from crossover.algorithms.schedule import Calendar
 from crossover.errors import NoProjection
 from crossover.experiment import Experiment
-from crossover.learning.sizes import DATA, StepCounts, count_split
+from crossover.learning.sizes import DATA, StepCounts, count_split, load_models
 from crossover.learning.staging import VALIDATION_CHUNK, check_rounds, plan_staging
-from crossover.simulation import figures
 from crossover.training.progress import calendar_of
 
 VECTOR_HEADER_BYTES, BATCH_HEADER_BYTES, SAMPLE_FACTS_BYTES = 48, 64, 16
@@ -43,7 +42,7 @@ class ModelSize:
 def _load_models() -> dict[str, dict[tuple[int, int, int], ModelSize]]:
     """Return the sizes of the models in config/calibration/models.yaml, by model name and by image (channels, height, width)."""
     found: dict[str, dict[tuple[int, int, int], ModelSize]] = {}
-    for model, images in figures.load_models().items():
+    for model, images in load_models().items():
         for image, plain in images.items():
             channels, height, width = map(int, image.split("x"))
             known = {name: value for name, value in plain.items() if name != "shapes"}

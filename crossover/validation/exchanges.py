@@ -150,10 +150,8 @@ def codec_takes_the_model(e: Experiment) -> Iterator[str]:
     codec = codecs.build_codec(e.exchange)
     if not codec.needs_shapes or is_import(e.training.model) or size is None:
         return
-    from crossover.simulation.figures import list_shapes  # simpy comes with it, which no other check needs
-
     try:
-        if reason := codec.find_shape_problem(list_shapes(e.training.model, size.image)):
+        if reason := codec.find_shape_problem(sizes.list_known_shapes(e.training.model, size.image)):
             yield reason
     except KeyError:
         return  # the model is unknown: another check reports it

@@ -5,8 +5,7 @@ from functools import partial
 
 from crossover.algorithms import codecs
 from crossover.errors import NoProjection
-from crossover.learning.sizes import DATA
-from crossover.simulation import figures
+from crossover.learning.sizes import DATA, list_known_shapes
 from crossover.simulation.kernel import Phase, SimProcess, Tally, WhereInRun
 from crossover.simulation.mirror.long_worker import WorkerInvocation, WorkerProgress, build_last_step, run_invocation
 from crossover.simulation.mirror.spirt import begin_run, count_optimizer_vectors, count_outer_vectors
@@ -49,7 +48,7 @@ def exchange_sizes(world: World) -> list[tuple[int, int]]:
                 f"exchange.compression: what {asked.compression} makes of {workload.model} follows from its matrices, which are not "
                 f"known here; expected a model that is: {', '.join(MODEL_SIZES)}"
             )
-        return figures.list_shapes(workload.model, DATA[world.experiment.data.dataset].image)
+        return list_known_shapes(workload.model, DATA[world.experiment.data.dataset].image)
 
     if "travels" not in world.state:
         sizes = workload.parameters, workload.buffers

@@ -329,7 +329,11 @@ def test_with_code_of_ones_own_its_files_stand_where_that_is_found(found: Advice
 def test_a_burstable_machines_credits_are_of_its_instances(found: Advice) -> None:
     """CPU credits of a burstable instance type count among the dollars of instances, not of network and secrets."""
     machine = Candidate("single", 1, 120, 1, on="instance", instance="t4g.medium", threads=2)
-    assert "network and secrets" not in advice.dollars_by_component(found.question, machine)
+    steady = replace(machine, instance="c7g.large")
+    credits, none = (
+        advice.dollars_by_component(found.question, each)["network and secrets"] for each in (machine, steady)
+    )
+    assert credits == pytest.approx(none)
 
 
 def test_where_a_round_goes_through_several_epochs_shortened_runs_are_of_whole_rounds() -> None:

@@ -12,8 +12,8 @@ import torch.distributed as distributed
 from torch import Tensor
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as pytorch
 
-from crossover.algorithms.codecs import build_layout
 from crossover.algorithms.compression import PowerSGD, make_generator
+from crossover.algorithms.low_rank import build_layout
 
 SHAPES = [(8, 3, 3, 3), (8,), (16, 8, 1, 1), (16, 1, 3, 3), (16,), (10, 64), (10,)]
 ELEMENTS = sum(torch.Size(shape).numel() for shape in SHAPES)

@@ -15,8 +15,9 @@ from crossover.experiment import Data, Experiment, ImageSize, Training
 from crossover.learning import fitness
 from crossover.learning.batches import Batch, encode_batch
 from crossover.learning.learner import list_shapes
+from crossover.learning.sizes import list_known_shapes
 from crossover.learning.zoo import MODEL_FACTORIES
-from crossover.simulation import AWS, figures
+from crossover.simulation import AWS
 from crossover.simulation.workload import DATA, MODEL_SIZES, Workload
 
 
@@ -46,7 +47,7 @@ def test_sizes_are_the_models_own(name: str, image: tuple[int, int, int]) -> Non
     buffers = sum(each.numel() for key, each in module.named_buffers() if key.endswith(("running_mean", "running_var")))
     known = MODEL_SIZES[name][image]
     assert known == replace(known, parameters=parameters, buffers=buffers, macs=macs)
-    assert figures.list_shapes(name, image) == list_shapes(name, 10, image)
+    assert list_known_shapes(name, image) == list_shapes(name, 10, image)
 
 
 SMALL = ("small_cnn", "digits")
