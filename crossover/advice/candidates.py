@@ -269,7 +269,7 @@ def _candidates_of_share(
     for on in _list_platforms(architecture):
         form = replace(begun, on=on)
         for placed in _vary_instances(base, form.form, form, prices):
-            for stored in _vary_stores(base, form.form, placed, prices):
+            for stored in _vary_stores(base, form.form, placed):
                 yield from _vary_sizes(base, form.form, stored, least_mb)
 
 
@@ -321,11 +321,10 @@ def list_instance_types(prices: Prices, *, gpu: bool) -> list[str]:
     return sorted(each for each in types if each.startswith("g") is gpu)
 
 
-def _vary_stores(
-    base: Experiment, architecture: Architecture, placed: Candidate, prices: Prices
-) -> Iterator[Candidate]:
-    """Yield copies of the candidate `placed`, one for each store and type of database host that the architecture can use; if it has no
-    store for tensors, yield the candidate unchanged.
+def _vary_stores(base: Experiment, architecture: Architecture, placed: Candidate) -> Iterator[Candidate]:
+    """Yield copies of the candidate `placed`: one that stores tensors in S3 if the architecture can, one for each type of database host (the
+    type in `base`, m7g.large, c7g.large), and if each worker has a host of its own, one more of each whose functions compute instead of the
+    database. If the architecture has no store for tensors, yield the candidate unchanged.
     """
     if architecture.tensor_hosts == "none":
         yield placed

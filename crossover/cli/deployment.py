@@ -168,7 +168,9 @@ def check_user_code(experiment: Experiment) -> Iterator[Finding]:
 
 
 def _check_packaging(experiment: Experiment) -> Iterator[Finding]:
-    """Yield a finding about what the functions' packages are made of: the two layer files, or a program that builds images."""
+    """Yield a finding for each thing of which the functions' packages are made: the two layer files, or for images the program that builds
+    them. A missing thing is a finding, not an error.
+    """
     if experiment.functions.packaging == "image":
         try:
             check_docker(experiment)

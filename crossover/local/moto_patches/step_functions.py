@@ -99,7 +99,9 @@ def _evaluate_jsonata(changes: Replacements) -> None:
 
 
 def _invoke_in_process(changes: Replacements, invoke: InvokeByArn) -> None:
-    """Make Lambda tasks call `invoke` directly, without HTTP or a boto client."""
+    """Make Lambda tasks call `invoke` directly, without HTTP or a boto client, until `changes` are undone; its errors TooManyRequests and
+    TooLarge become those of Lambda.
+    """
     from moto.stepfunctions.parser.asl.component.state.exec.state_task import lambda_eval_utils
 
     @changes.replaces(lambda_eval_utils, "_invoke_lambda_function")
