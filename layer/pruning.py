@@ -60,7 +60,7 @@ def load_stubs() -> dict[str, bytes]:
 
 
 def reads_its_source(source: bytes) -> bool:
-    """Return whether PyTorch reads the source text of this file when it is imported, so that byte code alone does not suffice. `source`:
-    the file's content.
+    """Return whether PyTorch reads the source text of this file when it is imported, so that byte code alone does not suffice: whether it
+    contains one of two marks, be it in a comment. `source`: the file's content.
     """
     return b"install_config_module(" in source or b"_overload" in source

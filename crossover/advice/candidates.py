@@ -322,9 +322,9 @@ def list_instance_types(prices: Prices, *, gpu: bool) -> list[str]:
 
 
 def _vary_stores(base: Experiment, architecture: Architecture, placed: Candidate) -> Iterator[Candidate]:
-    """Yield copies of the candidate `placed`: one that stores tensors in S3 if the architecture can, one for each type of database host (the
-    type in `base`, m7g.large, c7g.large), and if each worker has a host of its own, one more of each whose functions compute instead of the
-    database. If the architecture has no store for tensors, yield the candidate unchanged.
+    """Yield copies of the candidate `placed`: one that stores tensors in S3 if the architecture can, one for each type of database host
+    (that of `base`, m7g.large, c7g.large), and if each worker has a host of its own, one more of each whose functions compute instead of
+    the database. If the architecture has no store for tensors, yield the candidate unchanged.
     """
     if architecture.tensor_hosts == "none":
         yield placed

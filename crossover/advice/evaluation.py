@@ -469,7 +469,9 @@ class Question:
             parts = [(2 - times - more, run(1, 1)), (times - 1, run(2, 1)), (more, one)]
 
         def whole(of: Callable[[Simulated], float]) -> float:
-            """Return a figure of the whole run, combined from the simulated parts. `of`: returns the figure of one simulation."""
+            """Return a figure of the whole run: the sum of the parts' figures times their shares, which may be negative; at least 0. `of`:
+            returns the figure of one simulation.
+            """
             return max(0.0, sum(share * of(part) for share, part in parts))
 
         computing = {step.name for step in steps(shape.form) if step.needs_torch(experiment)}

@@ -408,8 +408,9 @@ def find_crossings(points: Sequence[Point]) -> Iterator[Crossing]:
 
 
 def _find_crossings(mine: Sequence[Point], rivals: Sequence[Sequence[Point]], figure: str) -> Iterator[Crossing]:
-    """Yield the changes of the leader in `figure` between one architecture and its best rivals. `mine`: points of the architecture along
-    one axis; `rivals`: for each of these points the rivals at the same value, best first.
+    """Yield the changes of the leader in `figure`, by the medians, between one architecture and its best rivals; none beside a value at
+    which both are equal or one is infinite. `mine`: points of the architecture along one axis, ascending; `rivals`: for each of these
+    points the rivals at the same value, at least one, best first.
     """
     values = [point.value for point in mine]
 

@@ -67,7 +67,7 @@ def test_programs_end_at_their_budget(
 
 
 def fleet(architecture: str) -> str:
-    """Return the name of the fleet that runs the architecture's programs."""
+    """Return the name of the fleet that runs the architecture's programs: `crossover-<name of its experiment>-fleet`."""
     return f"crossover-{experiment(architecture).name}-fleet"
 
 

@@ -730,7 +730,9 @@ def right_beside(outputs: tuple[Tensor, Tensor, float], labels: Tensor) -> tuple
 
 
 def right(outputs: Tensor, labels: Tensor) -> tuple[int, int]:
-    """Return the number of right answers, and the number of answers."""
+    """Return the number of right answers and the number of answers; labels of -100 count in neither. `outputs`: scores, with the classes in
+    dimension 1.
+    """
     answered = labels != -100
     return int((outputs.argmax(1) == labels).logical_and(answered).sum()), int(answered.sum())
 

@@ -300,8 +300,8 @@ def secret(search: Search, caller: Caller, name: str) -> None:
 
 
 def tensors(search: Search, caller: Caller, experiment: Experiment) -> None:
-    """Check that the caller reaches Redis on its hosts, verified by the certificates in the bucket. Without hosts the bucket itself is the
-    store.
+    """Check that the caller reaches Redis on its hosts, verified by the certificates in the bucket; what is not found is added
+    to `search.missing`. Do nothing if the experiment has no hosts, since the bucket is then the store.
     """
     if not hosts_of(experiment):
         return

@@ -92,7 +92,7 @@ def test_repeat_runs_its_body_first_and_then_tests(ctx: Context) -> None:
 
 
 def test_parallel_and_child_pass_the_event_through(ctx: Context) -> None:
-    """Parallel runs all its branches and Child its body, whose changes are in the returned event."""
+    """Parallel runs all its branches and drops their events; Child runs its body, whose changes are in the returned event."""
     event = execute(
         Sequence(Parallel(named("a"), named("b")), Child("x", named("c", epoch=1))), ctx, first_event("r", workers=1)
     )
