@@ -122,14 +122,17 @@ def write_deadline(
 
 
 def decide_spending(ctx: "Context", before: Facts) -> dict[str, Any]:
-    """Return, after an epoch of a run that has a budget, `usd` (cost so far), `dearest_usd` (cost of the most expensive epoch) and
-    `over_budget` (why the run must stop, or ""). Also writes the run's deadline anew. `ctx`: the invocation's context; `before`: the
-    decision after the epoch before. Raises Corrupt if a record in the bucket is damaged.
+    """Return, after an epoch of a run that has a budget, `usd` (cost so far), `dearest_usd` (cost of the most expensive epoch, without the
+    endpoints' first hour) and `over_budget` (why the run must stop, or ""). Also writes the run's deadline anew. `ctx`: the invocation's
+    context; `before`: the decision after the epoch before. Raises Corrupt if a record in the bucket is damaged.
     """
     limit = ctx.experiment.lifetime.budget_usd
     assert limit is not None
-    usd = sum_spent_usd(ctx, epochs=before["epoch"] + 1)
-    dearest = max(before.get("dearest_usd", 0.0), usd - before.get("usd", 0.0))
+    usd, money = sum_spent_usd(ctx, epochs=before["epoch"] + 1), ctx.facts.money
+    endpoints = _infrastructure(money["infrastructure"]).interface_endpoints
+    # Paid once the run begins: a second epoch in the same hour does not pay it again.
+    started = infrastructures.endpoints_line(_prices(money["prices"]), endpoints, seconds=1).usd
+    dearest = max(before.get("dearest_usd", 0.0), usd - before.get("usd", started))
     write_deadline(ctx.objects, ctx.keys, ctx.experiment, ctx.facts.money, began=ctx.facts.created_at, usd=usd)
     return {
         "usd": usd,

@@ -225,7 +225,7 @@ def test_clients_have_a_clock_each() -> None:
 @pytest.mark.slow
 def test_a_run_that_faults_make_dearer_stays_within_its_budget() -> None:
     """Run eight schedules on an experiment with a small budget: no promise is broken, that of the budget included."""
-    dear = replace(small("all_reduce"), lifetime=Lifetime(budget_usd=0.0045))
+    dear = replace(small("all_reduce"), lifetime=Lifetime(budget_usd=0.0145))
     broken = {
         seed: trial.findings for seed in range(8) if (trial := Trials(reduce_experiment(dear)).run_seed(seed)).findings
     }

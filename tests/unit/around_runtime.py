@@ -55,6 +55,9 @@ EXCEPTIONS = {
     "crossover/learning/learner.py": {"threading": "torch's global generator is the process's; nobody waits within"},
     "crossover/learning/device.py": {"os.environ": "cuBLAS reads its settings there"},
     "crossover/learning/memory.py": {"cache": "malloc's settings are the process's"},
+    "crossover/learning/sizes.py": {
+        "cache": "a file that comes with the project is the same for every run of a process"
+    },
     "crossover/learning/layers.py": dict.fromkeys(("threading", "_own"), "memory of the thread that computes"),
     "crossover/user_code.py": dict.fromkeys(
         ("threading", "_watched", "_is_own", "_folders", "own_top_names", "_findable", "os.environ", "cache"),
