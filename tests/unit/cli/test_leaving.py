@@ -40,5 +40,5 @@ def test_what_does_not_go_is_named_at_the_end(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_where_nothing_is_left_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is printed if no network interfaces exist."""
+    """The command prints nothing if no network interfaces exist."""
     assert waited(monkeypatch, lambda s: []) == []

@@ -85,7 +85,7 @@ def test_bytes_that_are_no_text_are_named(tmp_path: Path, name: str, damaged: by
 
 @pytest.mark.parametrize("mask", [0o022, 0o077])
 def test_a_written_file_has_the_rights_that_the_umask_leaves(mask: int, tmp_path: Path) -> None:
-    """Its owner's wish was passed over: everybody could read it."""
+    """A file of results has the rights that the umask leaves, and no others."""
     before = os.umask(mask)
     try:
         folder.write_atomically(tmp_path / "result.json", b"{}")
