@@ -236,7 +236,9 @@ class lazy(Generic[T]):
         self._name = name
 
     def __get__(self, instance: Any, owner: type | None = None) -> T:
-        """Compute the value, store it in the instance, where later accesses find it, and return it."""
+        """Compute the value, store it in the instance, where later accesses find it, and return it. If computing raises, nothing is
+        stored, so that the next access computes again.
+        """
         value = self._compute(instance)
         instance.__dict__[self._name] = value  # found there first from now on
         return value

@@ -259,8 +259,9 @@ class DeployedClients:
     def tensors(self, experiment: Experiment, worker: int, traffic: Traffic) -> TensorStore:
         """Return a client of the tensor store of `worker`: the bucket if the `experiment` stores vectors there, otherwise the
         worker's Redis server, whose connections are opened once per process. If there are fewer servers than workers, they are
-        shared. Requests are counted in `traffic`. Raises ConfigError if the environment names no server, ClientError if AWS refuses
-        the password's secret.
+        shared. Requests are counted in `traffic`. Written keys expire as the `experiment` of the first call for this worker says. Raises
+        ConfigError if the environment names no server, ClientError if AWS refuses the password's secret, Missing if the server's
+        certificate is not stored yet.
         """
         if self.uses_object_store(experiment):
             return connecting.open_object_tensors(self.objects(traffic))

@@ -226,7 +226,7 @@ class Keys:
 
     def body(self, round: int, peer: int) -> str:
         """Return the key of the contribution of `peer` to this exchange of `round`, if it is an object: it is too large for a message, or
-        there is no message bus.
+        there is no message bus. The key is the same for all attempts.
         """
         return f"{self.bodies}{round:08d}/{peer}{self._exchange_suffix}"
 
@@ -343,8 +343,9 @@ class Keys:
         return f".exchange-{self.exchange}" if self.exchange else ""
 
     def mailbox(self, peer: int, parity: int = 0) -> str:
-        """Return the name, on the message bus, of the mailbox with the latest message of `peer`. `parity`: 0 or 1; synchronous runs
-        alternate between two mailboxes, since a peer may publish while another still reads the message of the previous round.
+        """Return the name, on the message bus, of the mailbox with the latest message of `peer`, the same for all attempts. `parity`: 0 or
+        1; synchronous runs alternate between two mailboxes, since a peer may publish while another still reads the message of the previous
+        round.
         """
         return f"{self.run}.mailbox.{peer}.{parity}{self._exchange_suffix}"
 

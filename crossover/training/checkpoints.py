@@ -200,7 +200,9 @@ class Journal:
         self._kept = [each for each in kept if each in needed]
 
     def delete_all(self) -> None:
-        """Delete all checkpoints of this worker that this invocation has read or saved and not yet deleted. For a superseded attempt."""
+        """Delete all checkpoints of this worker that this invocation has read or saved, or found listed in the one that it read, and not
+        deleted yet. For a superseded attempt.
+        """
         self._ctx.objects.delete(*(self._key(each) for each in self._kept))
 
     def is_superseded(self, round: int) -> bool:

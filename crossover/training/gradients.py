@@ -137,7 +137,8 @@ def build_baselines(experiment: Experiment) -> tuple[Experiment, ...]:
 
 def build_gpu_baseline(experiment: Experiment, name: str) -> Experiment:
     """Return the GPU baseline of `experiment`, called `name`: the same model, data and seed on as many GPUs as it has workers, which
-    exchange uncompressed gradients after each minibatch, as published. `experiment` itself is not changed.
+    exchange uncompressed gradients after each minibatch, as published. Its faults and aggregation rule stay. `experiment` itself is not
+    changed.
     """
     return replace(experiment, name=name, architecture="gpu", baseline="none", exchange=Exchange())
 

@@ -465,7 +465,7 @@ def adopt_checkpoints(ctx: Context, before: Several[Keys], rounds: Rounds, first
     That is the newest round whose checkpoints are undamaged; damaged newer ones are noted in the step's record. If this attempt has
     checkpoints already, nothing is copied, and the lowest of its rounds is returned. `ctx`: of this attempt; `before`: keys of the earlier
     attempts; `rounds`: returns the rounds that an attempt can be resumed from, or raises Missing if there are none; `first`: yields
-    (member, bytes) of each member's checkpoint of one of them.
+    (member, bytes) of each member's checkpoint of one of them; it is called once to check a round, and again to copy it.
 
     Raises Missing if the run has decisions but no such round, Corrupt if every round is damaged, and StaleAttempt if a higher attempt has
     begun; nothing is deleted then.
@@ -526,7 +526,8 @@ def collect(ctx: Context, event: Event, exchange: "GroupExchange") -> None:
     """Store the last round's model and the outcome in the bucket, delete every tensor key and checkpoint of the run, and mark it as
     finished.
 
-    `event`: gives the number of workers; `exchange`: knows the keys of a round. Raises StaleAttempt if a higher attempt has begun.
+    `event`: gives the number of workers; `exchange`: knows the keys of a round. Raises StaleAttempt if a higher attempt has begun, and what
+    `store_last_model` raises.
     """
     progress.raise_if_superseded(ctx)
     last = store_last_model(ctx)
@@ -537,8 +538,8 @@ def collect(ctx: Context, event: Event, exchange: "GroupExchange") -> None:
 
 
 def find_last_rounds(saved: Iterable[str]) -> dict[str, int]:
-    """Return the round of each worker's newest checkpoint, as {prefix of the worker's checkpoint keys: round}. `saved`: keys of
-    checkpoints.
+    """Return the round of each worker's newest checkpoint, as {prefix of the worker's checkpoint keys, without its last slash: round}.
+    `saved`: keys of checkpoints.
     """
     found: dict[str, int] = {}
     for key in saved:

@@ -49,8 +49,8 @@ class ContributionMessages:
         self._decoded: Tensor | None = None
 
     def encode(self, own: Contribution, *, samples: int) -> list[bytes | memoryview]:
-        """Return the message for the contribution `own` as a list of buffers: header and values. The same contribution always gives the
-        same bytes.
+        """Return the message for the contribution `own` as a list of buffers: header and values, which are not copied. The same
+        contribution always gives the same bytes.
 
         `samples`: number of samples that the contribution stands for.
         """
@@ -248,7 +248,8 @@ class Replica:
         """Advance to the next round. `combined`: the aggregated contribution, (P + B,) float32.
 
         Depending on `exchange.what`, step the optimizer with a gradient, copy an averaged model, or apply the outer optimizer to an
-        averaged delta. `history`: (validation loss, metric) of earlier epochs, for the learning-rate schedule.
+        averaged delta. `history`: (validation loss, metric) of earlier epochs, for the learning-rate schedule. Nothing is saved. Raises
+        AssertionError for a delta if no local step was taken or adopted before.
         """
         exchange, count = self._ctx.experiment.exchange, self._ctx.facts.buffers
         match exchange.what:

@@ -346,7 +346,8 @@ def drop_agreement(ctx: Context, round: int) -> Agree:
     """Return a function by which a worker agrees with all others on whose contributions to leave out of `round`.
 
     The function takes the ranks that this worker would drop and returns the ranks that all drop. The first list stored counts, so a retry
-    repeats the same result. It raises the errors of the store, and Corrupt if the stored list is damaged.
+    repeats the same result; an empty list is returned at once, even if another is stored. It raises the errors of the store, and Corrupt if
+    the stored list is damaged.
     """
 
     def agree(bad: list[int]) -> list[int]:

@@ -189,8 +189,8 @@ class SynchronousWorker:
         return self._sum
 
     def _synchronise(self, group: "Group") -> "Tensor":
-        """Exchange this worker's uncompressed contribution with the group and return the aggregate of all contributions, (D,). If the
-        result is already stored, it is only fetched.
+        """Exchange this worker's uncompressed contribution with the group and return the aggregate of all contributions, (D,), in the
+        learner's gradient buffer, which the next minibatch overwrites. If the result is already stored, it is only fetched.
         """
         own = None if self._replaying else self.contribution()
         return self._exchange_part(group, own, self._received)
