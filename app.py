@@ -78,8 +78,8 @@ def _list_experiments() -> int:
 
 
 def _arguments() -> dict[str, str]:
-    """Return the context that `python app.py -c config=...` passes. The CDK command line needs no such help: it passes context by
-    itself.
+    """Return the context given in this process's command line by `-c name=value` or `--context name=value`, as {name: value}; a name
+    without "=" has the value "". It is for `python app.py -c config=...`: the CDK's own command passes context by itself.
     """
     given = [value for flag, value in zip(sys.argv, sys.argv[1:], strict=False) if flag in ("-c", "--context")]
     return dict(pair.partition("=")[::2] for pair in given)

@@ -55,9 +55,9 @@ def check_user_code(experiment: Experiment, *, travels: bool = True) -> list[str
 
 
 def collect_files(experiment: Experiment) -> Dependencies:
-    """Return the user's files, and what they import, that functions and programs must hold; nothing is imported. Raises OwnCodeError, with
-    line and remedy, if a module is missing, or if a file imports, outside functions, a package that functions do not have. Raises
-    ConfigError for a name that is malformed or reserved.
+    """Return the user's files that functions and programs must hold, and what they import; nothing is imported. The data set's loader is
+    not among them. Raises OwnCodeError, with line and remedy, if a module is missing, if a file is not valid Python, or if it imports,
+    outside functions, a package that functions do not have. Raises ConfigError for a name that is malformed or reserved.
     """
     found = Dependencies()
     for field, name in _list_user_code_with_architecture(experiment).items():

@@ -689,8 +689,9 @@ def _is_installed(top: str) -> bool:
 
 
 def _add_module(found: Dependencies, module: str, files: list[Path], *, field: str, named: str) -> Iterator[str]:
-    """Add `module` (the first of its `files`) and the imports in it to `found`. Returns an iterator over the user's modules that it
-    imports. Raises OwnCodeError, naming `field` and its value `named`, if the file is not valid Python.
+    """Add `module` (the first of its `files`) and what it imports from others to `found` at once; a folder adds nothing. Return an iterator
+    over the names of the user's modules that it imports, anywhere in the file; their own imports are not added. Raises OwnCodeError, naming
+    `field` and its value `named`, if the file is not valid Python.
     """
     path = files[0]
     if path.is_dir():

@@ -495,7 +495,8 @@ def build_experiment(found: Advice, finalist: Finalist, number: int) -> Experime
 
 def as_yaml(found: Advice, finalist: Finalist, number: int) -> str:
     """Return the candidate `finalist` of the advice `found` as the text of an experiment's YAML file: the fields that differ from their
-    defaults, below a comment with its projected time and cost. `number`: its position among the files.
+    defaults, below a comment with its projected time and cost. `number`: its position among the files, from 1, with which the experiment's
+    name ends.
     """
     made = build_experiment(found, finalist, number)
     usual = Experiment(name=made.name, architecture=made.architecture).to_plain()

@@ -86,7 +86,7 @@ class Update:
 
     @property
     def is_first(self) -> bool:
-        """True at the run's first step, before which the optimizer has no vectors."""
+        """True if this is the run's first step (`number` 0), before which the optimizer has no vectors."""
         return self.number == 0
 
 

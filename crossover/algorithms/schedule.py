@@ -237,7 +237,9 @@ class Calendar:
         return round % self.rounds_per_epoch * self.sync_every
 
     def minibatches_before(self, round: int) -> int:
-        """Return the number of minibatches that a worker has computed in the run before `round` begins."""
+        """Return the number of minibatches that one worker has computed in the run, over all epochs, before `round` (from 0) begins; rounds
+        that were shorter count only what they had.
+        """
         return self.epochs_before(round) * self.minibatches + self.first_minibatch(round)
 
     def minibatches_in(self, round: int) -> int:

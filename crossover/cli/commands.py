@@ -82,7 +82,9 @@ class _CommandGroup(TyperGroup):
         return typer.main.get_command(alone)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the help page, without importing the commands' modules."""
+        """Write the help page. The commands' modules are not imported: their help texts are read from the source files as text. From then
+        on `listed` is true.
+        """
         self.listed = True
         super().format_help(ctx, formatter)
 

@@ -23,10 +23,11 @@ if TYPE_CHECKING:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and exit the process with the command's status, by SystemExit; it never returns.
+    """Run the command line and end the process with the command's status, by SystemExit; it never returns.
 
     `arguments`: words of the command line, None for those of this process. Only for the latter, threads that still run are abandoned at the
-    end, and --json reserves standard output for the answer.
+    end: then the process ends by os._exit, which no caller can catch. Only for the latter, too, --json reserves standard output for the
+    answer.
     """
     _open_closed_streams()
     if not os.environ.get("COLUMNS", "1").strip("0"):

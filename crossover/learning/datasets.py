@@ -390,8 +390,8 @@ def _load_digits() -> Samples:
 
 
 def _generate(size: DataSize) -> Samples:
-    """Return artificial images in the numbers and shape of `size`, the same in every call: one of ten fixed patterns, the class,
-    plus random noise.
+    """Return artificial images, uint8, in the numbers and shape of `size`, the same in every call: one of ten fixed patterns, the class,
+    plus random noise. The published test part is filled too, with no images if `size.test` is None.
     """
     random = torch.Generator().manual_seed(0)
     patterns = torch.randint(0, 128, (10, *size.image), dtype=torch.uint8, generator=random)

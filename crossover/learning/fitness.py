@@ -159,7 +159,9 @@ def _get_length(row: Any) -> int:
 
 
 def _find_non_finite(name: str, part: Tensor) -> str:
-    """Return in words how many rows of `part`, called `name` in the text, contain NaN or infinity; "" if none does."""
+    """Return a problem in words that names `part` by `name`, the number of its rows that contain NaN or infinity, and the first of them
+    (from 0); "" if none does or if `part` holds no floats.
+    """
     rows = _describe_non_finite_rows(part) if part.is_floating_point() else ""
     return f"{name} hold NaN or infinity in {rows}; fill them in or leave them out" if rows else ""
 

@@ -133,8 +133,9 @@ class _Reference:
         return Epoch(losses / max(1, samples), result.loss, result.metric)
 
     def _combine(self, contributions: Sequence[Tensor], counts: Sequence[int], names: Sequence[str]) -> Tensor:
-        """Return the aggregate of the workers' contributions by the experiment's rule; with a codec, each contribution is first
-        encoded and decoded as in an exchange. `counts`: weight of each; `names`: of each, for errors.
+        """Return the aggregate of the workers' contributions by the experiment's rule; with a codec, each contribution is first encoded and
+        decoded as in an exchange, which updates the encoders' fed-back errors: call it once per round. The result is valid until the next
+        call. `counts`: weight of each; `names`: of each, for errors.
         """
 
         def combine(vectors: Sequence[Tensor]) -> Tensor:

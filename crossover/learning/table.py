@@ -382,7 +382,9 @@ def _has_even_steps(values: Sequence[float]) -> bool:
 
 
 def _is_even_row(row: Sequence[str], columns: Sequence[int]) -> bool:
-    """Return whether the row's cells in `columns` are numbers, each above the one before it by the same positive step."""
+    """Return whether the row's cells in `columns` are numbers, each above the one before it by exactly the same positive step. Cells that
+    the row lacks are left out. False if fewer than two remain.
+    """
     cells = [row[each] for each in columns if each < len(row)]
     return all(map(_is_number, cells)) and _has_even_steps([float(cell) for cell in cells])
 

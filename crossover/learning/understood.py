@@ -167,8 +167,9 @@ def _list_remarks(found: Mapping[str, Any], *, flags: bool) -> list[str]:
 
 
 def _explain_rounding(found: Mapping[str, Any]) -> str:
-    """Return a clause on columns whose values float32 cannot tell apart: whether they are rounded, and which setting or dtype would
-    keep them. `found`: result of `describe`.
+    """Return a clause on columns whose values float32 cannot tell apart: "they are int64, and float64 would keep them", that
+    `data.preprocess: none` rounds them, or that nothing is lost since they are scaled in float64. Call it only if there are such columns.
+    `found`: result of `describe`.
     """
     if found["dtype"] != "float64":
         return f"they are {found['dtype']}, and float64 would keep them"

@@ -108,7 +108,10 @@ def load_base(training: Training, module: nn.Module) -> None:
 
 
 def _get_base(weights: Weights) -> Base:
-    """Return the tensors of the weights' file, by name; read and check the file if this process has not done so. Raises ConfigError."""
+    """Return the tensors of the weights' file, by name; read and check the file if this process has not done so. The mapping is shared by
+    all callers and must not be changed. Raises ConfigError if the file is missing, has another SHA-256 than `weights.sha256`, is no whole
+    safetensors file, or holds NaN or infinity.
+    """
     held = runtime.get_or_make("bases", dict[str | None, Base])
     if weights.sha256 not in held:
         held[weights.sha256] = _read(weights)

@@ -90,7 +90,9 @@ def parse_user_data(user_data: str, *, fleet: str) -> ProgramService:
 
 
 def _decode_user_data(user_data: str) -> str:
-    """Return user data as text, decoded from base64 unless it is a plain script. Bytes that are not UTF-8 are replaced."""
+    """Return user data as text: unchanged if it begins with "#!", otherwise decoded from base64. Bytes that are not UTF-8 are replaced.
+    Raises ValueError if the base64 is malformed.
+    """
     if user_data.lstrip().startswith("#!"):
         return user_data
     return base64.b64decode(user_data).decode(errors="replace")

@@ -112,8 +112,9 @@ _guard: "_Guard | None" = None
 
 
 class _Guard:
-    """The mark and the watchdog of this process: they make sure that its child processes and temporary folders do not outlive it. The mark,
-    `value`, is in the environment of every child; the watchdog is a process that kills all processes with the mark once this one is gone.
+    """The mark and the watchdog of this process: they make sure that its child processes and temporary folders do not outlive it.
+    `_ensure_guard` makes the only one. The mark, `value`, is in the environment of every child; the watchdog is a process that kills all
+    processes with the mark once this one is gone, and deletes the registered folders.
     """
 
     def __init__(self) -> None:

@@ -444,8 +444,9 @@ def _reduce_record(record: Record, until: Mapping[str, Any]) -> Record:
 
 
 def _interpolate_counts(before: Any, after: Any, share: float) -> Any:
-    """Return counts interpolated between two snapshots, in nested mappings of any depth, as whole numbers. `before`, `after`: counts of
-    both snapshots; a count that only `after` has starts at 0; `share`: position between them, 0 to 1.
+    """Return counts interpolated between two snapshots, in nested mappings of any depth, rounded down to whole numbers. The result has the
+    keys of `after`. `before`, `after`: counts of both snapshots; a count that only `after` has starts at 0; `share`: position between them,
+    0 to 1.
     """
     if isinstance(after, Mapping):
         return {

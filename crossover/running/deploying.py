@@ -268,8 +268,9 @@ def _preview_stack(
 
 
 def _compare_templates(pairs: Sequence[Sequence[Any]], differ: Differ) -> list[PreviewedChange] | None:
-    """Return the changes of the resources of all stacks, None if `differ` failed. `pairs`: [stack, deployed template, new template] for
-    each stack that differs; if it is empty, `differ` is not called.
+    """Return the changes of the resources of all stacks, without those that change nothing, in the order that `differ` gives; None if
+    `differ` returned None. `pairs`: [stack, deployed template, new template] for each stack that differs; if it is empty, the result is []
+    and `differ` is not called. `differ`: takes `pairs` as JSON text and returns the changes as JSON text.
     """
     if not pairs:
         return []
@@ -555,7 +556,7 @@ def _end_marked() -> None:
 
 
 def hosts_processor(experiment: Experiment) -> str:
-    """Return the processor architecture of the database hosts, such as arm64, for which the Redis module must be built; "" if the
+    """Return the processor architecture, `arm64` or `amd64`, of the database hosts, for which the Redis module must be built; "" if the
     experiment has no such hosts.
     """
     hosted = any(fleet.purpose == bill.DATABASE for fleet in bill.infrastructure_of(experiment).fleets)

@@ -345,7 +345,7 @@ class Projection:
 
     def band(self, name: str) -> Band:
         """Return the p5, p50 and p95 of one figure over the repetitions that AWS would run, or over all of them if it would run none.
-        `name`: one of FIGURES.
+        `name`: one of FIGURES, or any other field of `Outcome` that is a number.
         """
         return band_of([getattr(each, name) for each in keep_feasible(self.outcomes) or self.outcomes])
 

@@ -157,7 +157,7 @@ class World:
 
     @property
     def new_environments_waited_s(self) -> float:
-        """Longest time in seconds that an invocation waited for a new environment."""
+        """Longest time in seconds that an invocation waited for a new environment, over all functions so far; 0 if none waited."""
         return max((each.longest_wait_s for each in self._environments.values()), default=0.0)
 
     def environments(self, step: str) -> Environments:

@@ -104,7 +104,8 @@ def find_contradictions(
     where: str,
     versions: Mapping[str, str],
 ) -> Iterator[str]:
-    """Yield a sentence for each part of a result.json that contradicts another part, its records, or the study.
+    """Yield a sentence for each part of a result.json that contradicts another part, its records, or the study; nothing if there is none.
+    `result` is of the shape that result.json must have, otherwise KeyError is raised.
 
     `experiment`: of the result; `where`: inline, local or aws, where the study ran; `versions`: versions with which the study ran. Raises
     Corrupt if the run would have more than MAX_MINIBATCHES minibatches.

@@ -347,8 +347,8 @@ class _Codes:
         self.project = dict[str, str]()
 
     def add(self, trial: str, result: folder.Result) -> None:
-        """Add the code digests of a trial's result.json. Raises DataError if an earlier trial used another version of one of the user's own
-        files.
+        """Add the code digests of a trial's result.json, nothing if it has none. Raises DataError if an earlier trial used another version
+        of one of the user's own files, Corrupt if the digests have another shape than {"files", "own"} of texts.
         """
         code = encoding.check_shape(result.get("code") or {}, _CODE, key=f"{RUNS}/{trial}/{folder.RESULT}: code")
         self.project |= code.get("files", {})

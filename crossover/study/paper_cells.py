@@ -149,7 +149,9 @@ class Ours:
 
 @dataclass(frozen=True, kw_only=True)
 class NoFigure:
-    """The place of a figure of ours that is missing. `reason`: why it is; `command`: the command line that would produce it."""
+    """The place of a figure of ours that is missing, built with two texts. `reason`: why it is missing; `command`: the command line that
+    would produce it.
+    """
 
     reason: str
     command: str

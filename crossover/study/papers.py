@@ -293,7 +293,9 @@ def _build_findings_sheet(book: Book) -> Sheet:
 
 
 def _build_section_sheet(section: Section) -> Sheet:
-    """Build the page's table of one section: one row per cell, with the printed figure, ours, the simulated one and their ratios."""
+    """Build the page's table of one section: one row of texts per cell, with the printed figure, ours ("not run" if missing), the simulated
+    one and their ratios (a dash if there is none).
+    """
     rows = [
         [
             cell.row, cell.figure, _format_printed(cell), _format_ours(cell), _format_ratio(cell.ratio), cell.label,

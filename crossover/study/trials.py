@@ -77,8 +77,9 @@ def format_setting(varied: Varied) -> str:
 
 
 def trial_folder_name(varied: Varied, seed: int, *, number: int = 0) -> str:
-    """Return the name of a trial's folder: its setting (`varied`) and seed as text, shortened and with a hash if too long; for trial
-    `number` of a search, only a number and the seed, such as `0007_seed=3`.
+    """Return the name of a trial's folder: its setting (`varied`) and seed as text, such as `learning_rate=0.1_seed=3`; a long setting is
+    cut to MAX_NAME_LENGTH characters plus a hash. For trial `number` (from 1) of a search, only the number and the seed, such as
+    `0007_seed=3`.
     """
     if number:
         return f"{number:04d}_seed={seed}"

@@ -185,7 +185,9 @@ class Group:
         """
 
         def is_unneeded() -> bool:
-            """Return whether the result with the key `unless` exists, so that the awaited vector is not needed any more."""
+            """Return whether the result with the key `unless` exists, so that the awaited vector is not needed any more; False if `unless`
+            is None.
+            """
             return unless is not None and self.is_published(unless)
 
         try:

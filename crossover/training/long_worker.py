@@ -592,8 +592,8 @@ def _delete(ctx: Context, keys: Keys, workers: int, exchange: "GroupExchange", o
 
 
 def keys_of(keys: Keys, exchange: "GroupExchange", round: int, rank: int, workers: int) -> list[str]:
-    """Return all keys that worker `rank`, one of `workers`, may have stored for one exchange of `round`. `keys`: of the attempt and
-    exchange.
+    """Return all keys that worker `rank` (from 0), one of `workers`, may have stored for one exchange of `round`, its results among them,
+    to delete them. Keys that do not exist are among them. `keys`: of the attempt and exchange.
     """
     return exchange.list_used_keys(keys, round, rank=rank, count=workers) + exchange.list_result_keys(
         keys, round, rank=rank, count=workers

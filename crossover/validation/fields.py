@@ -177,8 +177,8 @@ def _describe_problem(whole: type, path: FieldPath, known: Mapping[str, Any]) ->
 
 
 def _field_path(whole: type, location: FieldPath) -> FieldPath:
-    """Return the path of the field that pydantic's error `location` refers to. Pydantic appends parts for the branches of a union; they are
-    removed.
+    """Return the path of the field that pydantic's error `location` refers to: the longest beginning of it that is a field of the dataclass
+    `whole`. Pydantic appends parts for the branches of a union; they are removed.
     """
     path: FieldPath = ()
     for part in location:

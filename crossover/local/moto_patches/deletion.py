@@ -58,7 +58,7 @@ def install(changes: Replacements) -> None:
 
     @changes.adds(VPCEndPoint, "delete")
     def drop_endpoint(self: Any, account_id: str, region: str) -> None:
-        """Delete a VPC endpoint and its network interfaces from moto."""
+        """Delete the VPC endpoint `self` and its network interfaces from moto; those that are gone already are no error."""
         backend = ec2_backends[account_id][region]
         backend.vpc_end_points.pop(self.id, None)
         for interface in self.network_interface_ids or []:

@@ -36,8 +36,9 @@ class Replacements(contextlib.ExitStack):
         return old
 
     def wrap(self, owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
-        """Replace the method `owner.name` by one that calls `wrapper(old method, *arguments)`; for a classmethod, `wrapper(old method, cls,
-        *arguments)`. A classmethod or staticmethod stays one. Raises RunFailed if moto has no such method.
+        """Replace the method `owner.name`, until this stack is closed, by one that calls `wrapper(old method, *arguments)`, where the
+        arguments begin with `self`; for a classmethod, `wrapper(old method, cls, *arguments)`. A classmethod or staticmethod stays one.
+        Raises RunFailed if moto has no such method.
         """
         raw = vars(owner).get(name)
         old = self.replace(owner, name, None)

@@ -49,8 +49,9 @@ class WantedResource:
 
 @dataclass
 class MadeResource:
-    """A created resource as moto's CloudFormation keeps it. `physical_resource_id`: the value of Ref; `attributes`: the values of GetAtt by
-    attribute; `remove()`: deletes it. moto itself sets type and logical id.
+    """A created resource as moto's CloudFormation keeps it; a type's `make` function builds one, without subclassing.
+    `physical_resource_id`: the value of Ref; `attributes`: the values of GetAtt by attribute; `remove()`: deletes it, by default nothing
+    happens. moto itself sets type and logical id.
     """
 
     physical_resource_id: str
