@@ -49,7 +49,8 @@ class CodeCache:
 
     def unpack(self, archive: bytes) -> Path:
         """Return the folder with the unpacked content of the zip `archive`. At its first use the zip is unpacked and compiled to bytecode,
-        because on Lambda the start of a function does not include compiling either.
+        because on Lambda the start of a function does not include compiling either. Later calls return the same folder, whose files must
+        not be changed.
         """
         target = self._folder / hashlib.sha256(archive).hexdigest()[:16]
         with self._lock:
@@ -80,7 +81,9 @@ class Stack:
 
     @cached_property
     def resources(self) -> dict[str, Any]:
-        """The resources of the template by logical id, as the template declares them; {} if it has none."""
+        """The resources of the template by logical id, as the template declares them; {} if it has none. Each access gives the same
+        dictionary, which must not be changed.
+        """
         return dict(json.loads(self.template).get("Resources", {}))
 
     def properties_of_type(self, kind: str) -> Iterator[dict[str, Any]]:
@@ -457,6 +460,7 @@ class LocalCloud:
     brokers. It runs within its `with` block; only one at a time in a process, because moto's state is global. Only there it has the
     attributes `servers`, `lambdas`, `fleets` and `endpoint`, its parts.
 
+    An object is used for one block: its shared clients keep the address of the first.
     `workspace`: folder of all its files. `cores`: number of functions with torch that may compute at the same time, by default the
     machine's CPU cores. `concurrency`: the account's limit of concurrent executions. `runtime`: the Python that functions run on, by
     default this process's.

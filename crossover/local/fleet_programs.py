@@ -161,7 +161,7 @@ class Fleets:
 
         `name`: of the group; `user_data`: the instances' boot script, which names program and code; `role`: name of the IAM role with which
         the programs call AWS. Both are read only for a fleet that does not exist yet. Does nothing for such a fleet after `stop`. Each
-        stopped instance is waited for, and killed if it still runs after 5 s.
+        stopped instance is waited for, and killed if it still runs after 5 s; `on_leave` is not called for it.
         """
         with self._lock:
             fleet = self._fleets.get(name)

@@ -62,7 +62,7 @@ def read_fields(whole: type, plain: Mapping[str, Any], problems: list[str]) -> t
     """Build an instance of the dataclass `whole` from `plain`, a YAML's content.
 
     Return (`plain` without unknown names, the instance, or None if any value is invalid). Each problem, an unknown name too, is appended to
-    `problems` as one line.
+    `problems` as one line; unknown names alone do not make the instance None.
     """
     known = _drop_unknown(whole, plain, (), problems)
     try:
@@ -218,7 +218,9 @@ def _find_value(path: FieldPath, known: Any) -> Any:
 
 @cache
 def _hints(cls: type) -> dict[str, Any]:
-    """Return the type annotation of each field of the dataclass `cls`, by name, including its bounds (`Annotated`)."""
+    """Return the type annotation of each field of the dataclass `cls`, by name, including its bounds (`Annotated`). Every call returns the
+    same dictionary, which must not be changed.
+    """
     hints = get_type_hints(cls, include_extras=True)
     return {field.name: hints[field.name] for field in dataclass_fields(cls)}
 

@@ -212,7 +212,8 @@ class ForEach:
 
 @dataclass(frozen=True)
 class Repeat:
-    """A node of the tree whose `body` runs again and again until the event's flag `until` is true. It returns the body's last event.
+    """A node of the tree whose `body` runs again and again, at least once, until the event that it returns has a true flag `until`. The
+    node returns that event.
 
     `timeout_s`: passed on in the event; the body itself raises WaitTimeout if `ctx.has_timed_out(event)`, because only it knows what was
     missing. `every_s`: pause between two runs of the body in seconds, 0 for none.
@@ -321,8 +322,8 @@ def _run_with_retries(step: Step, ctx: Context, event: Event) -> Event:
 
 
 def _repeat(node: Repeat, ctx: Context, event: Event, *, stops: Callable[[], bool]) -> Event:
-    """Run the body of the Repeat `node` until the event's flag is true, and return the last event. Raises BranchStopped if it pauses
-    between turns, and `stops` has returned True TURNS_AFTER_FAILURE times.
+    """Run the body of the Repeat `node`, at least once, until the flag is true in the event that it returns, and return that event. Raises
+    BranchStopped if it pauses between turns, and `stops` has returned True TURNS_AFTER_FAILURE times.
 
     The event also carries when the wait began and its timeout, from which the body knows when to raise WaitTimeout.
     """

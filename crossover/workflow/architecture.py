@@ -328,7 +328,8 @@ def find_settings_classes(
 
 def _find_files(name: str) -> list[str]:
     """Return the paths, relative to the project, of the files in functions/ and peers/ that may define the architecture `name`: `<name>.py`
-    or `<name>/__init__.py`. Empty files are left out.
+    or `<name>/__init__.py`. Empty files are left out. A list that is not empty is kept and returned by later calls, so it must not be
+    changed.
     """
     known = runtime.get_or_make("files of architectures", dict[tuple[Path, str], list[str]])
     if (ROOT, name) in known:  # a projection asks thousands of times
@@ -344,8 +345,9 @@ def load(name: str) -> Architecture:
     """Return the architecture called `name`: ARCHITECTURE of `functions/<name>` or `peers/<name>`, or of a user's module if the name has a
     dot, as in `my_package.mine`.
 
-    Raises ConfigError if there is none, with the choices, if two files define it, or if it is faulty or imports torch, with file and line.
-    A CrossoverError that importing it raises is raised as it is.
+    The module is imported once per process: later calls return the same object. Raises ConfigError if there is none, with the choices, if
+    two files define it, or if it is faulty or imports torch, with file and line. A CrossoverError that importing it raises is raised as it
+    is.
     """
     if "." in name:
         return _load_user_architecture(name)

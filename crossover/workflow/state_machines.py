@@ -98,7 +98,7 @@ def fill_placeholders(text: str, *, stack: str, region: str, account: str, parti
     """
 
     def arn(found: re.Match[str]) -> str:
-        """Return the ARN for one placeholder, given as a match of PLACEHOLDER."""
+        """Return the ARN for one placeholder, given as a match of PLACEHOLDER, in the stack, region and account of the call."""
         if found[2] == "call":
             return integration_arn(found[3], partition=partition)
         name = f"{stack}-{found[3].replace('_', '-')}"
@@ -157,7 +157,9 @@ START_RETRY: list[StateDefinition] = [
 
 
 def select_fields(**replaced: str) -> StateDefinition:
-    """Return the `Parameters` of a state that pass on each field of the event. `replaced`: other paths for some fields, by name."""
+    """Return the `Parameters` of a state that pass on each field of the event, such as {"run.$": "$.run"}. `replaced`: other paths for some
+    fields, by name.
+    """
     return {f"{name}.$": replaced.get(name, f"$.{name}") for name in START}
 
 
