@@ -23,8 +23,8 @@ class Broker:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The environment variables for a user of the broker: its address, amqps://host:5671, and the ARN of a secret that holds JSON with
-        username and password.
+        """The environment variables for a user of the broker, without the prefix CROSSOVER_ of their names: BROKER, its address
+        amqps://host:5671, and BROKER_SECRET, the ARN of a secret that holds JSON with username and password.
         """
         return {"BROKER": self._look_up("endpoint"), "BROKER_SECRET": self._look_up("secret")}
 

@@ -33,7 +33,7 @@ class Layers(Construct):
 
     def for_function(self, *, torch: bool) -> list[lambda_.ILayerVersion]:
         """Return the layers that a function uses: both, the data plane's first, if it needs `torch`, else the data plane's alone. Empty if
-        functions are container images.
+        functions are container images. The list must not be changed: other functions get the same one.
         """
         return self._versions if torch else self._versions[:1]
 

@@ -38,8 +38,9 @@ class RedisHosts(Construct):
     """`count` EC2 hosts that run Redis with the tensor module, one per worker or one for all. Each host uploads its certificate to
     `hosts/redis/<rank>.pem`.
 
-    `environment` and `grants`: environment variables (with the hosts' rediss:// URLs in the order of ranks, separated by spaces) and
-    permissions for functions that use them; `facts`: values to publish; `secret_arn`: of the password, one for all hosts.
+    `environment` and `grants`: environment variables (with the hosts' rediss:// URLs in the order of ranks, separated by spaces; without
+    the prefix CROSSOVER_) and permissions for functions that use them; `facts`: values to publish; `secret_arn`: of the password, one for
+    all hosts.
 
     The hosts are L1 constructs, because L2 needs a whole IVpc, of which only ids are known, and takes no launch template.
     """

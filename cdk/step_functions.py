@@ -23,7 +23,7 @@ class StateMachines(Construct):
     """The state machines of an architecture: `run`, one per Child, and one per entry of `Architecture.machines`. `names` and `arns` give
     the full names and ARNs by these short names.
 
-    `environment` and `grants`: what a program needs to start them. `facts`: values to publish.
+    `environment` and `grants`: what a program needs to start them; the variables lack the prefix CROSSOVER_. `facts`: values to publish.
     """
 
     def __init__(

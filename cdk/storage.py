@@ -39,7 +39,9 @@ class Buckets(Construct):
 
     @property
     def environment(self) -> dict[str, str]:
-        """The environment variables with the buckets' names, for functions and programs that use them."""
+        """The environment variables with the buckets' names, for functions and programs that use them, without the prefix CROSSOVER_ of
+        their names: BUCKET and, with a bucket for each worker, DATA_BUCKETS, whose names are separated by spaces.
+        """
         return {name.upper(): value for name, value in self.facts.items()}
 
     def _bucket(self, name: str) -> s3.Bucket:

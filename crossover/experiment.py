@@ -503,8 +503,8 @@ def move_renamed_fields(plain: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def flatten_fields(plain: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield (name with dots, such as `training.epochs`; value) for every field of a nested mapping that is no mapping itself.
-    `prefix`: put before each name.
+    """Yield (name with dots, such as `training.epochs`; value) for every field of a nested mapping that is no mapping itself. An empty
+    mapping yields nothing. `prefix`: put before each name.
     """
     for key, value in plain.items():
         if isinstance(value, Mapping):

@@ -158,7 +158,7 @@ def train(ctx: Context, event: Event) -> Event:
 @step(uses={"tensors"})
 def collect(ctx: Context, event: Event) -> None:
     """Store the trained model and the run's outcome in the bucket, and delete every key and checkpoint of the run. Raises StaleAttempt if a
-    higher attempt has begun.
+    higher attempt has begun, Missing or Corrupt if the outcome must be stored and the last round's checkpoint is gone or damaged.
     """
     long_worker.collect(ctx, event, ScatterReduce())
 

@@ -115,7 +115,7 @@ def check_partition(region: str | None) -> None:
 @functools.cache
 def _list_other_regions() -> dict[str, str]:
     """Return {region: partition} for all regions outside the partition `aws`, such as GovCloud and China. Reading them from botocore takes
-    seconds, so the result is cached.
+    seconds, so every call returns the same dictionary, which must not be changed.
     """
     import boto3
 
@@ -857,8 +857,8 @@ def find_resources(session: Any, owner: Owner, kinds: Iterable[str] = ()) -> lis
     """Return all resources in the account of `session` that are the owner's or look like it, sorted by kind in the order of `kinds`, then
     by name.
 
-    `kinds`: keys of KINDS to search, by default all. Errors of AWS are raised, so that an API that does not answer is not mistaken for an
-    empty one.
+    `kinds`: keys of KINDS to search; all if it is empty. Errors of AWS are raised, so that an API that does not answer is not mistaken for
+    an empty one.
     """
     found: list[FoundResource] = []
     for kind in kinds or KINDS:

@@ -467,7 +467,8 @@ def run_cdk(
     status if it fails, MissingTool if the CDK or Node is not installed.
 
     `arguments`: the command and its options; `names`: stacks, by default the experiment's; `overrides`: the --set options; `assembly`:
-    folder with templates to use; if it is None, they are synthesized into `out`, by default a temporary folder.
+    folder with templates to use; `overrides` and `out` then have no effect. If it is None, the templates are synthesized into `out`, by
+    default a temporary folder.
     """
     command = [*cdk_command(), *arguments, *(names or [f"{experiment.project}-{experiment.name}"])]
     with _open_cdk_folder() as folder:

@@ -113,7 +113,8 @@ def measure_sizes(
 ) -> Iterator[MeasuredSize | UnmeasuredSize]:
     """Run one round of training on AWS for each memory size, with the function of the step `step` set to this size. Yield for each size, in
     order, the mean billed seconds and dollars of the function's invocations and their peak memory, or the error message of a step that
-    failed. After each size the function is restored and the round's objects are deleted.
+    failed. After each size the function is restored and the round's objects are deleted. Nothing is checked or run before the first result
+    is requested, and no further size before the next.
 
     `sizes`: memory in MB; `session`: makes the AWS clients; `budget`: shared by all sizes; `timeout_s`: time limit of an invocation;
     `wait_s`: longest wait for Lambda's reports. Raises ConfigError if the experiment is not deployed, has no functions to invoke, or has a

@@ -280,8 +280,8 @@ def prepare(
     load_inputs: Callable[[Experiment], Materials] = load_materials,
 ) -> PreparedRun:
     """Prepare a run: divide the experiment's data and upload it, unless the stores have it already, check the model, and write the run's
-    configuration to its object store. Returns the run. A resumed run's configuration is written anew, with the present as its time of
-    creation.
+    configuration to its object store. Returns the run, whose experiment has the architecture's defaults filled in. A resumed run's
+    configuration is written anew, with the present as its time of creation.
 
     `objects`: the run's store; `data`: stores of the data, one for all workers or one for each; `run`: id of a run to resume, "" for a new
     one; `load_inputs`: loads the run's inputs. Damaged records of a resumed run are deleted and noted. Raises DataError, ConfigError, and

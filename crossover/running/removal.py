@@ -320,8 +320,8 @@ def _list_interface_ids(session: Any, group: str) -> list[str]:
 
 
 def list_experiment_names(experiment: Experiment) -> list[str | None]:
-    """Return the names of the experiment and its baselines in the order in which their stacks are deleted: the experiment first, since its
-    stack depends on those of its baselines.
+    """Return the names of the experiment and its baselines, none of which is None, in the order in which their stacks are deleted: the
+    experiment first, since its stack depends on those of its baselines.
     """
     return [experiment.name, *(companion.name for companion in build_baselines(experiment))]
 

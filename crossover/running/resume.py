@@ -277,7 +277,9 @@ class _Group:
 
     @property
     def damage(self) -> list[Corrupt]:
-        """The errors of the damaged checkpoints among those that were read so far, as a new list. Only `list_superseded` reads checkpoints."""
+        """The errors of the damaged checkpoints among those that were read so far, as a new list. Only `list_superseded` reads
+        checkpoints.
+        """
         return [error for error in self._read.values() if error is not None]
 
     def list_superseded(self, *, always: bool) -> list[str]:

@@ -86,7 +86,8 @@ def supervise(ctx: Context, event: Event) -> Event:
 @step(uses={"tensors", "bus"})
 def collect(ctx: Context, event: Event) -> None:
     """Store the trained model and the run's outcome in the bucket, and delete every key, checkpoint and queue of the run. Raises
-    StaleAttempt if a higher attempt has begun.
+    StaleAttempt if a higher attempt has begun, Missing or Corrupt if the outcome must be stored and the last round's checkpoint is gone or
+    damaged.
     """
     progress.raise_if_superseded(ctx)
     last, experiment = long_worker.store_last_model(ctx), ctx.experiment

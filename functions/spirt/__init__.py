@@ -101,7 +101,7 @@ def aggregate_peers(ctx: Context, event: Event) -> None:
     Table 1, Synchronisation.
 
     Does nothing if the result is stored already. Raises StaleAttempt if the round is over or the attempt superseded, Missing if an average
-    is not stored.
+    is not stored, Refused if the rule cannot be applied, e.g. to values that are not finite.
     """
     round, worker = event["round"], event["worker"]
     own, kind = ctx.tensors[worker], exchanged_kind(ctx.experiment.exchange.what)

@@ -27,7 +27,7 @@ class Prefetching(OnInstance):
 
     def compute_minibatch_gradient(self, place: Event) -> "Tensor":
         """Compute and return the gradient of the minibatch that `place`, an event, names: in the GPU's memory if the learner's vectors stay
-        there.
+        there. No attack alters it there.
         """
         learner = self._device_learner
         if learner is None or not learner.keeps_vectors:

@@ -66,8 +66,8 @@ class Post:
         return message
 
     def contribution(self, message: Message, *, own: Contribution) -> "Tensor":
-        """Return the decoded contribution that `message` contains, or whose key it holds. `own`: this peer's contribution to the same
-        exchange, which fixes size and codec.
+        """Return the decoded contribution that `message` contains, or whose key it holds. It is valid until the next call, which may reuse
+        its buffer. `own`: this peer's contribution to the same exchange, which fixes size and codec.
 
         Raises Missing if the body is deleted, Corrupt if it does not match.
         """

@@ -29,7 +29,9 @@ class Message:
 
 
 def encode(message: Message, parts: Sequence[bytes | memoryview]) -> bytes:
-    """Return the bytes of `message` for a mailbox. `parts`: buffers of the body, in order; none if the message has a key."""
+    """Return the bytes of `message` for a mailbox. `parts`: buffers of the body, in order; none if the message has a key. They count
+    instead of `message.body`, which is not used.
+    """
     said = {name: getattr(message, name) for name in _SAID}
     plain = json.dumps(said).encode()
     plain += b" " * (-(_HEAD.size + len(plain)) % 16)  # the body's payload stays aligned
