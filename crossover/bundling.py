@@ -78,7 +78,8 @@ def collect_files(experiment: Experiment) -> Dependencies:
 
 def hash_files(experiment: Experiment) -> dict[str, str]:
     """Return {path in the bundle: first 16 hexadecimal digits of the file's SHA-256} of the user's files that functions and programs use,
-    so without the data set's loader. Equal results mean equal user code. Raises OwnCodeError for a file that is not valid Python.
+    so without the data set's loader. A module that does not exist is left out. Equal results mean equal user code. Raises OwnCodeError for
+    a file that is not valid Python.
     """
     files = {
         path: file
@@ -90,7 +91,7 @@ def hash_files(experiment: Experiment) -> dict[str, str]:
 
 def hash_all_files(experiment: Experiment) -> dict[str, str]:
     """Return {path in the bundle: SHA-256, 64 hexadecimal digits} of all the user's files that the experiment uses, those of the data set's
-    loader included. Raises OwnCodeError for a file that is not valid Python.
+    loader included. A module that does not exist is left out. Raises OwnCodeError for a file that is not valid Python.
     """
     files = dict[Path, Path]()
     for field, name in {

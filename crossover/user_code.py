@@ -419,8 +419,9 @@ def _audit(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 def _find_data_file(path: Any, flags: Any) -> Path | None:
-    """Return the absolute path of a file that is being opened to read, if it may be the user's data: an existing file outside Python's
-    and the system's folders that is no Python code and no compiled module; otherwise None. `flags`: as for os.open.
+    """Return the absolute path of a file that is being opened to read, if it may be the user's data: an existing file outside Python's and
+    the system's folders that is no Python code and no compiled module; otherwise None, also for an open file descriptor. `flags`: as for
+    os.open.
     """
     if not isinstance(path, str | bytes | os.PathLike) or (
         isinstance(flags, int) and flags & (os.O_WRONLY | os.O_CREAT)
@@ -726,11 +727,12 @@ _NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 
 
 def load(name: str, *, field: str, kind: Any = Callable) -> Any:
-    """Import the user's module and return the object `name` (`package.module:name`), which the YAML field `field` names. `kind`: type
-    that it must have; by default anything callable. The module's code runs as in `isolate`; for a callable, torch is imported first.
+    """Import the user's module and return the object `name` (`package.module:name`), which the YAML field `field` names. `kind`: type that
+    it must have; by default anything callable. The module's code runs as in `isolate`, at the first call only; for a callable, torch is
+    imported first.
 
-    Raises OwnCodeError with field, file and line if it does not exist, cannot be imported or is of another type; ConfigError if the
-    name is malformed, or its module's name is reserved for Python or this project.
+    Raises OwnCodeError with field, file and line if it does not exist, cannot be imported or is of another type; ConfigError if the name is
+    malformed, or its module's name is reserved for Python or this project.
     """
     if kind is Callable:
         with suppress(ImportError):

@@ -335,7 +335,9 @@ CODECS: dict[str, type[Codec]] = {
 
 
 def build_codec(exchange: Exchange) -> Codec:
-    """Return the codec that `exchange.compression` names, built with its settings from `exchange`."""
+    """Return the codec that `exchange.compression` names, built with its settings from `exchange`; for "none" it is an Uncompressed, which
+    cannot encode.
+    """
     codec = CODECS[exchange.compression]
     return codec(**{each.name: getattr(exchange, each.name) for each in fields(codec)})
 

@@ -110,8 +110,8 @@ def add_weight_decay(gradient: "Tensor", parameters: "Tensor", update: Update) -
 @dataclass(frozen=True, kw_only=True)
 class Optimizer:
     """Definition of an optimizer. `name`: in `training.optimizer`. `move(parameters, gradient, vectors, update, out)` writes the new
-    parameters to `out` and returns the optimizer's new vectors; all are (P,) float32. Its `vectors`: the optimizer's after the previous
-    step, none at the first.
+    parameters to `out` and returns the optimizer's new vectors; all are (P,) float32, and nothing but `out` is changed. Its `vectors`: the
+    optimizer's after the previous step, none at the first.
 
     Field `vectors`: returns the names of the vectors kept between steps, given `training.momentum`; `kind`: of these vectors. `command`:
     the tensor database's command TENSOR.<command> for a step, None if functions compute it; `places`: how many vectors the command takes;

@@ -49,7 +49,7 @@ def trimmed_mean(vectors: Sequence[Tensor], *, trim: int) -> Tensor:
 
 
 def krum(vectors: Sequence[Tensor], *, faulty: int, select: int = 1) -> Tensor:
-    """Return the mean of the `select` vectors with the lowest Krum scores, summed in index order; if `select` is 1, that vector.
+    """Return the mean of the `select` vectors with the lowest Krum scores, summed in index order; if `select` is 1, a copy of that vector.
     `faulty`: number of faulty vectors to tolerate. Raises Refused as `choose_by_krum` does.
     """
     chosen = [vectors[index] for index in choose_by_krum(vectors, faulty=faulty, select=select)]
@@ -167,11 +167,12 @@ def flip_labels(labels: Tensor, *, classes: int) -> Tensor:
 
 
 def attack_vector(vector: Tensor, *, attack: str, scale: float, generator: torch.Generator, buffers: int = 0) -> Tensor:
-    """Return the vector that a faulty worker sends instead of `vector`, [P gradient | B statistics]; only the gradient is changed.
+    """Return the vector that a faulty worker sends instead of `vector`, [P gradient | B statistics]: a new one, in which only the gradient
+    differs, or `vector` itself for an attack that changes nothing here.
 
-    `attack`: sign_flip, gaussian, non_finite, or none and label_flip, which change nothing here. `scale`: factor of the flipped
-    gradient or of the noise; `generator`: draws the noise, or the position of the non-finite value. `buffers`: B; statistics stay
-    because a variance must not become negative. Raises ValueError for an unknown attack.
+    `attack`: sign_flip, gaussian, non_finite, or none and label_flip, which change nothing here. `scale`: factor of the flipped gradient or
+    of the noise; `generator`: draws the noise, or the position of the non-finite value. `buffers`: B; statistics stay because a variance
+    must not become negative. Raises ValueError for an unknown attack.
     """
     count = vector.numel() - buffers
     match attack:

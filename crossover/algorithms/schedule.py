@@ -224,7 +224,9 @@ class Calendar:
         return self.decisions if round >= self.rounds else round // self.rounds_per_epoch
 
     def epochs_before(self, round: int) -> int:
-        """Return the number of epochs completed at the last decision before `round`; 0 before the first decision."""
+        """Return the number of epochs completed at the last decision before `round`; 0 before the first decision. After the last decision
+        it exceeds the run's `epochs` if these are no multiple of `span`.
+        """
         return self.decisions_before(round) * self.span
 
     def epoch(self, round: int) -> int:

@@ -359,7 +359,8 @@ def describe_deployment(experiment: Experiment, architecture: Architecture) -> s
 
 def base_weights_cost(experiment: Experiment, architecture: Architecture) -> dict[str, Any] | None:
     """Return {"bytes", "sha256", "read_s"} for the pretrained weights that the experiment starts from, None if there are none. `read_s`
-    has, by step that trains, the projected seconds by which reading them lengthens a function's cold start; {} for programs.
+    has, by step that trains, the projected seconds by which reading them lengthens a function's cold start; {} for programs. A file on S3
+    is downloaded for that. Raises ConfigError if the file cannot be found or read.
     """
     if experiment.training.weights.file is None:
         return None

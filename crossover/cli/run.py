@@ -281,7 +281,7 @@ def _check_folder(folder: Path) -> None:
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
     """Context manager that holds the lock of `folder` during its block, so that no other process trains there. Raises UserError at once if
-    another process holds it, or if the lock file cannot be created.
+    another process, or another such block of this one, holds it, or if the lock file cannot be created.
 
     The lock is a file beside the folder, so that the folder itself need not exist. The kernel releases it when the process ends, however
     that ends. The file, and parent folders that were created for it and are empty, are deleted at the end. A process that has opened the

@@ -205,7 +205,9 @@ def decode_tensors(body: bytes | mmap.mmap) -> tuple[dict[str, Tensor], dict[str
 
 
 def compute_digest(tensors: Mapping[str, Tensor]) -> str:
-    """Return the SHA-256 of all names and values, as hexadecimal text; "" if there are no tensors."""
+    """Return the SHA-256 of all names and values, in the order of `tensors` and without shapes and dtypes, as hexadecimal text; "" if there
+    are no tensors.
+    """
     found = hashlib.sha256()
     for name, value in tensors.items():
         found.update(name.encode())

@@ -99,8 +99,8 @@ MIRRORS = ("https://ossci-datasets.s3.amazonaws.com/mnist/", "http://yann.lecun.
 
 def read_mnist(directory: str | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return (train images (60000, 1, 28, 28) uint8, train labels (60000,) int64, test images, test labels) of MNIST, downloaded if
-    missing. `directory`: folder of the files, None for the user's cache. Raises DataError if a file cannot be downloaded or is damaged (a
-    damaged one is not downloaded again), OSError if it cannot be read.
+    missing. The images must not be written to. `directory`: folder of the files, None for the user's cache. Raises DataError if a file
+    cannot be downloaded or is damaged (a damaged one is not downloaded again), OSError if it cannot be read.
     """
     base = get_data_folder(directory)
     parts = [_read_idx(_find_or_download(name, base)) for name in FILES]
@@ -117,8 +117,9 @@ def _find_or_download(name: str, base: Path) -> Path:
 
 
 def _read_idx(path: Path) -> Tensor:
-    """Return the array of one of MNIST's gzipped idx files as a uint8 tensor in its own shape, after its MD5 was checked. `path`: must have
-    a name in FILES. Raises DataError if the file is damaged or is no uint8 idx file, OSError if it cannot be read.
+    """Return the array of one of MNIST's gzipped idx files as a uint8 tensor in its own shape, which must not be written to, after its MD5
+    was checked. `path`: must have a name in FILES. Raises DataError if the file is damaged or is no uint8 idx file, OSError if it cannot be
+    read.
     """
     packed = path.read_bytes()
     check_md5(packed, FILES[path.name], name=str(path))
@@ -158,8 +159,9 @@ MEMBERS = {
 
 def read_cifar10(directory: str | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return (train images (50000, 3, 32, 32) uint8, train labels (50000,) int64, test images, test labels) of CIFAR-10, downloaded if
-    missing. `directory`: folder of the files, None for the user's cache. Raises DataError if they cannot be downloaded, are incomplete or
-    damaged; such files are not downloaded again; OSError if an unpacked file cannot be read. An unpacked folder comes before an archive.
+    missing. The test images must not be written to. `directory`: folder of the files, None for the user's cache. Raises DataError if they
+    cannot be downloaded, are incomplete or damaged; such files are not downloaded again; OSError if an unpacked file cannot be read. An
+    unpacked folder comes before an archive.
     """
     base = get_data_folder(directory)
     places = (base, base / "cifar-10", base / "cifar10")
@@ -175,8 +177,9 @@ def read_cifar10(directory: str | None) -> tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 def decode_cifar10(member: bytes, *, name: str) -> tuple[Tensor, Tensor]:
-    """Return (images (N, 3, 32, 32) uint8, labels (N,) int64 from 0 to 9) from `member`, the bytes of one file of the CIFAR-10 archive: a
-    pickle, of which no code runs. `name`: the file's name for errors. Raises DataError if it is not such a file.
+    """Return (images (N, 3, 32, 32) uint8, a view of `member` that must not be written to, labels (N,) int64 from 0 to 9) from `member`,
+    the bytes of one file of the CIFAR-10 archive: a pickle, of which no code runs. `name`: the file's name for errors. Raises DataError if
+    it is not such a file.
     """
     try:
         content = _Reader(io.BytesIO(member), encoding="bytes").load()
@@ -291,9 +294,9 @@ def count_training_samples(experiment: Experiment) -> int:
 
 def load(experiment: Experiment) -> Dataset:
     """Return the experiment's data set, loaded, checked, split, with labels scaled; MNIST and CIFAR-10 are downloaded if missing. Within a
-    block of `keep_results` it is loaded once. Raises DataError if it is missing and cannot be downloaded, damaged or does not fit the
-    model, OSError if a file cannot be read, ConfigError if it is unknown, has no test split to validate on, or a setting does not fit it,
-    OwnCodeError if a user's loader fails or returns samples that are malformed.
+    block of `keep_results` it is loaded once, and all callers share it: it must not be changed. Raises DataError if it is missing and
+    cannot be downloaded, damaged or does not fit the model, OSError if a file cannot be read, ConfigError if it is unknown, has no test
+    split to validate on, or a setting does not fit it, OwnCodeError if a user's loader fails or returns samples that are malformed.
     """
     training = experiment.training
     cut = (experiment.seed, experiment.workers, training.batch_size, repr(experiment.faults))
@@ -410,8 +413,9 @@ Split = tuple[Tensor, Tensor]
 
 def _split_samples(samples: Samples, experiment: Experiment) -> tuple[Split, Split]:
     """Return (training part, validation part), each (inputs, labels). If `data.validation` is "test", the published test split validates,
-    else a fraction of the training samples, drawn by the seed. `data.limit`: number of the other training samples that are kept, drawn by
-    the seed. Raises ConfigError if the test split is missing, or if the fraction leaves one part empty.
+    as the very tensors of `samples`; else a fraction of the training samples, drawn by the seed. `data.limit`: number of the other training
+    samples that are kept, drawn by the seed; None keeps all. The training part stays in the order of `samples`. Raises ConfigError if the
+    test split is missing, or if the fraction leaves one part empty.
     """
     share, count = experiment.data.validation, len(samples.labels)
     ids = permute(count, seed=derive_seed("split", experiment.seed))

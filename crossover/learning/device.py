@@ -135,14 +135,18 @@ class DeviceLearner:
 
     @property
     def model(self) -> memoryview:
-        """The model's vector in host memory, float32 as bytes; with `keeps_vectors` a copy of the present one."""
+        """The model's vector in host memory, float32 as bytes; with `keeps_vectors` a copy of the present one, in memory that the next
+        access overwrites.
+        """
         if self.keeps_vectors:
             self._model.copy_(self._flat.model)
         return buffers.view(self._model)
 
     @property
     def gradient(self) -> memoryview:
-        """The gradient's vector in host memory, float32 as bytes; with `keeps_vectors` a copy of the present one."""
+        """The gradient's vector in host memory, float32 as bytes; with `keeps_vectors` a copy of the present one, in memory that the next
+        access overwrites.
+        """
         if self.keeps_vectors:
             self._gradient.copy_(self._flat.gradient)
         return buffers.view(self._gradient)
@@ -172,8 +176,8 @@ class DeviceLearner:
 
     def copy_to_device(self, batch: Batch, *, epoch: int) -> DeviceBatch:
         """Return the batch, augmented for `epoch`, on the device. The copy runs in a CUDA stream of its own and may not be complete on
-        return, so that another batch can be computed meanwhile. Called by itself, it raises torch.OutOfMemoryError, not ConfigError, if the
-        device's memory is too small.
+        return, so that another batch can be computed meanwhile; `compute_gradient`, to which it is given with the same `epoch`, waits for
+        it. Called by itself, this method raises torch.OutOfMemoryError, not ConfigError, if the device's memory is too small.
         """
         asked, zero = self._experiment, self._prepare.zero
         inputs = augment_images(batch.inputs, batch.sample_ids, asked.data, seed=asked.seed, epoch=epoch, zero=zero)
@@ -196,8 +200,8 @@ class DeviceLearner:
             part.record_stream(torch.cuda.current_stream())
 
     def compute_gradient(self, batch: Batch, *, epoch: int, round: int, worker: int, minibatch: int) -> float:
-        """Write the gradient of `batch` at `model_vector` to `gradient_vector`, and return the mean loss. `epoch` sets augmentation
-        and image size; `round`, `worker` and `minibatch` seed dropout.
+        """Write the gradient of `batch` at `model_vector` to `gradient_vector`, and return the mean loss, NaN if it is not finite. `epoch`
+        sets augmentation and image size; a DeviceBatch is augmented already. `round`, `worker` and `minibatch` seed dropout.
 
         In fp16, a gradient that is not finite is computed again at half the loss scale. Raises Refused if it is not finite at scale 1 or in
         another precision, unless the experiment drops such gradients; OwnCodeError if a user's model or loss fails.

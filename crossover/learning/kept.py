@@ -24,7 +24,8 @@ def keep_results() -> Iterator[None]:
 
 def compute_once(key: Hashable, compute: Callable[[], T]) -> T:
     """Return the result of `compute`. Within a block of `keep_results`, the result of an earlier call with an equal `key` is returned
-    instead of calling it again. If `compute` raises, nothing is kept, and the next call tries again.
+    instead of calling it again: the same object, which must not be changed. If `compute` raises, nothing is kept, and the next call tries
+    again.
     """
     known = _kept.get()
     if known is None:

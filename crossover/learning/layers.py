@@ -195,7 +195,7 @@ class Chain(nn.Sequential):
             raise ValueError("units: every ConvNorm but the last must end with a ReLU")
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return the outputs of all layers in sequence."""
+        """Return the outputs of all layers in sequence. Raises ValueError if a BatchNorm in training receives one value per channel."""
         units = cast(Sequence[ConvNorm], list(self))
         norms = [unit.norm for unit in units]
         ordinary = not torch.is_grad_enabled() or images.device.type != "cpu"

@@ -278,13 +278,14 @@ Held = dict[str, object]  # by name, what tells two values apart
 def find_trial_problem(
     flat: FlatModel, began: Held, compute: Callable[[], object], evaluate: Callable[[], object], *, decays: bool
 ) -> str:
-    """Return in words why a run would not train a user's module as plain torch would; "" if it would. One minibatch is computed
-    twice to find out.
+    """Return in words why a run would not train a user's module as plain torch would; "" if it would. One minibatch is computed twice to
+    find out.
 
     Reported are: weights limited by `max_norm`, tensors that no file can hold, values that a forward pass changes, a BatchNorm layer called
     twice, an adapter without effect, and weight decay on a parameter without gradient. `flat`: the module, with its parameters as one
     vector. `began`: result of `snapshot_fixed_values` before any pass. `compute`: computes the gradient of one fixed minibatch. `evaluate`:
-    evaluates it once. `decays`: whether there is weight decay. Errors of `compute` and `evaluate` pass through.
+    evaluates it once. `decays`: whether there is weight decay. Errors of `compute` and `evaluate` pass through. If nothing is wrong,
+    `flat.gradient` then holds that minibatch's gradient, as `compare_builds` needs it.
     """
     for name, layer in flat.module.named_modules():
         if getattr(layer, "max_norm", None) is not None:
@@ -488,7 +489,7 @@ class Learner:
         return tensor_file.encode_tensors(self._flat.list_constants(), about) if self.list_fixed() else b""
 
     def list_fixed(self) -> dict[str, Tensor]:
-        """Return the frozen parameters and the buffers that `model` does not hold, by name."""
+        """Return the frozen parameters and the buffers that `model` does not hold, by name: the module's own memory, not copies."""
         return self._flat.list_frozen() | self._flat.list_constants()
 
     def take_constants(self, constants: bytes) -> None:
@@ -547,7 +548,8 @@ class Learner:
 
     def count_answers(self, batch: Batch) -> int:
         """Return the number of labels in the minibatch that the loss counts. The loss is called with made-up outputs: those of one sample,
-        repeated for all. `model` and `gradient` do not change. Raises OwnCodeError if a user's model or loss fails.
+        repeated for all. `model` and `gradient` do not change. Raises OwnCodeError if a user's model or loss fails. The outputs of a sample
+        are computed at the first call for each input shape and kept, so later models are not asked.
         """
         if (shown := self._shown.get(width := batch.inputs.shape[1:])) is None:
             first = self._prepare(batch.inputs[:1])
@@ -826,7 +828,7 @@ def encode_model(
 ) -> bytes:
     """Return the trained model as the bytes of a safetensors file: the tensors that `training.save` selects, from the model vector
     `vector`. `manifest`: the data's. `constants`: result of `Learner.encode_constants`, None to keep the module's own buffers. Raises
-    Corrupt if the vector's size is not the model's; for `constants` as `take_constants` does.
+    Corrupt if the vector's size is not the model's; for `constants` as `take_constants` does. Raises OwnCodeError if a user's model fails.
     """
     classes, shape = manifest["classes"], tuple(manifest["input_shape"])
     flat = FlatModel(build_skeleton(experiment.training, classes, shape, seed_=experiment.seed))

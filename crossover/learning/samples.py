@@ -158,8 +158,8 @@ def has_padding(inputs: Tensor) -> bool:
 
 
 def trim_padding(inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Return (inputs, labels) of a minibatch. If the inputs are padded, they are cut at the end of the minibatch's longest
-    sequence, and so are labels that have one value per token.
+    """Return (inputs, labels) of a minibatch. If the inputs are padded, they are cut at the end of the minibatch's longest sequence, and so
+    are labels that have one value per token; the results are views.
     """
     if not has_padding(inputs):
         return inputs, labels
@@ -216,9 +216,9 @@ def is_mapped_early(inputs: Tensor, scale: Sequence[float], shift: Sequence[floa
 
 
 def get_affine_map(dataset: "Dataset", preprocess: str) -> Affine:
-    """Return the affine map that the inputs of `dataset` still need, as the manifest stores it: `scale` and `shift`, one number per
-    channel (empty: none). It is computed from the training inputs unless the data set has it. `preprocess`: value of
-    `data.preprocess`.
+    """Return the affine map that the inputs of `dataset` still need, as the manifest stores it: `scale` and `shift`, one number per channel
+    (empty: none). It is the data set's own map if it has one, not a copy, otherwise computed from the training inputs. `preprocess`: value
+    of `data.preprocess`.
 
     For inputs that were preprocessed on loading it has also `zero`: the value that 0 became in each channel.
     """

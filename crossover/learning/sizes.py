@@ -95,8 +95,9 @@ def count_split(experiment: Experiment) -> tuple[int, int] | None:
 
 
 def divide(samples: int, test: int | None, experiment: Experiment) -> tuple[int, int]:
-    """Return (number of training samples, number of validation samples) of a data set with `samples` training samples and `test` test
-    samples, None without a test split. Raises ConfigError if one part would be empty.
+    """Return (number of training samples, at most `data.limit`, number of validation samples) of a data set with `samples` training samples
+    and `test` test samples, None without a test split. With `data.validation` "test" the second number is `test`, 0 without such a split.
+    Raises ConfigError if a share for validation leaves one part empty.
     """
     data = experiment.data
     held = (test or 0) if data.validation == "test" else count_held_out(samples, data.validation)
@@ -112,7 +113,9 @@ MODELS = Path(__file__).parents[2] / "config" / "calibration" / "models.yaml"
 
 @cache
 def load_models() -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
-    """Return the sizes of the project's own models as plain data, by model and by image, such as `3x32x32`."""
+    """Return the sizes of the project's own models as plain data, by model and by image, such as `3x32x32`. The file is read once per
+    process; the result is shared and must not be changed.
+    """
     import yaml  # functions' layers do not have it
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

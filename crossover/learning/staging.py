@@ -176,8 +176,8 @@ def stage(
     answers: "Callable[[Batch], int] | None" = None,
 ) -> dict[str, Any]:
     """Write to the stores the minibatches, the validation chunks and, last, the manifest of `dataset`, and return the manifest: name,
-    classes, shape, scaling, and the numbers of minibatches, chunks, samples and counted labels. Objects that exist are not written again;
-    a store that has the manifest is skipped.
+    classes, shape, scaling, and the numbers of minibatches, chunks, samples and counted labels. Objects that exist are not written again; a
+    store that has the manifest is skipped. The returned manifest is computed anew in any case.
 
     The experiment decides how samples are cut into minibatches. `stores`: one for all workers, or one per worker by rank. `answers`: counts
     the labels of a minibatch that a user's loss counts. Raises DataError if no label of the training samples counts, ConfigError as

@@ -77,8 +77,9 @@ def describe_known(experiment: Experiment) -> dict[str, Any] | None:
 
 
 def _count_used(rows: int, test: int | None, experiment: Experiment) -> dict[str, int | bool]:
-    """Return how many samples train and how many validate, and whether that leaves some out, as plain JSON. `rows`, `test`: training and
-    test samples of the data set, None without a test split.
+    """Return {"training_rows", "validation_rows": how many samples train and how many validate, "all_used": whether these are all of them}.
+    `rows`, `test`: training and test samples of the data set, None without a test split. Raises ConfigError if `data.validation` leaves one
+    part empty.
     """
     training, validation = sizes.divide(rows, test, experiment)
     return {

@@ -119,7 +119,9 @@ def _get_base(weights: Weights) -> Base:
 
 
 def _read(weights: Weights) -> Base:
-    """Read the weights' file on this machine, check SHA-256 and content, and return its tensors by name. Raises ConfigError."""
+    """Read the weights' file on this machine, check SHA-256 and content, and return its tensors by name, views of the mapped file. Raises
+    ConfigError if the file is missing, has another SHA-256, is no whole safetensors file, or holds NaN or infinity.
+    """
     body = map_file(weights)
     if (found := hashlib.sha256(body).hexdigest()) != weights.sha256:
         raise ConfigError(f"{FIELD}.sha256: {weights.sha256 or 'is missing'}; that of {weights.file} is {found}")
@@ -136,7 +138,10 @@ def _read(weights: Weights) -> Base:
 
 
 def _open_file(file: str) -> IO[bytes]:
-    """Return the weights' file, opened for reading. A file on S3 is downloaded once per process. Raises ConfigError."""
+    """Return the weights' file, opened for reading in binary. A file on S3 is downloaded once per process, and the returned file shares its
+    position with others of the same name: map it instead of reading. Raises ConfigError if there is no such file or it cannot be read from
+    S3.
+    """
     if not file.startswith(_S3):
         return _find_path(file).open("rb")
     held = runtime.get_or_make("bases of S3", dict[str, int])
@@ -228,8 +233,9 @@ def prepare_module(training: Training, module: nn.Module) -> None:
 
 
 def match_names(patterns: Iterable[str], names: Iterable[str], *, field: str, of: str) -> list[str]:
-    """Return those of `names` that match at least one of the glob patterns (case matters), in the order of `names`. `of`: word for the
-    named things, such as "parameters". Raises ConfigError, naming `field`, if a pattern matches nothing.
+    """Return those of `names` that match at least one of the glob patterns (case matters), in the order of `names`; [] if there are no
+    patterns. `patterns`: iterated several times, so no iterator; `of`: word for the named things, such as "parameters". Raises ConfigError,
+    naming `field`, if a pattern matches nothing.
     """
     names = list(names)
     for pattern in patterns:

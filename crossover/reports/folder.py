@@ -241,8 +241,8 @@ def write(path: Path, *, result: Mapping[str, Any], records: Iterable[Record], m
 
 
 def is_ours(entry: Path) -> bool:
-    """Return whether the file or folder `entry` of a results folder has a name that runs give: one of their files, temporary ones included,
-    or the folder of an earlier run. The content is not read.
+    """Return whether the file or folder `entry` of a results folder has a name that runs give: one that begins with the name of one of
+    their files, temporary ones included, or that of the folder of an earlier run. The content is not read.
     """
     return entry.name.removeprefix(".").startswith(_OWN) or bool(_EARLIER.fullmatch(entry.name))
 

@@ -141,7 +141,9 @@ class Page:
 
     @property
     def groups(self) -> list[tuple[str, list[Tile]]]:
-        """The page's tiles grouped by the heading (`where`) under which they are shown: (heading, tiles), in their order."""
+        """The page's tiles grouped by the heading (`where`) under which they are shown: (heading, tiles), in their order. Only neighbouring
+        tiles are put together, so a heading may come twice.
+        """
         return [(where, list(tiles)) for where, tiles in groupby(self.tiles, key=lambda tile: tile.where)]
 
 

@@ -630,8 +630,8 @@ def select_first_epochs(
     records: Sequence[Record], epochs: Sequence[Mapping[str, float]], *, started_at: float, limit: int = DETAIL
 ) -> list[Record]:
     """Return the records of a run's first epochs, as many epochs as fit into one picture without merging, at least one; an empty list if
-    all records of the run fit. `epochs`: rows of result.json; `started_at`: unix seconds at which the run began; `limit`: most spans in one
-    picture, two for each record.
+    all records of the run fit, or if `epochs` is empty. `epochs`: rows of result.json; `started_at`: unix seconds at which the run began;
+    `limit`: most spans in one picture, two for each record.
     """
     if 2 * len(records) <= limit:
         return []

@@ -37,7 +37,7 @@ class Row:
 @cache
 def load(path: Path = PUBLISHED) -> tuple[Row, ...]:
     """Return all rows of all tables in the YAML file `path`, by default config/published.yaml, in its order. A file is read once per
-    process.
+    process; the rows are shared by all callers and must not be changed.
     """
     plain = yaml.safe_load(path.read_text(encoding="utf-8"))
     return tuple(_row(table, entry) for table in plain["tables"] for entry in table["rows"])

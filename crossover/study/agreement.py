@@ -105,10 +105,10 @@ def find_contradictions(
     versions: Mapping[str, str],
 ) -> Iterator[str]:
     """Yield a sentence for each part of a result.json that contradicts another part, its records, or the study; nothing if there is none.
-    `result` is of the shape that result.json must have, otherwise KeyError is raised.
 
-    `experiment`: of the result; `where`: inline, local or aws, where the study ran; `versions`: versions with which the study ran. Raises
-    Corrupt if the run would have more than MAX_MINIBATCHES minibatches.
+    `result`: content of result.json; KeyError is raised if a field is missing that every result.json has; `experiment`: of the result;
+    `where`: inline, local or aws, where the study ran; `versions`: versions with which the study ran. Raises Corrupt if the run would have
+    more than MAX_MINIBATCHES minibatches.
     """
     if result["where"] != where:
         yield f"where: {where} in study.json, but {_shorten(result['where'])} in result.json"

@@ -191,8 +191,8 @@ def _check_members(archive: zipfile.ZipFile, path: Path) -> None:
 
 def _read(archive: zipfile.ZipFile, path: Path) -> Bundle:
     """Read and check every file of the opened archive, and return the bundle. `path`: the archive's file, read once more for its digest.
-    Raises DataError or Corrupt if a file is missing, malformed, inconsistent or not of the study, or if a figure is not finite or not below
-    MAX_FIGURE.
+    Raises KeyError if a file is missing, DataError or Corrupt if one is malformed, inconsistent or not of the study, or if a figure is not
+    finite or not below MAX_FIGURE.
     """
     state = _read_json(archive, STATE, {"format": int})
     if state["format"] != FORMAT:
@@ -259,8 +259,9 @@ def _check_names(archive: zipfile.ZipFile, trials: Iterable[str], path: Path) ->
 
 
 def _read_json(archive: zipfile.ZipFile, name: str, shape: Any) -> Any:
-    """Return the value of a JSON file of the archive. Raises Corrupt, naming the file, if it is not JSON, does not have the `shape` (see
-    `encoding.check_shape`), has a number that is not finite, or an object with the same name twice.
+    """Return the value of a JSON file of the archive. Raises KeyError if the archive has no such file; Corrupt, naming the file, if it is
+    not JSON, does not have the `shape` (see `encoding.check_shape`), has a number that is not finite, or an object with the same name
+    twice.
     """
     try:
         value = json.loads(
@@ -361,7 +362,7 @@ class _Codes:
 
 def _list_other_bytes(archive: zipfile.ZipFile) -> Iterator[str]:
     """Yield a sentence for each file of the archive that differs from its digest in digests.json, has no digest there, or is listed there
-    but missing.
+    but missing. The archive is read while the result is iterated. Raises KeyError if it has no digests.json, Corrupt if that is malformed.
     """
     there = archive.namelist()
     digests = _read_json(archive, DIGESTS, {str: str})

@@ -126,7 +126,9 @@ def choose_parts(names: Sequence[str]) -> list[Part]:
 
 
 def list_measurements(parts: Sequence[Part], scale: Scale) -> list[Measurement]:
-    """Return the measurements that these tables and figures need at `scale`. If several need measurements of one key, it is listed once."""
+    """Return the measurements that these tables and figures need at `scale`, in their order. If several need measurements of one key, the
+    last of them is listed, in the place of the first.
+    """
     by_key = {each.key: each for part in parts for each in part.measurements(scale)}
     return list(by_key.values())
 

@@ -324,7 +324,8 @@ def make_row(trial: StudyTrial, run: RunFolder) -> TrialRow:
 
 def sum_dollars(path: Path) -> float:
     """Return the total AWS bill, in dollars, of all attempts in a trial's folder `path`: the sum over its result.json and those in its
-    subfolders, where earlier attempts lie. 0 if there are none. A resumed run has only one result.json.
+    subfolders, where earlier attempts lie. 0 if there are none. A resumed run has only one result.json. Raises ValueError or KeyError if
+    one of them is damaged.
     """
     found = [path / folder.RESULT, *path.glob(f"*/{folder.RESULT}")]
     return sum(float(json.loads(each.read_bytes())["cost"]["full_usd"]) for each in found if each.is_file())

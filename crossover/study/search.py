@@ -49,7 +49,8 @@ class OptunaSearch:
     def trials(
         self, factory: TrialFactory, rows: Mapping[str, TrialRow], missing: dict[str, str]
     ) -> Iterator[StudyTrial]:
-        """Ask Optuna for one setting after another, yield the trials of each (one per seed), and report their result to Optuna.
+        """Ask Optuna for one setting after another, yield the trials of each (one per seed), and report their result to Optuna. Each call
+        begins a new search. Raises ConfigError at the first request if a random setting of the space is not valid.
 
         Before the next trial of another setting is requested, `rows` must contain the results of the yielded trials, by name; a failed
         trial has none. A setting that was proposed before is not run again: its earlier result is reported again. `factory`: makes the
