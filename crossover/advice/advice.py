@@ -473,7 +473,9 @@ class _Repeater:
         return dict(zip(spot, found, strict=True))
 
     def _estimate(self, candidate: Candidate) -> Estimate:
-        """Return the candidate's single estimate, simulated at the first call."""
+        """Return the candidate's single estimate: the one kept with its repetitions if it has been repeated, otherwise simulated in this
+        call.
+        """
         known = self._known.get(candidate)
         return known.figures if known else self._question.simulated(candidate)[0]
 

@@ -101,9 +101,9 @@ def measure_row(
 
 
 def locate_model(given: str) -> str:
-    """Return the model's name as an experiment's YAML has it: `module:factory`, or the name of a built-in model; and make its folder
-    importable. `given`: `file.py:factory`, or such a name. Raises ConfigError if there is no such file or model. A module is neither
-    searched nor imported.
+    """Return the model's name as an experiment's YAML has it: `module:factory`, or the name of a built-in model; and make its folder and
+    the current one importable, in place of earlier such folders. `given`: `file.py:factory`, or such a name. Raises ConfigError if there is
+    no such file or model. A module is neither searched nor imported.
     """
     if ":" not in given and given not in zoo.MODEL_FACTORIES:
         raise ConfigError(f"{given}: is no model; expected file.py:factory, or one of {', '.join(zoo.MODEL_FACTORIES)}")

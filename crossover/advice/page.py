@@ -365,14 +365,16 @@ class PlannedFiles:
 
     @cached_property
     def foreign(self) -> dict[Path, Path]:
-        """The YAML files that exist and are part of an advice in another folder, with that folder: they must not be overwritten."""
+        """The YAML files that exist and are part of an advice in another folder, with that folder: they must not be overwritten. Looked up
+        at the first access, then kept.
+        """
         found = ((path, _find_owner(path)) for path, text in self.texts.items() if path.exists())
         return {path: owner for path, owner in found if owner and owner.resolve() != self.out.resolve()}
 
     @cached_property
     def changed(self) -> list[Path]:
         """The YAML files that exist with another content and that somebody has edited since they were written: they must not be
-        overwritten.
+        overwritten. Looked up at the first access, then kept.
         """
         known = {path.resolve(): digest for path, digest in self.earlier.items()}
         return [

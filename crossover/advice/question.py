@@ -206,7 +206,7 @@ class Constraints:
 
     @property
     def words(self) -> str:
-        """The constraints as a part of a sentence, such as `within 45 min, for at most $5`."""
+        """The constraints without the GPU quota as a part of a sentence, such as `within 45 min, for at most $5`; never empty."""
         parts = [
             *([f"within {display.seconds(self.deadline_s)}"] if self.deadline_s is not None else []),
             *([f"for at most {display.usd(self.budget_usd)}"] if self.budget_usd is not None else []),
@@ -243,8 +243,8 @@ def _parse_gpu_quota(text: str) -> int:
 
 
 def _parse_deadline(text: str) -> float:
-    """Return the seconds that `--deadline` gives, such as 2700 for `45min`. Raises ConfigError if the text is no time, or if it is longer
-    than 30 days.
+    """Return the seconds that `--deadline` gives, such as 2700 for `45min`. Raises ConfigError if the text is no time with a unit, if it is
+    0, or if it is longer than 30 days.
     """
     if not (found := DURATION.fullmatch(text)):
         raise ConfigError(
@@ -304,8 +304,9 @@ def build_question(
     measured: "Probe | None" = None,
     gpu_row: Path | None = None,
 ) -> tuple[Question, Sizes, list[str]]:
-    """Return (question, sizes, notes): the question for which candidates are evaluated, the sizes of the model, and sentences on how the
-    model's speed is known. The model and data are loaded, unless both come with the project and the model is trained as it was counted.
+    """Return (question, sizes, notes): the question for which candidates are evaluated, whose `base` is the experiment with `baseline:
+    none`; the sizes of the model; and sentences on how the model's speed is known. The model and data are loaded, unless both come with the
+    project and the model is trained as it was counted.
 
     `calibration`: speeds of AWS; `measured`: result of measuring the model on this machine, if that was done; `gpu_row`: file that
     `crossover probe` wrote on a GPU. Raises ConfigError if data set, weights or price list are missing or not valid, or if `gpu_row` is no
@@ -395,7 +396,8 @@ def _without_baseline(experiment: Experiment) -> Experiment:
 
 def _count_known(experiment: Experiment) -> tuple[Workload, ModelSize, int] | None:
     """Return (sizes of the work, sizes of the model, number of training samples) of the experiment's model and data without loading torch.
-    None unless both come with the project and the model is trained as MODEL_SIZES counts it.
+    `samples` in the sizes of the work is a placeholder. None unless both come with the project and the model is trained as MODEL_SIZES
+    counts it.
     """
     training, split = experiment.training, data_sizes.count_split(experiment)
     as_counted = Training(model=training.model)
@@ -420,7 +422,8 @@ def _count_known(experiment: Experiment) -> tuple[Workload, ModelSize, int] | No
 
 def _count_loaded(experiment: Experiment) -> "tuple[Workload, Footprint, int]":
     """Return (sizes of the work, sizes of the model, number of training samples) of the experiment's model and data, which are loaded.
-    Raises ConfigError if the data set or the weights are missing or not valid, OwnCodeError if the user's model or loader fails.
+    `samples` in the sizes of the work is a placeholder. Raises ConfigError if the data set or the weights are missing or not valid,
+    OwnCodeError if the user's model or loader fails.
     """
     from crossover.learning import fitness, weights
 
@@ -444,8 +447,8 @@ def _count_loaded(experiment: Experiment) -> "tuple[Workload, Footprint, int]":
 
 def _describe_data(experiment: Experiment) -> tuple[Any, int, int | None, int, int]:
     """Return (one input as a tensor, its bytes as stored, number of classes, number of training samples, number of validation samples) of
-    the experiment's data. The number of classes is None if labels are numbers. A data set that does not come with the project is loaded.
-    Raises ConfigError if it is not available.
+    the experiment's data. The number of classes is None if labels are numbers. The input is all zeros for data that comes with the project;
+    another data set is loaded. Raises ConfigError if it is not available.
     """
     import torch
 

@@ -113,7 +113,7 @@ def _sort_key(each: MonthlyCost) -> tuple[bool, float]:
 
 
 def _explain_against(each: MonthlyCost, best: MonthlyCost, every: str) -> str:
-    """Return in words what speaks against a way in comparison with the best one. `every`: "hour", "day" or "week"."""
+    """Return in words what speaks against a way in comparison with the best one; never empty. `every`: "hour", "day" or "week"."""
     found = [] if each.in_time else [f"a run takes longer than the {every} between two runs"]
     found += [each.why_not] if each.why_not else []
     if each.usd > best.usd:
@@ -192,7 +192,7 @@ def _price_lasting_deployment(
 
 
 def count_runs(found: Advice, every: str) -> float:
-    """Return the number of runs a month. `every`: "hour", "day" or "week"."""
+    """Return the mean number of runs a month, which may be a fraction. `every`: "hour", "day" or "week"; KeyError for "once"."""
     return found.question.prices.hours_per_month / HOURS_BETWEEN[every]
 
 
@@ -234,6 +234,8 @@ def describe_schedule(found: Advice, every: str, monthly: Sequence[MonthlyCost],
 
 
 def _cheapest_machine(found: Advice) -> Finalist | None:
-    """Return the cheapest shortlisted candidate that runs on a single EC2 instance, None if there is none."""
+    """Return the shortlisted candidate with the fewest median dollars among those that run on a single EC2 instance, with a GPU or without;
+    None if there is none. Neither deadline nor budget is checked.
+    """
     alone = [each for each in found.finalists if each.candidate.instance and each.candidate.workers == 1]
     return min(alone, key=lambda each: each.usd.p50, default=None)

@@ -19,8 +19,8 @@ TIE_SHARE = 0.001  # dollars of a run that differ by less are the same
 @dataclass(frozen=True)
 class SimulatedSize:
     """A simulated run of an experiment in which one function has another memory size. `step`: the function's step; `own`: whether the size
-    is that in the experiment's file; `outcome`: result of the simulation, None if the function is too small; `problem`: then the reason, or
-    why AWS would not run it.
+    is that in the experiment's file; `outcome`: result of the simulation, None if the function is too small; `problem`: why it is too
+    small, or, beside an outcome, why AWS would not run it; "" otherwise.
     """
 
     step: str
@@ -111,8 +111,8 @@ def choose_sizes_to_measure(question: Question, sizes: Sizes) -> tuple[str, list
 
 
 def pick_evenly(sizes: list[int], own: list[int]) -> list[int]:
-    """Return at most MAX_MEASURED_SIZES of the ascending `sizes`, evenly spread from the first to the last, ascending. Each value of `own`,
-    which is among `sizes`, takes the place of the one that is nearest to it.
+    """Return at most MAX_MEASURED_SIZES of the ascending `sizes`, evenly spread from the first to the last, ascending. `own`: empty, or the
+    size in the experiment's file, which takes the place of the one nearest to it; ValueError if it is not among `sizes`.
     """
     last, parts = len(sizes) - 1, MAX_MEASURED_SIZES - 1
     places = {round(part * last / parts) for part in range(MAX_MEASURED_SIZES)}
@@ -123,7 +123,8 @@ def pick_evenly(sizes: list[int], own: list[int]) -> list[int]:
 
 def cheapest_sizes(found: list[SimulatedSize]) -> dict[str, SimulatedSize]:
     """Return {step: result} with the cheapest memory size of each function that AWS would run; a function without such a size is left out.
-    Of sizes that cost the same, it is the one in the experiment's file, otherwise the smallest.
+    Of sizes whose dollars differ by less than TIE_SHARE, it is the one in the experiment's file, otherwise the smallest. `found`: ascending
+    within each function, as `simulate_sizes` returns it.
     """
     chosen: dict[str, SimulatedSize] = {}
     for each in found:

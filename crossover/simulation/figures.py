@@ -64,7 +64,9 @@ def load_figures() -> Mapping[str, Mapping[str, float]]:
 
 @cache
 def load_instances() -> Mapping[str, InstanceType]:
-    """Return the EC2 instance types that documented.yaml lists, by name."""
+    """Return the EC2 instance types that documented.yaml lists, by name. Read at the first call; every caller gets the same mapping, which
+    must not be changed.
+    """
     return {
         name: InstanceType(
             vcpus=each["vcpus"],
@@ -111,7 +113,7 @@ def load_spot_markets(path: Path = DOCUMENTED) -> tuple[SpotMarket, ...]:
 
 @cache
 def load_function_vcpus() -> tuple[tuple[int, int], ...]:
-    """Return pairs (memory in MB, vCPUs), in the file's order: a Lambda function with at most that memory sees that many vCPUs."""
+    """Return pairs (memory in MB, vCPUs), ascending: a Lambda function with at most that memory sees that many vCPUs."""
     return tuple((memory_mb, count) for memory_mb, count in _read_figures(DOCUMENTED)["function_vcpus"]["up_to_mb"])
 
 
@@ -152,7 +154,9 @@ def find_equivalent_type(instance: str) -> str:
 
 @cache
 def load_gpus() -> Mapping[str, Mapping[str, Any]]:
-    """Return the GPU cards of config/calibration/gpus.yaml as plain data, by the card's name."""
+    """Return the GPU cards of config/calibration/gpus.yaml as plain data, by the card's name. Read at the first call; every caller gets the
+    same mapping, which must not be changed.
+    """
     return {name: dict(each) for name, each in _read_yaml(GPUS)["cards"].items()}
 
 

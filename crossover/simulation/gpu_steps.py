@@ -93,7 +93,9 @@ def _share_of_convolutions(counts: StepCounts) -> float:
 
 @cache
 def load_cards() -> Mapping[str, GpuCard]:
-    """Return the GPU cards whose speed is known, by name. Cached."""
+    """Return the GPU cards whose speed is known, by name. Read at the first call; every caller gets the same mapping, which must not be
+    changed.
+    """
     return {name: _build_card(name, plain) for name, plain in figures.load_gpus().items()}
 
 

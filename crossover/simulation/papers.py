@@ -568,7 +568,7 @@ def project_row(row: Row) -> Figures:
 @cache
 def compare_figures() -> tuple[ComparedFigure, ...]:
     """Return all printed figures that the simulator can project, each beside its projection, in the order of the papers' file, including
-    those that were used in fits.
+    those that were used in fits. Fitted and simulated at the first call, then kept.
     """
     found = []
     for row in rows():

@@ -179,7 +179,9 @@ class World:
         return found
 
     def drop_gate(self, *key: Any) -> None:
-        """Delete the gate identified by `key`, if it exists, to free memory once no worker needs it any more."""
+        """Delete the gate identified by `key`, if it exists, to free memory once no worker needs it any more: `gate` would create a new,
+        closed one for the same key.
+        """
         self._gates.pop(key, None)
 
     def memory_mb(self, step: Step) -> int:
@@ -187,11 +189,13 @@ class World:
         return self.experiment.functions.memory_of(step.name, torch=step.needs_torch(self.experiment))
 
     def memory_of(self, step: str) -> int:
-        """Return the memory in MB of the function for the step named `step`."""
+        """Return the memory in MB of the function for the step named `step`. Raises KeyError if the architecture has no such step."""
         return self._memories[step]
 
     def objects(self, step: str) -> ServiceClient:
-        """Return latency and bandwidth of the object store as functions of the step named `step` see them."""
+        """Return latency and bandwidth of the object store as functions of the step named `step` see them. Raises KeyError if the
+        architecture has no such step.
+        """
         return self._client("objects", step)
 
     def tensors(self, step: str) -> ServiceClient:

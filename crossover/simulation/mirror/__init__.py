@@ -14,8 +14,9 @@ from crossover.workflow.architecture import Architecture, steps
 
 def models_of(architecture: Architecture) -> dict[str, Model]:
     """Return the simulation models of an architecture's steps, by name of the step. They are MODELS of the module
-    crossover/simulation/mirror/NAME.py, imported if necessary; NAME is `Architecture.simulation`, or the architecture's own name. Raises
-    NoProjection if there is no such module, or if a step has no model in it.
+    crossover/simulation/mirror/NAME.py, imported if necessary; NAME is `Architecture.simulation`, or the architecture's own name. It is the
+    module's own mapping, which must not be changed and may have models of further steps. Raises NoProjection if there is no such module, or
+    if a step has no model in it.
     """
     name = architecture.simulation or architecture.name
     there = name.isidentifier() and (Path(__file__).parent / f"{name}.py").is_file()

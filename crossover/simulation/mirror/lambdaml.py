@@ -36,8 +36,8 @@ def codec_state_bytes(world: World) -> int:
 
 def exchange_sizes(world: World) -> list[tuple[int, int]]:
     """Return, for each exchange of a round, (bytes that a worker contributes, bytes of the combined result), as the experiment's codec
-    defines them; computed once per simulated run. PowerSGD has two exchanges, all other codecs one. Raises NoProjection if the sizes depend
-    on the shapes of the model's parameters and these are not known.
+    defines them. PowerSGD has two exchanges, all other codecs one. Computed once per simulated run: later calls return the same list, which
+    must not be changed. Raises NoProjection if the sizes depend on the shapes of the model's parameters and these are not known.
     """
     workload, asked = world.workload, world.experiment.exchange
 
@@ -197,7 +197,7 @@ def build_models(exchange: Callable[[WorkerInvocation], SimProcess]) -> dict[str
 
     def train(world: World, place: WhereInRun, invocation: SimulatedInvocation) -> SimProcess:
         """Simulate one invocation of a worker, as a simpy process, from its checkpoint until training ends or the invocation's time is
-        nearly over.
+        nearly over. Each of its rounds is simulated by `exchange`.
         """
         progress = world.state.setdefault(("progress", place.worker), WorkerProgress())
         worker_call = WorkerInvocation(world, place, invocation, progress, partial(checkpoint_bytes, world))

@@ -22,7 +22,7 @@ def move_to_round(world: World, place: WhereInRun, round: int) -> None:
 
 def share_scripts(key: Callable[[World, WhereInRun], object]) -> Callable[[ScriptBuilder], ScriptBuilder]:
     """Return a decorator that caches the results of a function which builds the script of a step. All positions of one simulated run with
-    an equal `key(world, place)` get the same script object, because thousands of invocations ask for one.
+    an equal `key(world, place)` get the same script object, which must not be changed, because thousands of invocations ask for one.
     """
 
     def decorate(write: ScriptBuilder) -> ScriptBuilder:
