@@ -47,8 +47,8 @@ def average_part(ctx: Context, event: Event) -> None:
     """Average one part of the vector over the gradients of all the peer's minibatches, in their order, and store the result: Algorithm 1,
     AverageBatchesGradients, if functions average.
 
-    The event's `minibatch` is the number of the part. Does nothing if there is no such part, or if its average is stored. Raises Missing if
-    a gradient is not stored, Corrupt if one stands for another number of samples, StaleAttempt if the run is over.
+    The event's `minibatch` is the number of the part, from 0. Does nothing if there is no such part, or if its average is stored. Raises
+    Missing if a gradient is not stored, Corrupt if one stands for another number of samples, StaleAttempt if the run is over.
     """
     from crossover.algorithms import buffers
     from crossover.algorithms.averaging import RunningMean

@@ -232,7 +232,9 @@ def _make_server(log: Path, in_flight: _InFlight, keys: AccessKeys) -> Any:
     application = _make_application()
 
     def answer_counted(environ: Any, start_response: Any) -> Any:
-        """Check and answer a request; it counts as in flight until it is answered."""
+        """Check and answer a request by `answer`, and return the response's body as WSGI expects it. The request counts as in flight
+        meanwhile.
+        """
         with in_flight.request():
             return answer(environ, start_response)
 

@@ -253,9 +253,9 @@ DEADLINE_EVERY_S = 60.0  # between two writes of the deadline
 
 @dataclass(frozen=True)
 class Progress:
-    """The state of a run after an epoch. `epoch`, `epochs`: number of the epoch and of all epochs; `train_loss`: mean loss of the epoch's
-    training, None if none is known; `val_loss`, `val_metric`: loss and `metric` on the validation set; `seconds`: time since this command
-    began to follow the run; `usd`: cost so far at AWS's prices, None if it is unknown.
+    """The state of a run after an epoch. `epoch`, `epochs`: number of the epoch, from 1, and of all epochs; `train_loss`: mean loss of the
+    epoch's training, None if none is known; `val_loss`, `val_metric`: loss and `metric` on the validation set; `seconds`: time since this
+    command began to follow the run; `usd`: cost so far at AWS's prices, None if it is unknown.
     """
 
     epoch: int

@@ -399,7 +399,9 @@ def compute_concurrency(experiment: Experiment) -> int:
     minibatches = most_minibatches(experiment) or 1
 
     def count_at_once(node: Node) -> int:
-        """Return the largest number of functions that run at the same time below this node of the workflow."""
+        """Return the largest number of functions that run at the same time below this node of the workflow: 1 for a step, the
+        largest of a sequence, the sum over parallel branches, and for a loop over workers or minibatches so many times its body's number.
+        """
         match node:
             case InOrder(nodes=nodes):
                 return max((count_at_once(each) for each in nodes), default=0)

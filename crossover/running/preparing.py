@@ -85,8 +85,8 @@ def _list_modules(architecture: Architecture, experiment: Experiment) -> tuple[s
 @lru_cache(maxsize=8)
 def digest_project(root: Path, modules: tuple[str, ...]) -> Mapping[str, str]:
     """Return {path below `root`: digest} for the files of all modules that those named in `modules` import, directly or not, themselves
-    included. A digest is the first 16 hexadecimal digits of the file's SHA-256. IRRELEVANT_MODULES are left out. The result is cached,
-    because Python too reads a module only once.
+    included. A digest is the first 16 hexadecimal digits of the file's SHA-256. IRRELEVANT_MODULES are left out. The result is kept, so
+    that later changes of the files do not count, because Python too reads a module only once.
     """
     sources, seen, todo = Sources(root), set[str](), list(modules)
     while todo:

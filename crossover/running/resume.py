@@ -380,8 +380,8 @@ def keep_resume_data(
     full = list[str]()
 
     def keep_now(*, tries: int = 1) -> None:
-        """Copy the run's state to the folder. Errors do not end the run; a full disk is reported once. `tries`: number of attempts to get a
-        consistent copy.
+        """Copy the run's state to the folder. Errors of stores and of the disk are not raised; the disk's first one is printed. `tries`:
+        number of attempts to get a consistent copy.
         """
         try:
             with suppress(CrossoverError), databases() as stores:  # the run's failure matters more than this one

@@ -44,7 +44,9 @@ class FetchCompute:
         from crossover.algorithms.rules import select_participants
 
         def apply(tensors: "Sequence[Tensor]", weights: Sequence[int]) -> "tuple[Tensor, int]":
-            """Return (aggregate of the tensors by the rule, number of samples of those that were not dropped)."""
+            """Return (aggregate by the rule of the tensors that are kept, sum of their weights). `weights`: samples of each tensor. A
+            tensor that is not finite is dropped, by agreement with the other workers, or raises Refused, as the rule says.
+            """
             kept, left = select_participants([is_finite(each) for each in tensors], rule, names=keys, agree=agree)
             weights = [weights[index] for index in kept]
             return apply_rule([tensors[index] for index in kept], weights, left), sum(weights)

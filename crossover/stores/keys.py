@@ -99,7 +99,7 @@ class Keys:
         return f"runs/{self.run}/decision/"
 
     def decision(self, epoch: int) -> str:
-        """Return the key of the decision after `epoch`, which all workers follow: losses so far, whether to stop and why."""
+        """Return the key of the decision after `epoch` (from 1), which all workers follow: losses so far, whether to stop and why."""
         return f"{self.decisions}{epoch:06d}.json"
 
     @property
@@ -117,7 +117,9 @@ class Keys:
         return f"runs/{self.run}/evaluating/{self.attempt:012d}/"
 
     def evaluation_claim(self, epoch: int) -> str:
-        """Return the key of the claim that a long-running worker creates to be the only one that evaluates the model after `epoch`."""
+        """Return the key of the claim that a long-running worker creates to be the only one that evaluates the model after `epoch` (from
+        1).
+        """
         return f"{self.evaluations}{epoch:06d}.json"
 
     def final_model(self, sha256: str) -> str:
@@ -269,7 +271,7 @@ class Keys:
         return StateKeys(f"{base}/model", tuple(f"{base}/{vector}" for vector in optimizer))
 
     def model(self, round: int, worker: int) -> str:
-        """Return the key of the model of `worker` at the start of `round`."""
+        """Return the key of the model of `worker` at the start of `round` (from 0)."""
         return f"{self._attempt_prefix}/{round}/{worker}/model"
 
     def own_optimizer(self, round: int, worker: int, vector: str) -> str:
@@ -277,7 +279,7 @@ class Keys:
         return f"{self._attempt_prefix}/{round}/{worker}/own/{vector}"
 
     def gradient(self, round: int, worker: int, minibatch: int) -> str:
-        """Return the key of the gradient of `worker` for one `minibatch` of `round`."""
+        """Return the key of the gradient of `worker` for one `minibatch` (its number in the round, from 0) of `round`."""
         return f"{self._attempt_prefix}/{round}/{worker}/gradient/{minibatch}"
 
     def average(self, round: int, worker: int, *, copy_of: int | None = None) -> str:
@@ -358,7 +360,9 @@ class Keys:
 
 
 def minibatch(fingerprint: str, worker: int, minibatch: int) -> str:
-    """Return the key of the staged minibatch number `minibatch` of `worker`. `fingerprint`: of the staged data set."""
+    """Return the key of the staged minibatch number `minibatch`, from 0 within an epoch, of `worker`. `fingerprint`: of the staged data
+    set.
+    """
     return f"data/{fingerprint}/train/{worker}/{minibatch}"
 
 

@@ -126,8 +126,8 @@ class RabbitMessageBus:
         received = 0
 
         def drain(channel: Any) -> frozenset[int]:
-            """Read all messages of the reader's queue, remove those of earlier rounds and put the others back. Returns
-            the members of the round.
+            """Read all messages of the reader's queue, remove those of earlier rounds and put the others back. Returns the members of the
+            round. Adds the bytes that were read to the call's `received`. Raises Corrupt if a message has another form.
             """
             nonlocal received
             members = set()

@@ -191,7 +191,7 @@ class RedisConnection:
 
     def _read_reply(self, place: Allocate | None) -> Any:
         """Read one reply and return it, with the types of `command`. `place`: allocates memory for its payload, None for bytes.
-        Raises ErrorReply for an error reply.
+        Raises ErrorReply for an error reply, ConnectionError for bytes that are no reply.
         """
         line = self._read_line()
         match line[:1]:

@@ -81,7 +81,9 @@ class RedisTensorStore:
         """
 
         def place(bytes_: int) -> memoryview:
-            """Return the memory that receives a payload of `bytes_` bytes: `out`, or new memory."""
+            """Return the memory that receives a payload of `bytes_` bytes: `out`, or new memory. Raises Corrupt if `out` has another
+            length.
+            """
             return allocate_memory(bytes_) if out is None else check_length(out, bytes_, key=key)
 
         try:

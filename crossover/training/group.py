@@ -117,8 +117,8 @@ class Group:
         target = buffers.view(out)
 
         def look() -> Vector:
-            """Read the vector under the key into `out` and return it. Raises Missing if it is not stored yet, Corrupt if kind or length is
-            wrong.
+            """Read the vector under the awaited key from this worker's store into `out`, and return it, a view of `out`. Raises Missing if
+            it is not stored yet, Corrupt if kind or length is wrong.
             """
             return self.ctx.tensors[self.rank].get(key, kind=self.kind, out=target)
 
@@ -138,8 +138,8 @@ class Group:
             return self.fetch(key, out, sender=sender, samples=samples, unless=unless)
 
         def look() -> Vector:
-            """Read the encoded vector under the key, decode it into `out`, and return the encoded vector. Raises Missing if it is not
-            stored yet, Corrupt if it does not match.
+            """Read the encoded vector under the awaited key from this worker's store, decode it into `out`, and return the encoded vector.
+            Raises Missing if it is not stored yet, Corrupt if it does not match.
             """
             vector = self.ctx.tensors[self.rank].get(key, kind=VectorKind.QUANTIZED)
             own.read(vector.data, out=out, first=first, what=key)

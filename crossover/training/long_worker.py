@@ -117,12 +117,12 @@ class Invocation:
 
     @property
     def round(self) -> int:
-        """Round at which the worker is now."""
+        """Round, from 0, at which the worker is now."""
         return self.position.round
 
     @property
     def epoch(self) -> int:
-        """Epoch of the round at which the worker is now."""
+        """Epoch, from 1, of the round at which the worker is now."""
         return self.days.epoch(self.position.round)
 
     def restore(self) -> Checkpoint:

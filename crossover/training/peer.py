@@ -217,7 +217,7 @@ class Replica:
     def step(self, gradient: "Tensor", *, minibatch: int, history: list[tuple[float, float]]) -> None:
         """Move the model by one local optimizer step with `gradient`. Remembers the model first if the round is at its start.
 
-        `minibatch`: number of the minibatch in the round; `history`: (validation loss, metric) of earlier epochs.
+        `minibatch`: number of the minibatch in the round, from 0; `history`: (validation loss, metric) of earlier epochs.
         """
         if minibatch == 0:
             self._begun = self.model.clone()
@@ -329,7 +329,7 @@ class PeerExchange(Protocol):
         """
 
     def send(self, own: "Contribution", round: int, *, exchange: int = 0) -> None:
-        """Send `own`, this peer's contribution to `round`. `exchange`: number of the exchange within the round.
+        """Send `own`, this peer's contribution to `round`. `exchange`: number of the exchange within the round, from 0.
 
         If all peers must hold the same bits (`replicas_agree`) and an earlier attempt of this peer, which may have computed other bits, has
         already sent one, that one counts, and is copied into the values of `own`. An exchange that sends nothing before `receive` sends
@@ -341,9 +341,9 @@ class PeerExchange(Protocol):
         """Wait for the other peers' contributions to `round`, and write the aggregate of all, including `own`, into `out`, which is as long
         as the values of `own`. An asynchronous exchange waits only for as many as the experiment asks for, of any round.
 
-        `exchange`: number of the exchange within the round. May raise StaleAttempt (the rank was taken over, or the others are beyond the
-        round), RunFailed or WaitTimeout (another peer is gone for good), Corrupt (its message is damaged), Refused (a contribution cannot
-        be used) and Unavailable.
+        `exchange`: number of the exchange within the round, from 0. May raise StaleAttempt (the rank was taken over, or the others are
+        beyond the round), RunFailed or WaitTimeout (another peer is gone for good), Corrupt (its message is damaged), Refused (a
+        contribution cannot be used) and Unavailable.
         """
 
     def keep(self) -> None:
@@ -401,7 +401,9 @@ class TrainingLoss:
 
 
 class OnInstance:
-    """Computation of a peer's minibatches in its own process, one after another."""
+    """Computation of a peer's minibatches in its own process, one after another. A subclass may override how a minibatch is fetched
+    (`fetch_batch`) and its gradient computed (`compute_minibatch_gradient`).
+    """
 
     def __init__(self, ctx: Context) -> None:
         """Start the epoch's loss at zero. `ctx`: of the peer."""

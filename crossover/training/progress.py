@@ -37,8 +37,8 @@ def calendar_of(experiment: Experiment, manifest: Mapping[str, Any]) -> Calendar
 
 
 def build_round_event(ctx: Context, round: int) -> Event:
-    """Return the event's fields for the start of `round`, as changes to merge into an event: `epoch`, `round`, `minibatches` (how many of
-    the round's minibatches functions compute in parallel), `minibatch` 0 and `synchronised` False.
+    """Return the event's fields for the start of `round` (from 0), as changes to merge into an event: `epoch` (from 1), `round`,
+    `minibatches` (how many of the round's minibatches functions compute in parallel), `minibatch` 0 and `synchronised` False.
     """
     days = calendar(ctx.facts)
     return {
@@ -267,10 +267,10 @@ DROPPED = {"round": int, "workers": [int]}
 
 
 def read_decision(ctx: Context, epoch: int) -> dict[str, Any]:
-    """Return the stored decision after `epoch`, which all workers follow: a dictionary with `epoch`, `val_loss`, `val_metric`, `history`
-    ([loss, metric] of each evaluation), `finished` (whether training ends), `reason`, `at` (unix seconds), `by` (rank of the worker whose
-    model was evaluated), `attempt`, and with a budget the spending. For epoch 0 it is an initial one with an empty history, without loss,
-    metric, `by` and `attempt`. Raises Missing if it does not exist yet, Corrupt if it is damaged.
+    """Return the stored decision after `epoch` (from 1), which all workers follow: a dictionary with `epoch`, `val_loss`, `val_metric`,
+    `history` ([loss, metric] of each evaluation), `finished` (whether training ends), `reason`, `at` (unix seconds), `by` (rank of the
+    worker whose model was evaluated), `attempt`, and with a budget the spending. For epoch 0 it is an initial one with an empty history,
+    without loss, metric, `by` and `attempt`. Raises Missing if it does not exist yet, Corrupt if it is damaged.
     """
     if epoch == 0:
         return {"epoch": 0, "history": [], "finished": False, "reason": "", "at": ctx.facts.created_at}

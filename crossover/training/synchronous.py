@@ -109,7 +109,8 @@ class SynchronousWorker:
     def step(self, gradient: "Tensor", *, minibatch: int | None = None) -> None:
         """Apply one optimizer step with `gradient` to the model and to the optimizer's vectors.
 
-        `minibatch`: None for the step that ends the round; for a local step, the number of the minibatch in the round that it follows.
+        `minibatch`: None for the step that ends the round; for a local step, the number, from 0, of the minibatch in the round that it
+        follows.
         """
         from crossover.algorithms.updates import step
 

@@ -107,7 +107,7 @@ def _explain_unreadable(settings: type) -> str | None:
 @cache
 def with_sections(own: tuple[tuple[str, type], ...]) -> type:
     """Build the dataclass of everything that a YAML may contain: the fields of Experiment, and one section for each architecture that has
-    settings.
+    settings. Equal arguments give the same class.
 
     `own`: (section's name, settings class) of these architectures.
     """

@@ -53,7 +53,8 @@ def first_event(run: str, *, workers: int, attempt: int = 0) -> Event:
     """Return the event that a run's state machine starts with: the default of each field in START, with `run`, `workers` and `attempt`
     filled in.
 
-    `run`: the run's id; `attempt`: greater than 0 if the run is resumed.
+    The event's epoch is 0 until the first step sets it; epochs count from 1. `run`: the run's id; `attempt`: greater than 0 if the run is
+    resumed.
     """
     return {**START, "run": run, "workers": workers, "attempt": attempt}
 

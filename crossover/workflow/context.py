@@ -228,7 +228,7 @@ class Context:
     @contextmanager
     def invocation(self, uses: frozenset[str]) -> Iterator[None]:
         """Return a context manager within which only the services named in `uses` can be used, as on AWS, where a step has no access to
-        others.
+        others. After it all are allowed again.
         """
         self._uses = uses
         try:

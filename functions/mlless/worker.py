@@ -201,8 +201,8 @@ class FilteringWorker:
         return compression.encode(indices, values, elements=self._residual.numel(), tail=tail)
 
     def _base(self) -> "Tensor":
-        """Return the shared model plus this worker's own updates that it has sent but not applied yet. The residual is compared with it to
-        find significant values.
+        """Return the shared model plus this worker's own updates that it has sent but not applied yet; if there are none, the shared model
+        itself, not a copy, which must not be changed. The residual is compared with it to find significant values.
         """
         if not self._ahead:
             return self._shared

@@ -45,7 +45,7 @@ class Gathering:
         """Store `own`, this member's gradient of `round`, in the object store. If an earlier attempt has stored one, copy that one into the
         values of `own`.
 
-        `exchange`: number of the exchange within the round. Raises StaleAttempt if the run is over, or if the rank was taken over.
+        `exchange`: number of the exchange within the round, from 0. Raises StaleAttempt if the run is over, or if the rank was taken over.
         """
         rank, samples = self._member.rank, worker_weights(self._ctx.facts, round)[self._member.rank]
         self._member.confirm()
@@ -62,8 +62,8 @@ class Gathering:
         """Wait for the other members' gradients of `round`, and write the aggregate of all, including `own`, into `out`. In every `every`th
         round, then delete this member's older gradients.
 
-        `exchange`: number of the exchange within the round. Raises RunFailed if a missing member has failed, WaitTimeout if one is gone,
-        StaleAttempt if this rank was taken over, and Corrupt or Refused if a gradient cannot be used.
+        `exchange`: number of the exchange within the round, from 0. Raises RunFailed if a missing member has failed, WaitTimeout if one is
+        gone, StaleAttempt if this rank was taken over, and Corrupt or Refused if a gradient cannot be used.
         """
         ctx, rank, samples = self._ctx, self._member.rank, worker_weights(self._ctx.facts, round)
         combine(ctx, self._all(own, self._keys[exchange], round, samples), round=round, out=out)

@@ -136,7 +136,7 @@ class SynchronousMailboxes:
     def send(self, own: Contribution, round: int, *, exchange: int = 0) -> None:
         """Put `own`, this peer's contribution to `round`, into its mailbox, and report its arrival to the barrier.
 
-        `exchange`: number of the exchange within the round. Raises what `Post.send` raises.
+        `exchange`: number of the exchange within the round, from 0. Raises what `Post.send` raises.
         """
         keys = self._keys[exchange]
         self._post.send(own, round=round, keys=keys, mailbox=self._mailbox(keys, round))

@@ -53,7 +53,7 @@ def install(changes: Replacements) -> None:
 
     @changes.adds(RouteTable, "delete")
     def drop_route_table(self: Any, account_id: str, region: str) -> None:
-        """Delete a route table from moto."""
+        """Delete the route table `self` from moto; one that is gone already is no error."""
         ec2_backends[account_id][region].route_tables.pop(self.id, None)
 
     @changes.adds(VPCEndPoint, "delete")
@@ -66,7 +66,7 @@ def install(changes: Replacements) -> None:
 
     @changes.adds(InternetGateway, "delete")
     def drop_gateway(self: Any, account_id: str, region: str) -> None:
-        """Detach an internet gateway from its VPC and delete it from moto."""
+        """Detach the internet gateway `self` from its VPC and delete it from moto; one that is gone already is no error."""
         self.vpc = None
         ec2_backends[account_id][region].internet_gateways.pop(self.id, None)
 

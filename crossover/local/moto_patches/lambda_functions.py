@@ -100,7 +100,9 @@ def _keep_properties(changes: Replacements, function: Any, kill_idle: Callable[[
     """
 
     def complete(made: Any, properties: Mapping[str, Any]) -> Any:
-        """Set tags, timeout, memory, architecture and log group of the function `made` from a template's properties, and return it."""
+        """Set tags, architecture and log group of the function `made`, in place, from a template's properties, make its timeout and memory
+        whole numbers, and return it.
+        """
         made.tags = {tag["Key"]: tag["Value"] for tag in properties.get("Tags", [])}
         made.timeout, made.memory_size = int(made.timeout), int(made.memory_size)
         made.architectures = properties.get("Architectures", ["x86_64"])

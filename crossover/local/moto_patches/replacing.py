@@ -49,7 +49,7 @@ class Replacements(contextlib.ExitStack):
 
             @functools.wraps(old)
             def new(*arguments: Any, **named: Any) -> Any:
-                """Call the wrapper with the old method and the arguments."""
+                """Call the wrapper with the old method and the arguments, and return its result."""
                 return wrapper(old, *arguments, **named)
 
             new = staticmethod(new) if isinstance(raw, staticmethod) else new
@@ -98,7 +98,9 @@ class Replacements(contextlib.ExitStack):
         setattr(owner, name, new)
 
         def put_back() -> None:
-            """Set the attribute back to its old value, or delete it if there was none."""
+            """Set the attribute back to its old value, also in modules that have imported the replacement since; delete it if there was no
+            old value.
+            """
             if old is _ABSENT:
                 delattr(owner, name)
                 return

@@ -162,7 +162,9 @@ def make_adapter(name: str, resource_type: ResourceType) -> type:
     def create(
         resource_name: str, cloudformation_json: Mapping[str, Any], account_id: str, region_name: str, **named: Any
     ) -> MadeResource:
-        """Create a resource for its description in a template, and return it."""
+        """Create a resource for its description in a template by the type's `make`, and return it. `resource_name`: its name; `named`: has
+        its logical id as LogicalId. Account and region are not used.
+        """
         properties = cloudformation_json.get("Properties", {})
         wanted = WantedResource(type=name, logical_id=named["LogicalId"], name=resource_name, properties=properties)
         return resource_type.make(wanted)

@@ -62,7 +62,9 @@ def _use_executing_backend(changes: Replacements) -> None:
     changes.replace(models, "stepfunctions_backends", stepfunctions_parser_backends)
 
     def substitute(resource: Any) -> Any:
-        """Return a copy of `resource`, a state machine in a template, with its DefinitionSubstitutions filled in."""
+        """Return a copy of `resource`, a state machine in a template, with each ${NAME} in its definition replaced by the value in its
+        DefinitionSubstitutions. Others stay.
+        """
         properties = dict(resource["Properties"])
         definition = properties["DefinitionString"]
         for name, value in properties.get("DefinitionSubstitutions", {}).items():  # moto leaves them in place
@@ -197,7 +199,9 @@ def _end_stopped_branches(changes: Replacements) -> None:
 
     @changes.wraps(BranchWorker, "_thread_routine")
     def run_branch(old: Any, self: Any) -> None:
-        """Run a branch; if it is stopped before its first state, report it as terminated."""
+        """Run a branch by moto's method `old`. If that raises RuntimeError because the branch is stopped before its first state, report the
+        branch as terminated; if the branch still runs, the error is raised.
+        """
         try:
             old(self)
         except RuntimeError:
@@ -225,7 +229,9 @@ def _fail_with_iterations(changes: Replacements) -> None:
 
     @changes.wraps(worker.DistributedItemProcessorWorker, "_eval_job")
     def evaluate_job(old: Any, self: Any, env: Any, job: Any) -> None:
-        """Run one iteration of a distributed Map; if it fails, make its output the failure of the whole Map."""
+        """Run one iteration of a distributed Map by moto's method `old`; if it fails, set the iteration's output to the error of the whole
+        Map, which is not raised here.
+        """
         old(self, env=env, job=job)
         state = env.program_state()
         if not isinstance(state, ProgramError):
