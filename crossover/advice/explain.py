@@ -171,7 +171,9 @@ def answer_by_calibration(found: Advice) -> AnswerOf:
     known = dict[Candidate, list[tuple[Calibration, dict[str, float]]]]()
 
     def took(each: Finalist, cloud: Calibration) -> dict[str, float]:
-        """Return {"seconds", "usd"} of one candidate under the calibration `cloud`, simulated once for equal ones."""
+        """Return {"seconds", "usd"} of one candidate's whole run under the calibration `cloud`. Simulated at the first call for equal ones;
+        later calls return the same dictionary. For a candidate without GPUs, calibrations that differ only in `gpu_pace` are equal.
+        """
         if not each.candidate.gpu:  # how fast GPUs are makes no difference
             cloud = replace(cloud, gpu_pace=found.question.calibration.gpu_pace)
         before = known.setdefault(each.candidate, [])
@@ -265,7 +267,9 @@ def _vary_assumptions(question: Question, span: int) -> Iterator[tuple[str, Ques
     cloud, epochs = question.calibration, question.base.training.epochs
 
     def with_calibration(**factors: float) -> Question:
-        """Return the question with the fields of its calibration that are named in `factors` multiplied by the given factors."""
+        """Return the question with the fields of its calibration that are named in `factors` multiplied by the given factors: more of a
+        field named `_s` or `pace` is less speed.
+        """
         values = {name: getattr(cloud, name) * factor for name, factor in factors.items()}
         return replace(question, calibration=replace(cloud, **values))
 

@@ -26,7 +26,9 @@ def stop_on_signals() -> Iterator[None]:
     raised: list[Interrupted] = []
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        """Record the signal and raise Interrupted, unless an earlier signal has been raised already."""
+        """Handle a signal: record it and raise Interrupted, after SIGHUP with the terminal's streams redirected. Does nothing if an earlier
+        signal was raised already, unless Python discarded that exception.
+        """
         if raised and not raised[-1].ignored:
             return
         received.append(number)

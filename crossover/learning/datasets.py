@@ -400,7 +400,9 @@ def _generate(size: DataSize) -> Samples:
     patterns = torch.randint(0, 128, (10, *size.image), dtype=torch.uint8, generator=random)
 
     def make(count: int) -> Split:
-        """Return `count` artificial images, uint8, and their labels, int64, 0 to 9 in turn."""
+        """Return `count` new artificial images of the shape `size.image`, uint8, and their labels, int64, 0 to 9 in turn. The noise comes
+        from `random`, so each call's differs.
+        """
         labels = torch.arange(count) % 10
         noise = torch.randint(0, 128, (count, *size.image), dtype=torch.uint8, generator=random)
         return noise.add_(patterns[labels]), labels

@@ -408,7 +408,9 @@ def _run_noting_kept(module: nn.Module, inputs: Tensor, own: set[int], kept_byte
     kept: dict[int, int] = {}
 
     def keep(tensor: Tensor) -> Tensor:
-        """Record the memory of a tensor that autograd saves, unless it is the model's own; return the tensor, detached."""
+        """Record in `kept` the bytes of a tensor's whole memory that autograd saves, unless it is the model's own; return the tensor,
+        detached.
+        """
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in own:
             kept[storage.data_ptr()] = storage.nbytes()

@@ -632,7 +632,9 @@ class Learner:
         again._flat.model[again.parameters :].copy_(statistics)
 
         def compute() -> None:
-            """Compute the second build's gradient of `batch`, after a pass over another minibatch."""
+            """Compute the second build's gradient of `batch` into its flat model, after a pass in training mode over another minibatch: the
+            first sample repeated. Nothing is returned.
+            """
             again._compute_outputs(batch.inputs[:1].expand_as(batch.inputs))
             again.compute_gradient(batch, epoch=1, round=0, worker=0, minibatch=0)
 

@@ -141,8 +141,8 @@ def _suggest_sizes(n_train: int, workers: int, batch_size: int, *, drop_last: bo
     """Return the error text for a batch size and number of workers that do not work together, with the nearest values of each that do."""
 
     def is_possible(workers: int, batch_size: int) -> bool:
-        """Return whether every worker would get the same number of minibatches, at least one. False also if `batch_size` is larger than the
-        largest partition, which `plan_staging` refuses by another ConfigError.
+        """Return whether every worker would get the same number of minibatches of the `n_train` samples, at least one. False also if
+        `batch_size` is larger than the largest partition, which `plan_staging` refuses by another ConfigError.
         """
         return count_minibatches(n_train, workers, batch_size, drop_last=drop_last) is not None
 

@@ -196,8 +196,8 @@ def breakeven(
 
 
 def _describe_assumptions(here: Sequence[Point], filed: Mapping[str, RepeatedRun], calibration: Calibration) -> str:
-    """Return a sentence on the assumptions that decide which run is cheapest, found by simulating the runs under changed calibrations
-    without random spread. Return "" if no run is significantly cheapest. `here`: points with the settings of the files; `filed`: the run to
+    """Return a sentence on the assumptions that decide which run is cheapest, found by simulating each run once, in the same draw, under
+    changed calibrations. Return "" if no run is significantly cheapest. `here`: points with the settings of the files; `filed`: the run to
     simulate for each of them, by name.
     """
     led = lead(figures_by_draw(here, "dollars"))
@@ -206,7 +206,9 @@ def _describe_assumptions(here: Sequence[Point], filed: Mapping[str, RepeatedRun
     running = [point.name for point in here if point.would_run]
 
     def cheapest(cloud: Calibration) -> str:
-        """Return the name of the run that is cheapest in one simulation with the calibration `cloud`."""
+        """Return the name of the run in `running` that is cheapest with the calibration `cloud`: each is simulated once, always with seed
+        1.
+        """
         return min(running, key=lambda name: simulate_draw(filed[name]._replace(calibration=cloud), Draw(1, 0.0)).usd)
 
     gpus = any(filed[name].experiment.module == "gpu" or name == "one-gpu" for name in running)

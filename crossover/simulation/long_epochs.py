@@ -51,7 +51,9 @@ def simulate_run(
 
     @cache
     def simulate_rounds(rounds: int) -> Simulated:
-        """Return the simulation of the run with only the first `rounds` rounds of each epoch, made once."""
+        """Return the simulation of the run with only the first `rounds` rounds of each epoch. Simulated once for each number of rounds;
+        later calls return the same object.
+        """
         samples = workload.samples[: rounds * days.sync_every]
         return simulate(experiment, calibration, workload=replace(workload, samples=samples), price_list=price_list)
 
@@ -92,8 +94,8 @@ def _extend_run(short: Simulated, longer: Simulated, more: float, workload: Work
     """
 
     def extend(low: float, high: float) -> float:
-        """Return a figure of the whole run, extrapolated from its values `low` in the short run and `high` in the longer one; `high` if it
-        is less than `low`.
+        """Return a figure of the whole run, extrapolated by `more` times the difference from its values `low` in the short run and `high`
+        in the longer one; `high` if it is less than `low`.
         """
         return high + more * max(0.0, high - low)
 

@@ -145,7 +145,9 @@ AVERAGED_EPOCHS = 4  # 2023, Table I: averages of four epochs
 
 @cache
 def load_held_out_figures() -> Mapping[tuple[str, str, str], tuple[str, ...]]:
-    """Return, from config/held-out.yaml, the printed figures that fits must not use: names of figures by (paper, table, row)."""
+    """Return, from config/held-out.yaml, the printed figures that fits must not use: names of figures by (paper, table, row). Read at the
+    first call; every caller gets the same mapping.
+    """
     plain: dict[str, Any] = yaml.safe_load(HELD_OUT.read_text(encoding="utf-8"))
     return {(each["paper"], each["table"], each["row"]): tuple(each["figures"]) for each in plain["held_out"]}
 
@@ -325,7 +327,7 @@ def _make_tensor_setter(latency: bool) -> Callable[[Calibration, float], Calibra
     """Return a function that sets the tensor database's latency in a calibration, or its seconds per byte if `latency` is false."""
 
     def change(calibration: Calibration, value: float) -> Calibration:
-        """Return the calibration with the database's figure set to `value`."""
+        """Return the calibration with the database's latency, or its seconds per byte if not `latency`, set to `value`."""
         known = calibration.tensors
         tensors = replace(known, latency_s=value) if latency else replace(known, client_bytes_s=_invert(value))
         return replace(calibration, tensors=tensors)
@@ -356,7 +358,7 @@ def _set_function_speed(calibration: Calibration, value: float) -> Calibration:
 @cache
 def fit_lambdaml() -> Calibration:
     """Return the calibration of the 2025 paper's AllReduce, ScatterReduce and MLLess, also used for SPIRT's computing. Its store is fitted
-    to ScatterReduce in section 4.2, its computing to Table 2.
+    to ScatterReduce in section 4.2, its computing to Table 2. Fitted at the first call, then kept.
     """
     base = replace(
         ASSUMED,
@@ -386,7 +388,7 @@ def fit_lambdaml() -> Calibration:
 @cache
 def fit_spirt() -> Calibration:
     """Return the calibration of the 2025 paper's SPIRT: that of `fit_lambdaml`, with the speed of averaging fitted to section 4.2, once in
-    functions that fetch the vectors and once inside the database.
+    functions that fetch the vectors and once inside the database. Fitted at the first call, then kept.
     """
     averaging = _find_fit_row(A, "Section 4.2", "SPIRT averaging / ResNet-18")
     naive = PrintedFigure(averaging.figures["fetch_s"], lambda c: in_database_s(averaging, c, "fetch_s"))
@@ -398,7 +400,7 @@ def fit_spirt() -> Calibration:
 @cache
 def fit_peers() -> Calibration:
     """Return the calibration of the 2023 paper's peers, fitted to Table I on MNIST: computing of each model, broker, object store, and a
-    peer's own work on a message.
+    peer's own work on a message. Fitted at the first call, then kept.
     """
     names = ("SqueezeNet 1.1 / MNIST", "MobileNet V3 Small / MNIST", "VGG-11 / MNIST")
     squeezenet, mobilenet, vgg = table = [_find_fit_row(B, "Table I", name) for name in names]
@@ -430,7 +432,9 @@ def fit_peers() -> Calibration:
         """Return a function that sets the message broker's latency in a calibration, or its seconds per byte if `latency` is false."""
 
         def change(calibration: Calibration, value: float) -> Calibration:
-            """Return the calibration with the broker's figure set to `value`, and with no limit of its host."""
+            """Return the calibration with the broker's latency, or its seconds per byte if not `latency`, set to `value`, and with no limit
+            of its host.
+            """
             known = calibration.instance_bus
             new = replace(known, latency_s=value) if latency else replace(known, client_bytes_s=_invert(value))
             return replace(calibration, instance_bus=new, bus=replace(calibration.bus, host_bytes_s=float("inf")))
@@ -464,7 +468,7 @@ def fit_peers() -> Calibration:
 @cache
 def fit_vgg_functions() -> Calibration:
     """Return the calibration of the 2023 paper's VGG-11 in functions, fitted to Table II. Every function has one thread, so memory beyond
-    one vCPU adds no speed.
+    one vCPU adds no speed. Fitted at the first call, then kept.
     """
     table = [_find_fit_row(B, "Table II", name) for name in ("batch 1024", "batch 128")]
     base = replace(
@@ -480,7 +484,7 @@ def fit_vgg_functions() -> Calibration:
 
 @cache
 def fit_vgg_instances() -> Calibration:
-    """Return the calibration of the 2023 paper's VGG-11 on an instance, fitted to Table III."""
+    """Return the calibration of the 2023 paper's VGG-11 on an instance, fitted to Table III. Fitted at the first call, then kept."""
     table = [_find_fit_row(B, "Table III", name) for name in ("batch 1024", "batch 128")]
     base = replace(
         ASSUMED, name="2023 paper, Table III", basis=("fitted to the 2023 paper's Table III",), instance_objects=FREE
@@ -497,7 +501,7 @@ def _set_vgg_sample_s(calibration: Calibration, value: float) -> Calibration:
 @cache
 def fit_gpus() -> Calibration:
     """Return the calibration of the 2025 paper's GPU fleet. Its seconds per batch are fitted to MobileNet's epoch; its object store is that
-    of `fit_peers`.
+    of `fit_peers`. Fitted at the first call, then kept.
     """
     row = _find_fit_row(A, "Table 2", "MobileNet / GPU")
     base = replace(

@@ -178,7 +178,9 @@ def _run_job(job: tuple[Sequence[RepeatedRun], Sequence[Draw]]) -> list[list[Out
     known: dict[tuple[Draw, int], Simulated] = {}
 
     def simulate_once(task: RepeatedRun, draw: Draw, epochs: int) -> Simulated:
-        """Return the simulation of `epochs` epochs in one draw; reuse it if an earlier task of the group had the same."""
+        """Return the simulation of `epochs` epochs in one draw. The same object if any task of the group has asked for that draw and number
+        before: their experiments differ only in the number of epochs.
+        """
         if (draw, epochs) not in known:
             known[draw, epochs] = _simulate_epochs(task, draw, epochs)
         return known[draw, epochs]
@@ -246,7 +248,7 @@ def _lengthen(run: Simulated, first: Simulated, epochs: float, price_list: Price
     more = (epochs - simulated) / (simulated - first.experiment.training.epochs)
 
     def lengthen_figure(whole: float, short: float) -> float:
-        """Return a figure of the extrapolated run. `whole`: the figure of `run`; `short`: that of its first span."""
+        """Return a figure of the extrapolated run, at least `whole`. `whole`: the figure of `run`; `short`: that of its first span."""
         return whole + more * max(0.0, whole - short)
 
     seconds = lengthen_figure(run.seconds, first.seconds)

@@ -77,8 +77,8 @@ def write(out: Path, rows: Sequence[TrialRow]) -> Path:
     with zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED) as archive:
 
         def add(name: str, body: bytes) -> None:
-            """Add the file `name` with the bytes `body` to the archive, and its SHA-256 to `digests`. Raises DataError if it is larger than
-            MOST_OF allows for files of that name.
+            """Add the bytes `body` to the archive as the file `name`, and their SHA-256 to `digests`. Raises DataError if they are more
+            than MOST_OF allows for files of that name.
             """
             if len(body) > (most := MOST_OF[name.rpartition("/")[2]]):
                 raise DataError(f"--bundle: {out / name} has {len(body):,} bytes; a bundle's file may have {most:,}")

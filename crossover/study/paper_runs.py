@@ -166,7 +166,9 @@ def make_cut(
     images = sizes.DATA[dataset]
 
     def cut(scale: Scale) -> Overrides:
-        """Return the overrides (`field=value`) that reduce the run to this scale."""
+        """Return the overrides (`field=value`) that reduce the run to this scale: `data.limit` and `data.validation` always,
+        `training.batch_size` and `training.epochs` only if they differ from the published ones.
+        """
         count = scale.reduce(minibatches, least=least_minibatches)
         wanted = batch * minibatches * scale.share
         size = batch if keep_batch else min(batch, max(LEAST_BATCH, round(wanted / count)))

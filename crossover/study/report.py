@@ -612,7 +612,9 @@ def _rank_rows(study: Study, cells: Sequence[StudyCell], settings: Sheet, *, ris
     sign = -1 if rises else 1
 
     def rank(row: Sequence[str]) -> float:
-        """Return the number by which a table row is sorted, lowest first."""
+        """Return the number by which a table row is sorted, lowest first: its value, negated if a higher one is better; infinite if it has
+        none.
+        """
         value = values.get(row[0].removesuffix(" *"))
         return math.inf if value is None else sign * value
 

@@ -127,7 +127,9 @@ def _forecast_settings(study: Study, accepting: TrialFactory, drawn: Sequence[Va
     times = study.count / len(found)
 
     def total(figure: str) -> Band:
-        """Return the p5, p50 and p95 of a figure's sum over all trials of the study. `figure`: field of an outcome."""
+        """Return the p5, p50 and p95 of a figure's sum over all trials of the study: in each draw the sum over the simulated settings,
+        multiplied by trials per setting. `figure`: field of an outcome.
+        """
         draws = zip(*([getattr(each, figure) for each in one.outcomes] for one in found), strict=True)
         return band_of([times * sum(draw) for draw in draws])
 

@@ -289,8 +289,8 @@ class LocalTrials(InlineTrials):
             self._start()
 
         def one(each: Experiment, into: Path, unfinished: Unfinished | None) -> RunFolder:
-            """Run one experiment (the trial's, or a baseline of it) in the folder `into`, deploying the trial's stack if needed, and return
-            its run. `unfinished`: run to resume, or None.
+            """Run one experiment (the trial's, or a baseline of it) on the stack of the trial, which is deployed first if needed, and
+            return its run, in the folder `into`. `unfinished`: run to resume, or None.
             """
             if _find_stack_name(experiment) not in self._cloud.stacks():
                 with servers.temporary_folder() as assembly:
