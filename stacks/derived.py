@@ -24,7 +24,9 @@ class DerivedStack(ExperimentStack):
     """
 
     def __init__(self, scope: Construct, props: Props) -> None:
-        """Build the constructs that the architecture's tree needs, and publish their values."""
+        """Build buckets, the database hosts that the architecture needs, functions, state machines and budget, and publish their values as
+        SSM parameters for the runner.
+        """
         super().__init__(scope, props)
         experiment, network = props.experiment, SharedNetwork(self, props.experiment.project)
         storage = Buckets(

@@ -24,7 +24,9 @@ class MLLessStack(ExperimentStack):
     """
 
     def __init__(self, scope: Construct, props: Props) -> None:
-        """Build the stack's constructs and publish their values."""
+        """Build buckets, one database host, functions, state machines and budget, and publish their values as SSM parameters for the
+        runner.
+        """
         super().__init__(scope, props)
         experiment, network = props.experiment, SharedNetwork(self, props.experiment.project)
         storage = Buckets(

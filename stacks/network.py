@@ -44,7 +44,9 @@ class NetworkStack(Stack):
     """
 
     def __init__(self, scope: Construct, id: str, *, experiment: Experiment, **stack: Any) -> None:
-        """Build VPC, endpoints, security groups, log group, keeper and expiry, and publish their ids."""
+        """Build VPC and endpoints (unless the organisation has a VPC), security groups, log group, keeper and expiry, and publish their ids
+        as SSM parameters for other stacks.
+        """
         super().__init__(scope, id, **stack)
         zone = pin_zone(self, asked=experiment.network.availability_zone)
         own = organisation.account_of(self).network

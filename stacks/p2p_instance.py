@@ -12,7 +12,7 @@ class P2PInstanceStack(ExperimentStack):
     """
 
     def __init__(self, scope: Construct, props: Props) -> None:
-        """Build bucket, fleet and budget, and publish their values."""
+        """Build buckets, fleet and budget, and publish their values as SSM parameters for the runner."""
         super().__init__(scope, props)
         experiment, network = props.experiment, SharedNetwork(self, props.experiment.project)
         storage = Buckets(

@@ -23,7 +23,7 @@ class P2PServerlessStack(ExperimentStack):
     """
 
     def __init__(self, scope: Construct, props: Props) -> None:
-        """Build the stack's constructs and publish their values."""
+        """Build buckets, functions, state machines, fleet and budget, and publish their values as SSM parameters for the runner."""
         super().__init__(scope, props)
         experiment, network = props.experiment, SharedNetwork(self, props.experiment.project)
         storage = Buckets(

@@ -22,7 +22,7 @@ class SingleStack(ExperimentStack):
     """
 
     def __init__(self, scope: Construct, props: Props) -> None:
-        """Build bucket, fleet or functions, and budget, and publish their values."""
+        """Build buckets, fleet or functions with state machines, and budget, and publish their values as SSM parameters for the runner."""
         super().__init__(scope, props)
         experiment, network = props.experiment, SharedNetwork(self, props.experiment.project)
         storage = Buckets(

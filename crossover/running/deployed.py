@@ -270,7 +270,7 @@ class StateMachineExecution:
 
     def has_ended(self) -> bool:
         """Return True if the execution has succeeded, False while it runs. If it failed, raise the error that its cause names, such as
-        ConfigError, or RunFailed.
+        ConfigError, or RunFailed. Errors of `check` and of requests to AWS pass.
         """
         self.check()
         found = self.states.describe_execution(executionArn=self.arn)
@@ -285,7 +285,7 @@ class StateMachineExecution:
         raise rebuild_error(find_innermost_error(error, cause), describe_cause(error, cause))
 
     def stop(self) -> None:
-        """Stop the execution on AWS, as a user's request. It does not wait for its end."""
+        """Stop the execution on AWS, as a user's request. It does not wait for its end. Errors of the request pass."""
         self.states.stop_execution(executionArn=self.arn, cause="stopped by the user")
 
 

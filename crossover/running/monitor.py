@@ -533,7 +533,7 @@ class RunUnderWay:
 
 def find_run_under_way(experiment: Experiment, session: Any) -> RunUnderWay | None:
     """Return the run that the deployed experiment is carrying out now, None if there is none. Raises ConfigError if the experiment is not
-    deployed. `session`: makes the AWS clients.
+    deployed, Corrupt if the object that names a fleet's run is damaged. `session`: makes the AWS clients.
     """
     facts = DeployedParameters.load(experiment, session)
     if facts.run_machine:
@@ -556,7 +556,7 @@ def attach_to_run(run: str, experiment: Experiment, *, objects: ObjectStore, res
     new run.
 
     `resume`: id that the user asked for, "" if none. Raises UserError if that is another id, or, without one, if the run was started with
-    other settings than `experiment`.
+    other settings than `experiment`; Missing or Corrupt if its configuration is not stored or damaged.
     """
     if resume and resume != run:
         raise UserError(f"--resume {resume}: run {run} is under way, and only one can run; --resume {run} follows it")

@@ -261,7 +261,7 @@ class Membership:
         return None
 
     def __enter__(self) -> "Membership":
-        """Start sending heartbeats and return the membership."""
+        """Start sending heartbeats and return the membership. A membership can be entered only once."""
         self._thread.start()
         return self
 

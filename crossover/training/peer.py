@@ -388,8 +388,8 @@ class TrainingLoss:
         self._loss, self._samples, self._answers, self._epoch = 0.0, 0, 0.0, 0
 
     def count(self, epoch: int) -> None:
-        """Add the minibatch whose loss was just noted in the context, and replace that note by the mean over the epoch so far. A new
-        `epoch` starts from zero.
+        """Add the minibatch whose loss was just noted in the context, and replace that note by the mean over the epoch so far. Call it once
+        after each minibatch: a second call would count the mean as another one. A new `epoch` starts from zero.
         """
         if epoch != self._epoch:
             self._loss, self._samples, self._answers, self._epoch = 0.0, 0, 0.0, epoch

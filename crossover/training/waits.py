@@ -208,8 +208,8 @@ class Waits:
         return f"worker {sender}" if sender < self.ctx.experiment.workers else "the supervisor"
 
     def failure_of(self, sender: int | None) -> str:
-        """Return the reported error of `sender`, if it has failed for good in this attempt of the run; "" if no failure is reported, or if
-        `sender` is None.
+        """Return the reported error of `sender` as text, `TYPE: MESSAGE`, if it has failed for good in this attempt of the run; "" if no
+        failure is reported, or if `sender` is None.
         """
         if sender is None:
             return ""

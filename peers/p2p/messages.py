@@ -39,7 +39,9 @@ def encode(message: Message, parts: Sequence[bytes | memoryview]) -> bytes:
 
 
 def read(text: bytes, *, mailbox: str) -> Message:
-    """Return the message decoded from `text`. Raises Corrupt, naming `mailbox`, if it is damaged, of another version, or no message."""
+    """Return the message decoded from `text`, bytes from `encode`; its body is a view of them. Raises Corrupt, naming `mailbox`, if it is
+    damaged, of another version, or no message.
+    """
     view = memoryview(text)
     if view.nbytes < _HEAD.size or bytes(view[:4]) != _MAGIC:
         raise Corrupt(f"{mailbox}: {view.nbytes} bytes, which are not a peer's message")

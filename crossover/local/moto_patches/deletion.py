@@ -93,7 +93,7 @@ def install(changes: Replacements) -> None:
 def _refuse_full_buckets(changes: Replacements) -> None:
     """Make deleting a bucket that is not empty an error, as on AWS; moto would silently keep the bucket.
 
-    CloudFormation in moto tries again after the bucket's emptier has run.
+    CloudFormation in moto tries again after the bucket's emptier has run. `changes`: records the patch and undoes it.
     """
     from moto.cloudformation.exceptions import ValidationError
     from moto.s3.models import FakeBucket, s3_backends
@@ -115,7 +115,7 @@ def _refuse_full_buckets(changes: Replacements) -> None:
 
 
 def _refuse_custom_resources(changes: Replacements) -> None:
-    """Make an unknown custom resource in a template an error; moto would wait for it."""
+    """Make an unknown custom resource in a template an error; moto would wait for it. `changes`: records the patch and undoes it."""
     from moto.cloudformation import custom_model
     from moto.cloudformation.exceptions import ValidationError
 

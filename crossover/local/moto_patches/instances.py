@@ -74,7 +74,7 @@ def announce_groups(changes: Replacements, resized: Resized) -> None:
     """Install the patches that call `resized(group, capacity, user data, role)` whenever the capacity of an Auto Scaling group is set, and
     with 0 when the group is deleted.
 
-    moto itself starts no instances for a group any more.
+    moto itself starts no instances for a group any more. `changes`: records the patch and undoes it.
     """
     from moto.autoscaling.models import FakeAutoScalingGroup
 

@@ -41,7 +41,7 @@ def install(
 def _patch_invocations(changes: Replacements, function: Any, invoke: InvokeDeployed, invoke_event: InvokeEvent) -> None:
     """Replace moto's way of running functions by `invoke` (synchronous) and `invoke_event` (asynchronous). TooManyRequests is answered with
     HTTP status 429, TooLarge with 413; each answer has the invocation's own request id instead of one of moto's. `function`: moto's class
-    of Lambda functions.
+    of Lambda functions. `changes`: records the patch and undoes it.
     """
     from moto.core import responses
     from moto.core.exceptions import JsonRESTError
@@ -96,7 +96,7 @@ def _keep_properties(changes: Replacements, function: Any, kill_idle: Callable[[
     """Make functions keep the tags, log group and architecture of their template, which moto's CloudFormation drops. Updates call
     `kill_idle(name)`.
 
-    Updates ignore layers: local functions take third-party packages from this environment.
+    Updates ignore layers: local functions take third-party packages from this environment. `changes`: records the patch and undoes it.
     """
 
     def complete(made: Any, properties: Mapping[str, Any]) -> Any:

@@ -29,7 +29,7 @@ def install(changes: Replacements) -> None:
 
 def serialize_conditional_puts(changes: Replacements) -> None:
     """Let conditional puts (If-Match, If-None-Match) run one after another, so that of several that create the same object only one
-    succeeds.
+    succeeds. `changes`: records the patch and undoes it.
     """
     from moto.s3.responses import S3Response
 
@@ -45,7 +45,9 @@ def serialize_conditional_puts(changes: Replacements) -> None:
 
 
 def _copy_listings(changes: Replacements) -> None:
-    """Let a listing iterate over a copy of the objects that existed when it began, so that changes meanwhile do no harm."""
+    """Let a listing iterate over a copy of the objects that existed when it began, so that changes meanwhile do no harm. `changes`: records
+    the patch and undoes it.
+    """
     from moto.s3.utils import _VersionedKeyStore
 
     def values(store: Any) -> Iterator[Any]:
@@ -62,7 +64,7 @@ def _copy_listings(changes: Replacements) -> None:
 
 def _guard_buffers(changes: Replacements) -> None:
     """Let only one thread at a time compute an object's ETag, and close the buffer of a deleted object only when nothing uses it any
-    more.
+    more. `changes`: records the patch and undoes it.
     """
     from moto.s3.models import FakeKey
 

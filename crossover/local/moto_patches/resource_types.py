@@ -215,7 +215,7 @@ def _read_parameter(name: str) -> str:
 def _accept_template_urls(changes: Replacements) -> None:
     """Make CloudFormation accept a template's S3 URL as the CDK command line gives it: http://127.0.0.1:PORT/bucket/key.
 
-    moto accepts only `localhost` there.
+    moto accepts only `localhost` there. `changes`: records the patch and undoes it.
     """
     from moto.cloudformation import responses, utils
 

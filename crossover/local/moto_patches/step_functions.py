@@ -52,7 +52,7 @@ def install(changes: Replacements, *, invoke: InvokeByArn, client: Callable[[str
 
 def _use_executing_backend(changes: Replacements) -> None:
     """Use moto's backend that really executes state machines, for templates and API calls, and fill in a template's
-    DefinitionSubstitutions.
+    DefinitionSubstitutions. `changes`: records the patch and undoes it.
     """
     import moto.stepfunctions.models as models
     from moto.core.config import default_user_config
@@ -149,7 +149,7 @@ def _decode_payload(payload: bytes) -> Any:
 def _share_clients(changes: Replacements, client: Callable[[str], Any]) -> None:
     """Give tasks the shared boto3 client of a service of this cloud. `client`: returns it for the service's name.
 
-    moto makes a new one for each task, which takes tens of milliseconds.
+    moto makes a new one for each task, which takes tens of milliseconds. `changes`: records the patch and undoes it.
     """
     from moto.stepfunctions.parser.asl.component.state.exec.state_task.service import (
         state_task_service_aws_sdk,
@@ -167,7 +167,7 @@ def _share_clients(changes: Replacements, client: Callable[[str], Any]) -> None:
 def _cache_parses(changes: Replacements) -> None:
     """Cache parsed definitions of state machines, and parsed JSON paths, so that each is parsed only once.
 
-    Parsing takes longer than most child executions run, and the results hold no state.
+    Parsing takes longer than most child executions run, and the results hold no state. `changes`: records the patch and undoes it.
     """
     from moto.stepfunctions.parser.asl.parse.asl_parser import AmazonStateLanguageParser
     from moto.stepfunctions.parser.asl.utils import json_path
@@ -179,7 +179,9 @@ def _cache_parses(changes: Replacements) -> None:
 
 
 def _wait_exactly(changes: Replacements) -> None:
-    """Make Wait states wait fractions of a second exactly; moto rounds and may wait a second too long."""
+    """Make Wait states wait fractions of a second exactly; moto rounds and may wait a second too long. `changes`: records the patch and
+    undoes it.
+    """
     from moto.stepfunctions.parser.asl.component.state.wait.wait_function.wait_function import WaitFunction
 
     @changes.replaces(WaitFunction, "_wait_interval")
@@ -193,7 +195,7 @@ def _wait_exactly(changes: Replacements) -> None:
 def _end_stopped_branches(changes: Replacements) -> None:
     """End a branch of a Parallel state that is stopped before its first state.
 
-    In moto the thread of the branch dies, and the Parallel state waits for it forever.
+    In moto the thread of the branch dies, and the Parallel state waits for it forever. `changes`: records the patch and undoes it.
     """
     from moto.stepfunctions.parser.asl.component.state.exec.state_parallel.branch_worker import BranchWorker
 
@@ -213,7 +215,7 @@ def _end_stopped_branches(changes: Replacements) -> None:
 def _fail_with_iterations(changes: Replacements) -> None:
     """Make a distributed Map state fail if one of its iterations fails, as on AWS, where no failure is tolerated by default.
 
-    In moto the Map succeeds, with null for that iteration.
+    In moto the Map succeeds, with null for that iteration. `changes`: records the patch and undoes it.
     """
     from moto.stepfunctions.parser.api import ExecutionFailedEventDetails, HistoryEventType
     from moto.stepfunctions.parser.asl.component.common.error_name.failure_event import (
@@ -256,7 +258,7 @@ def _fix_attempt_keys(changes: Replacements) -> None:
     """Give each state a fixed key under which its retries are counted.
 
     moto creates the key at its first use: two iterations of a Map that use it at the same time may create two keys, and one of them then
-    retries once too often.
+    retries once too often. `changes`: records the patch and undoes it.
     """
     from moto.stepfunctions.parser.asl.component.eval_component import EvalComponent
 
@@ -301,7 +303,7 @@ def _serialize_starts(changes: Replacements) -> None:
     """Give an execution without a name a random name, and run starts and listings one at a time.
 
     moto would end the ARN of each such execution in None. Between its search for an execution of the same name and the start, another
-    thread would find no execution, or one without a status.
+    thread would find no execution, or one without a status. `changes`: records the patch and undoes it.
     """
     from moto.stepfunctions.parser.models import StepFunctionsParserBackend
 
@@ -324,7 +326,7 @@ def _serialize_starts(changes: Replacements) -> None:
 
 def _signal_ends(changes: Replacements) -> None:
     """Set an event, `crossover_end`, when an execution ends, so that waiting for it needs no polling; and set its status only after its
-    result.
+    result. `changes`: records the patch and undoes it.
     """
     from moto.stepfunctions.parser.backend.execution import BaseExecutionWorkerCommunication, Execution
 
@@ -359,7 +361,7 @@ def _make_stops_reliable(changes: Replacements) -> None:
     """Make an execution that has only just started stoppable, and report a stop at once, as the service does.
 
     In moto a stop fails before the execution's thread has begun, is lost before the first state, and is reported only when the current
-    state has ended, which may take as long as a function runs.
+    state has ended, which may take as long as a function runs. `changes`: records the patch and undoes it.
     """
     from moto.stepfunctions.parser.api import ExecutionStatus
     from moto.stepfunctions.parser.asl.eval.program_state import ProgramStopped
@@ -390,7 +392,8 @@ def _make_stops_reliable(changes: Replacements) -> None:
 def _run_children_in_process(changes: Replacements) -> None:
     """Run startExecution and its .sync and .sync:2 forms within this process, with field names in the service's casing.
 
-    A state machine that does not exist, or an execution of the same name that is closed or differs, is an error.
+    A state machine that does not exist, or an execution of the same name that is closed or differs, is an error. `changes`: records the
+    patch and undoes it.
     """
     from moto.stepfunctions.exceptions import ExecutionAlreadyExists, StateMachineDoesNotExist
     from moto.stepfunctions.parser.asl.component.state.exec.state_task.service.state_task_service_sfn import (
@@ -505,7 +508,7 @@ def _build_task_failure(task: Any, env: Any, described: dict[str, Any]) -> Excep
 def _convert_sdk_answers(changes: Replacements) -> None:
     """Make aws-sdk integrations return their answers as the service does: PascalCase fields, dates as numbers, bodies as text.
 
-    moto returns boto's answers unchanged.
+    moto returns boto's answers unchanged. `changes`: records the patch and undoes it.
     """
     from moto.stepfunctions.parser.asl.component.state.exec.state_task.service.state_task_service_aws_sdk import (
         StateTaskServiceAwsSdk,
