@@ -30,8 +30,8 @@ class FileImports:
 
 @dataclass(frozen=True)
 class Closure:
-    """The project's files to put into the zip of a function or program: `files`, all that its module can reach by imports, and
-    `computing`, the names of the modules among them that import torch at module level.
+    """The project's files to put into the zip of a function or program: `files`, all that its module can reach by imports, as paths
+    relative to the project's root, and `computing`, the names of the modules among them that import torch at module level. Both are sorted.
     """
 
     files: tuple[Path, ...]  # relative to the root, sorted

@@ -27,7 +27,7 @@ class BrokerStack(Stack):
     """
 
     def __init__(self, scope: Construct, id: str, *, experiment: Experiment, **stack: Any) -> None:
-        """Build the broker and the secret with its login, and publish its address and the secret's ARN as SSM parameters for other stacks."""
+        """Build the broker and the secret with its login, and publish its address and the secret's ARN as SSM parameters."""
         super().__init__(scope, id, **stack)
         project = experiment.project
         secret = secretsmanager.Secret(

@@ -80,8 +80,8 @@ class Function:
 class Answer:
     """The result of a synchronous invocation.
 
-    `payload`: the function's result as JSON; `error`: None, or "Unhandled" if the function failed and `payload` is {"errorType",
-    "errorMessage", ...}; `log_tail`: the last 4 KB that it printed.
+    `payload`: the function's result as JSON bytes; `error`: None, or "Unhandled" if the function failed and `payload` is {"errorType",
+    "errorMessage", ...}; `log_tail`: the last 4 KB that it printed, as bytes.
     """
 
     request_id: str
@@ -150,8 +150,8 @@ _HEADER_LIMIT = 2 * 1024 * 1024  # an error's trace travels in a header of up to
 
 @dataclass(frozen=True, slots=True)
 class Handout:
-    """An invocation as it is handed to the runtime in an execution environment. `payload`: the event as JSON; `deadline_ms`: when the
-    function times out, Unix time in milliseconds.
+    """An invocation as it is handed to the runtime in an execution environment. `payload`: the event as JSON bytes; `deadline_ms`: when the
+    function times out, Unix time in milliseconds; `client_context`: as in Lambda's API (base64), None if the caller gave none.
     """
 
     request_id: str
@@ -391,10 +391,10 @@ _END_S = 10.0
 
 @dataclass(frozen=True, kw_only=True)
 class InvocationOutcome:
-    """The result of one invocation and its figures for Lambda's report. `payload`: result or error as JSON; `status`: success, error (the
-    function raised), timeout, or failure (its process ended); `duration_ms`: without `init_ms`, the duration of the cold start, which is
-    None if there was none; `max_memory_mb`: peak resident memory of its process in MiB; `log`: what the function printed. If the process
-    has ended, `max_memory_mb` is the function's memory.
+    """The result of one invocation and its figures for Lambda's report. `payload`: result or error as JSON bytes; `status`: success, error
+    (the function raised), timeout, or failure (its process ended); `duration_ms`: without `init_ms`, the duration of the cold start, which
+    is None if there was none; `max_memory_mb`: peak resident memory of its process in MiB; `log`: what the function printed, as bytes. If
+    the process has ended, `max_memory_mb` is the function's memory.
     """
 
     payload: bytes

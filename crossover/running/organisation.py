@@ -425,8 +425,8 @@ def _list_mismatches(found: Mapping[str, Any], wanted: Mapping[str, str]) -> lis
 
 
 def check_key(session: Any, experiment: Experiment, account: AccountFile) -> Iterator[Finding]:
-    """Yield a finding on whether the roles of this AWS account may use the KMS key that `account` names. A key of another account gives a
-    failed finding that is not certain.
+    """Yield a finding on whether the roles of this AWS account may use the KMS key that `account` names: one that holds, or a failed one
+    for each fault. A key of another account gives a failed finding that is not certain.
 
     The key's policy must trust the account as a whole, since the roles of the experiment do not exist yet. `session`: makes the AWS
     clients; `experiment`: not used; all checks take it.

@@ -464,7 +464,7 @@ def _copy_checkpoints(
     objects: ObjectStore, new: FileObjectStore, keys: Keys, *, kept: FileObjectStore, tries: int
 ) -> set[str]:
     """Copy all checkpoints of the run from `objects` into `new`, if possible those of one moment. Returns the keys of the older copies in
-    `kept` that are not needed any more; none if no attempt was consistent.
+    `kept` that are not needed any more; none if no attempt was consistent: `new` then keeps what was copied.
 
     `keys`: names of the run's objects; `tries`: number of attempts, since running workers replace checkpoints meanwhile.
     """

@@ -35,7 +35,8 @@ _LISTING = {
 class Position:
     """A worker's position in the run: it has computed `minibatch` minibatches of `round`.
 
-    If that is all of them, its contribution is computed, but not synchronised yet.
+    If that is all of them, its contribution is computed, but not synchronised yet. Both count from 0. Positions compare by round, then by
+    minibatch.
     """
 
     round: int

@@ -281,7 +281,8 @@ def update(ctx: Context, event: Event, *, holder: int, gradient: str) -> None:
     `holder` under the next round's keys. The database computes it, or the function if `database.compute` is fetch. If the next round's keys
     exist already, they stay as they are.
 
-    `event`: names the round; `gradient`: key of the combined contributions: a gradient, a model or a delta, by `exchange.what`.
+    `event`: names the round; `gradient`: key of the combined contributions: a gradient, a model or a delta, by `exchange.what`. Raises
+    Missing if the round's state or the contributions are not stored, unless the next state is.
     """
     round = event["round"]
     old, new = (state_keys(ctx.experiment, ctx.keys, each, holder) for each in (round, round + 1))

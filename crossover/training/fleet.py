@@ -148,8 +148,8 @@ class ServingSettings:
 class Heartbeats:
     """Observation of all ranks' heartbeats by this program: when it last saw each rank's lease or heartbeat change, by its own clock.
 
-    `me`: content of the leases that this program creates; `seen`: by rank, (last observed state, seconds on the monotonic clock at which it
-    was first seen).
+    `me`: content of the leases that this program creates, by default 16 random bytes; `seen`: by rank, (last observed state, seconds on the
+    monotonic clock at which it was first seen).
     """
 
     objects: ObjectStore

@@ -75,8 +75,8 @@ def count_vcpus_above_baseline(instance_type: str, busy: float) -> float:
 @dataclass(frozen=True, kw_only=True)
 class Instances:
     """The EC2 instances that run a program of an experiment. `purpose`: their name in a bill; `setting`: the YAML field that holds their
-    type; `count`: number of instances; `busy`: vCPUs of one instance that are always busy during the run, 0 if functions compute; `gpu`:
-    whether the program needs a GPU; `spot`: whether they are spot instances.
+    type; `count`: number of instances; `busy`: vCPUs of one instance that are always busy during the run, 0 if functions compute, infinite
+    for all of them; `gpu`: whether the program needs a GPU; `spot`: whether they are spot instances.
     """
 
     purpose: str

@@ -169,7 +169,7 @@ def select_fields(**replaced: str) -> StateDefinition:
 @dataclass(kw_only=True)
 class References:
     """Resources of its stack to which a state machine refers: the `steps` (functions) that it invokes and the `children` (machines) that it
-    starts, by name in the order of addition, and whether one of its Maps is `distributed`.
+    starts, as dictionaries {name: None} in the order of addition, and whether one of its Maps is `distributed`.
     """
 
     steps: dict[str, None] = field(default_factory=dict)

@@ -83,7 +83,7 @@ def install(changes: Replacements) -> None:
 
     @changes.adds(LayerVersion, "delete")
     def drop_layer(self: Any, account_id: str, region: str) -> None:
-        """Delete this version of a layer, and no other version, from moto."""
+        """Delete the layer version `self`, and no other version of the layer, from moto."""
         lambda_backends[account_id][region]._layers.delete_layer_version(self.name, str(self.version))
 
     _refuse_full_buckets(changes)
