@@ -511,7 +511,9 @@ def as_yaml(found: Advice, finalist: Finalist, number: int) -> str:
 
 
 def _differing_fields(plain: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those fields of `plain` whose values differ from `usual`; of nested mappings only the differing fields."""
+    """Return those fields of `plain` whose values differ from `usual`; of nested mappings only the differing fields. Fields that only
+    `usual` has are left out.
+    """
     found: dict[str, Any] = {}
     for name, value in plain.items():
         if isinstance(value, Mapping) and isinstance(usual.get(name), Mapping):

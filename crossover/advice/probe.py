@@ -77,10 +77,11 @@ class Probe:
         )
 
 
-def probe(experiment: Experiment, *, most_s: float) -> Probe:
-    """Measure the processor time of gradients on this machine for at least `most_s` seconds, and return the result. In each turn the user's
-    model (with two sizes of minibatch, and with two threads) and MobileNet compute alternately. There are at least LEAST_PAIRS turns,
-    unless these take longer than MOST_S. Leaves PyTorch with one thread in this process. Raises the errors of loading data and model.
+def probe(experiment: Experiment, *, least_s: float) -> Probe:
+    """Measure the processor time of gradients on this machine for at least `least_s` seconds of this thread's processor time, and return
+    the result. In each turn the user's model (with two sizes of minibatch, and with two threads) and MobileNet compute alternately. There
+    are at least LEAST_PAIRS turns, unless these take longer than MOST_S. Leaves PyTorch with one thread in this process. Raises the errors
+    of loading data and model.
     """
     # Images as they are: what smaller ones save of a run is the workload's training_share.
     own, known = (
@@ -96,7 +97,7 @@ def probe(experiment: Experiment, *, most_s: float) -> Probe:
     small, large, sample_bytes = _choose_batches(learner, dataset, most)
     _time_gradient_s(known, _draw_images(), 0)
     began, turns, known_twice = time.thread_time(), list[tuple[float, float, float, float]](), list[float]()
-    while not turns or time.thread_time() - began < (most_s if len(turns) >= LEAST_PAIRS else max(most_s, MOST_S)):
+    while not turns or time.thread_time() - began < (least_s if len(turns) >= LEAST_PAIRS else max(least_s, MOST_S)):
         n = len(turns)
         alone = _time_gradient_s(learner, large, n)
         torch.set_num_threads(2)

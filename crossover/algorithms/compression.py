@@ -248,7 +248,8 @@ def pack(levels: Levels) -> Tensor:
 def decompress(body: Tensor, *, out: Tensor | None = None, key: str = "qsgd") -> Tensor:
     """Return the (D,) float32 vector that `body`, the result of `pack`, stands for.
 
-    `out`: tensor to write the vector to; `key`: name for errors. Raises Corrupt if the bytes are invalid or do not fit `out`.
+    `out`: tensor to write the vector to, which is then returned; `key`: name for errors. Raises Corrupt if the bytes are invalid or do not
+    fit `out`.
     """
     if body.numel() < _LAYOUT.size:
         raise Corrupt(f"{key}: {body.numel()} bytes; a quantized gradient has a header of {_LAYOUT.size}")

@@ -142,9 +142,9 @@ def _move_by_adam(
     *,
     decoupled: bool,
 ) -> "Sequence[Tensor]":
-    """Take one Adam step: write the new parameters to `out` and return (first moment, second moment). `vectors`: both moments
-    before the step; none at the first, which starts from zeros. `decoupled`: apply the weight decay to the parameters instead of
-    the gradient (AdamW).
+    """Take one Adam step: write the new parameters to `out` and return (first moment, second moment) as new tensors. `vectors`: both
+    moments before the step, which are not changed; none at the first, which starts from zeros. `decoupled`: apply the weight decay to the
+    parameters instead of the gradient (AdamW).
     """
     import torch
 

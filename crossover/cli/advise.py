@@ -427,9 +427,9 @@ def _compute_hourly_cost(experiment: Experiment) -> "HourlyCost":
 def _load_with_first_estimate(
     config: Path, override: list[str], wished: "Constraints | None"
 ) -> "tuple[Experiment, FirstEstimate | None]":
-    """Load and check the experiment of the file `config`. Return it, and the first estimate if one was printed: before torch is imported,
-    which takes seconds, if `wished` (deadline and budget) is given and model and data come with the project. `override`: the --set options.
-    Raises ConfigError if the experiment sets training.steps.
+    """Load and check the experiment of the file `config`. Return it, and the first estimate, None if none was printed: it is printed before
+    torch is imported, which takes seconds, if `wished` (deadline and budget) is given and model and data come with the project. `override`:
+    the --set options. Raises ConfigError if the experiment sets training.steps.
     """
     from crossover.advice import explain
 
@@ -539,7 +539,7 @@ def _find_best_advice(
 
         least_s = max(probe_s, probing.MOST_S)
         with show_waiting(f"measuring this model and MobileNet for comparison, at least {least_s:.0f} s"):
-            measured = probing.probe(experiment, most_s=probe_s)
+            measured = probing.probe(experiment, least_s=probe_s)
     try:
         each = list[tuple[Advice, list[str]]]()
         with show_waiting("simulating candidates", usual=USUAL_PARTS):

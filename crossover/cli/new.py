@@ -109,7 +109,7 @@ def new(
 
 def draft_files(name: str, like: str) -> dict[str, str]:
     """Return {path: text} for the files of a new architecture called `name`: copies of the files of the architecture `like` with names
-    replaced, and its experiment file.
+    replaced, and its experiment file. Paths are relative to the checkout; nothing is written.
 
     Raises UserError if `name` is invalid or taken, or `like` belongs to another package; ConfigError if `like` does not exist.
     """

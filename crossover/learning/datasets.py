@@ -305,7 +305,7 @@ def load(experiment: Experiment) -> Dataset:
 
 
 def _load(experiment: Experiment) -> Dataset:
-    """Load the experiment's data set, and return it as `load` does, without looking for an earlier result."""
+    """Load the experiment's data set anew, and return it as `load` does. Raises what `load` raises."""
     samples, loader = load_samples(experiment)
     if experiment.data.table != Table() and getattr(samples, "reading", None) is None:
         raise ConfigError(

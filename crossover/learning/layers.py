@@ -240,8 +240,8 @@ def _get_scratch() -> _Scratch:
 def _apply_norm_relu_convolution(
     values: Tensor, norm: nn.BatchNorm2d, convolution: nn.Conv2d, scratch: _Scratch
 ) -> Tensor:
-    """Return `convolution` applied to the ReLU of `norm`, in training mode, of `values`. `scratch`: memory for the ReLU's output.
-    Raises ValueError if a channel has a single value.
+    """Return `convolution` applied to the ReLU of `norm`, in training mode, of `values`; updates the running statistics of `norm` and its
+    count of batches. `scratch`: memory for the ReLU's output. Raises ValueError if a channel has a single value.
     """
     if values.numel() == values.shape[1]:
         raise ValueError(f"expected more than 1 value per channel when training, got input size {list(values.shape)}")

@@ -101,9 +101,9 @@ class _Reference:
         self.round = self.epochs = 0
 
     def run_until_evaluation(self, history: History, on_round: Callable[[int, RoundState], None] | None) -> Epoch:
-        """Run the rounds of the next epoch, or of all epochs that one round spans, then evaluate; return training loss and
-        evaluation. `history`: (validation loss, metric) of earlier epochs, for the learning-rate schedule. `on_round`: called
-        after each round.
+        """Run the rounds of the next epoch, or of all epochs that one round spans, then evaluate; return training loss and evaluation.
+        Continues where the last call ended, and ends early at `training.steps`; the learner's model is overwritten. `history`: (validation
+        loss, metric) of earlier epochs, for the learning-rate schedule. `on_round`: called after each round.
         """
         losses, samples = 0.0, 0
         begin = self.epochs * self.plan.minibatches

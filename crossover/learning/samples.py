@@ -127,8 +127,8 @@ class Dataset:
 
 
 def pad_sequences(samples: Samples) -> Samples:
-    """Return the samples with lists of token sequences replaced by tensors, padded to the longest sequence: inputs by PADDING,
-    labels by NO_CLASS. All else is unchanged.
+    """Return the samples with lists of token sequences replaced by tensors, padded to the longest sequence of training and test part
+    together: inputs by PADDING, labels by NO_CLASS. All else is unchanged; `samples` itself is returned if it has no such lists.
     """
     found: dict[str, Any] = {}
     for names, filling in ((("inputs", "test_inputs"), PADDING), (("labels", "test_labels"), NO_CLASS)):

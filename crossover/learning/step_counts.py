@@ -77,8 +77,8 @@ class _Counter(_UncompiledMode):
         return found
 
     def _count_macs(self, func: Any, name: str, args: tuple[Any, ...], given: Mapping[str, Any], found: Any) -> None:
-        """Add one operation's multiply-accumulates to `macs`. `func`, `name`: the operation; `args`, `given`: its positional and
-        keyword arguments; `found`: its result.
+        """Add one operation's multiply-accumulates to `macs`; nothing for operations that are neither convolutions nor known to torch.
+        `func`, `name`: the operation; `args`, `given`: its positional and keyword arguments; `found`: its result.
         """
         if name in ("convolution", "convolution_backward"):
             back = name == "convolution_backward"

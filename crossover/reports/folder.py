@@ -73,9 +73,9 @@ def list_missing(
 
 
 def _missing_records(records: Sequence[Record], *, expected: Mapping[str, int], failed: bool) -> list[str]:
-    """Return a sentence for each step that has fewer successful records than `expected` says, or that has records although it was not
-    executed. `expected`: number of executions by step; `failed`: whether the run failed; then its last step may have left a record of a
-    failure only.
+    """Return a sentence for each step that has fewer successful records than `expected` says, or that has successful records although it
+    was not executed. `expected`: number of executions by step; `failed`: whether the run failed; then its last step may have left a record
+    of a failure only.
     """
     by_step: dict[str, list[Record]] = defaultdict(list)
     for record in records:

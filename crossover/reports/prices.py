@@ -109,8 +109,9 @@ def _last_day(as_of: str) -> date:
 
 
 def _price(item: str, entry: Mapping[str, Any], *, as_of: str, where: str) -> Price:
-    """Return the price of one item after checking its entry in the price file. `entry`: the item's mapping there; `as_of`: date of the
-    list, for entries without a date; `where`: file name for errors. Raises ConfigError if the entry is not valid.
+    """Return the price of one item after checking its entry in the price file: the dollars of one unit, `usd` divided by `per`. `entry`:
+    the item's mapping there; `as_of`: date of the list, for entries without a date; `where`: file name for errors. Raises ConfigError if
+    the entry is not valid.
     """
     if not isinstance(entry, Mapping):
         raise ConfigError(f"{where}: prices.{item}: expected a mapping with usd, unit and source")

@@ -164,7 +164,9 @@ def read_reports(session: Any, stack: str, *, since_s: float) -> dict[str, Repor
 
 
 def _parse_report(function: str, event: Mapping[str, Any]) -> Report | None:
-    """Return Lambda's report in a log event, None if the event is something else. `function`: name of the function that wrote the log."""
+    """Return Lambda's report in a log event, None if the event is something else. `function`: name of the function that wrote the log.
+    Raises KeyError if the report lacks a figure.
+    """
     try:
         record = json.loads(event["message"])
     except ValueError:  # what a function printed

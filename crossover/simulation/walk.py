@@ -235,7 +235,7 @@ class Walk:
 
     def _run_group(self, step: Step, model: Model, place: WhereInRun, count: int) -> SimProcess:
         """Simulate the step for `count` minibatches of one worker concurrently, without a simpy process for each, and add the invocations
-        to the run's usage. Ends when the last of them ends.
+        to the run's usage. Ends when the last of them ends; sets `place.minibatch` to 0.
         """
         world, env = self._world, self._env
         self._world.transitions += 2 * count  # each: the step, and the state that drops its result

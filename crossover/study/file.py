@@ -205,7 +205,7 @@ def _parse_seeds(given: Any, faults: list[str]) -> tuple[int, ...]:
 
 def _parse_search(given: Any, faults: list[str]) -> Search | None:
     """Return the search; None if the file has none, or if `search:` lacks `trials` or `space` or has unknown keys. Adds a message to
-    `faults` for each fault. `given`: the file's `search:`.
+    `faults` for each fault; the search is returned in spite of others. `given`: the file's `search:`.
     """
     if given is None:
         return None

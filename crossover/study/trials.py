@@ -147,8 +147,8 @@ class TrialFactory:
         ]
 
     def _stack(self, experiment: Experiment) -> str:
-        """Return the name of the stack for an experiment. Experiments that differ only in fields which a stack does not depend on get the
-        same name.
+        """Return the name of the stack for an experiment: `<study>-<number>`, numbered from 1 in the order of the first calls. Experiments
+        that differ only in fields which a stack does not depend on get the same name.
         """
         fixed = [(name, value) for name, value in flatten_fields(experiment.to_plain()) if not is_field_of_run(name)]
         return self._stacks.setdefault(json.dumps(fixed), f"{self._study.name}-{len(self._stacks) + 1}")

@@ -46,7 +46,7 @@ class SimulatedPeer:
     """
 
     def __init__(self, world: World, walk: Walk, rank: int) -> None:
-        """Prepare a program. `walk`: interpreter of the state machines that it starts; `rank`: its number."""
+        """Prepare a program. `walk`: interpreter of the state machines that it starts; `rank`: its number, from 0."""
         self.world, self.walk, self.rank = world, walk, rank
         architecture = world.architecture
         program = architecture.program

@@ -123,7 +123,7 @@ def test_what_is_measured_on_processors_leaves_a_gpus_speed_as_unsure_as_it_was(
 def test_a_probe_measures(monkeypatch: pytest.MonkeyPatch) -> None:
     """A probe of the small network returns at least LEAST_PAIRS turns and plausible figures."""
     monkeypatch.setattr(probe, "QUIET", 0.0)  # whoever else works here
-    found = probe.probe(load(CONFIG / "all-reduce-s3.yaml"), most_s=0.0)
+    found = probe.probe(load(CONFIG / "all-reduce-s3.yaml"), least_s=0.0)
     assert found.pairs == probe.LEAST_PAIRS
     assert 0 < found.ratio < 1, "a network of 26,000 parameters on 64 pixels is not MobileNet"
     assert found.batch_ratio >= 0
@@ -144,7 +144,7 @@ def test_a_step_on_images_scaled_down_is_not_what_a_probe_times(monkeypatch: pyt
 
     monkeypatch.setattr(probe, "learner_for", learner_for)
     with pytest.raises(InterruptedError):
-        probe.probe(load(CONFIG / "all-reduce-s3.yaml", ["training.image_size.begin=4"]), most_s=0.0)
+        probe.probe(load(CONFIG / "all-reduce-s3.yaml", ["training.image_size.begin=4"]), least_s=0.0)
     assert seen == [ImageSize()]
 
 
@@ -186,7 +186,7 @@ def test_a_large_models_step_is_measured_with_few_samples_and_says_so(monkeypatc
         return 1.0
 
     monkeypatch.setattr(probe, "_time_gradient_s", count)
-    found = probe.probe(load(CONFIG / "all-reduce-s3.yaml"), most_s=0.0)
+    found = probe.probe(load(CONFIG / "all-reduce-s3.yaml"), least_s=0.0)
     assert (found.batch_size, found.pairs, timed.count(probe.FEWEST)) == (2, 1, 3)
     assert found.of_samples == load(CONFIG / "all-reduce-s3.yaml").training.batch_size
     assert "are extrapolated from a batch of 2" in found.words
