@@ -52,8 +52,8 @@ class Budget(Construct):
     """
 
     def __init__(self, scope: Construct, id: str, *, limit_usd: float | None, owner: str, experiment: str) -> None:
-        """Build the budget for resources tagged with `experiment`, unless `limit_usd` (dollars a month) is None. Raises ConfigError if
-        `owner` is no e-mail address.
+        """Build the budget for resources tagged with `experiment`, unless `limit_usd` (dollars a month) is None. AWS sends `owner` an
+        e-mail at 80 and at 100 % of it. Raises ConfigError if `owner` is no e-mail address.
         """
         super().__init__(scope, id)
         if limit_usd is None:

@@ -77,7 +77,7 @@ def average_part(ctx: Context, event: Event) -> None:
 
 def _take_steps(ctx: Context, event: Event) -> None:
     """Take all local steps of the event's round from the peer's stored state, and store the state after them as a checkpoint. Does nothing
-    if that is stored already. Raises Missing if the peer's state is not stored, StaleAttempt if the run is over.
+    if that is stored already. Raises Missing if the peer's state is not stored, Corrupt if it is damaged, StaleAttempt if the run is over.
     """
     round, worker = event["round"], event["worker"]
     key, out = ctx.keys.peer_model(round, worker), ctx.keys.peer_gradient(round, worker, 0)

@@ -59,7 +59,7 @@ class ByFunctions:
         """Store the state of `replica`, let one function take all local steps of the event's round, and set `replica` to the result.
 
         `history` is not used: the function reads the earlier losses itself. Raises StaleAttempt if the run is over, or if the rank was
-        taken over; RunFailed or a UserError if the function failed.
+        taken over; RunFailed or a UserError if the function failed; Corrupt if its result is damaged.
         """
         ctx, round, rank = self._ctx, event["round"], event["worker"]
         self._member.confirm()

@@ -136,7 +136,7 @@ class Endpoint:
     """
 
     def __init__(self, log: Path) -> None:
-        """Start the server. `log`: file for moto's log and for tracebacks."""
+        """Start the server in a thread. `log`: file for tracebacks, and until `stop` for moto's log, which the terminal no longer gets."""
         log.parent.mkdir(parents=True, exist_ok=True)
         self.keys = AccessKeys()
         self._in_flight = _InFlight()

@@ -247,7 +247,8 @@ def _preview_stack(
     changes: Sequence[PreviewedChange] | None,
 ) -> Iterator[str]:
     """Yield the lines of the preview for the stack `name`. `template`: its new template; `there`: deployed templates of all stacks;
-    `differing`: names of the stacks that change; `changes`: changes of all stacks, None if they are unknown.
+    `differing`: names of the stacks that change; `changes`: changes of all stacks, None if they are unknown. Of the stack's changes the
+    first SHOWN_CHANGES are listed, but those that take something away come first and are all listed.
     """
     if name not in there:
         kinds = Counter(str(each["Type"]) for each in template["Resources"].values())
@@ -441,8 +442,8 @@ def choose_zone_arguments(experiment: Experiment, *, tell: Callable[[str], None]
 
 
 def describe_stages(experiment: Experiment) -> list[str]:
-    """Return lines that list the experiment's stacks in order of deployment, with the expected minutes for a stack that does
-    not exist yet.
+    """Return lines that list all stacks of the experiment, whether they exist or not, in order of deployment, each with the expected
+    minutes of deploying it anew. A single stack gets a single line.
     """
     expected = expected_minutes(experiment)
     total = f"about {sum(expected.values())} minutes in all; existing stacks take seconds"

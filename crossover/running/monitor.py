@@ -482,7 +482,7 @@ def _check_budget(prepared: PreparedRun) -> None:
 
 def _read_next_decision(prepared: PreparedRun) -> bool:
     """Append the run's next decision (whether training continues after an epoch, and the metric) to `prepared` if it has been written.
-    Returns whether it has.
+    Returns whether it has. Raises Corrupt if it is damaged.
     """
     days = calendar_of(prepared.experiment, prepared.facts["data_manifest"])
     number = len(prepared.decisions) + 1

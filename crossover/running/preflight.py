@@ -73,7 +73,9 @@ def list_failure_reasons(session: Any, stacks: Iterable[str], *, since: datetime
 
 
 def _read_last_operation(session: Any, stack: str, *, since: datetime) -> Iterator[dict[str, Any]]:
-    """Yield CloudFormation's events of the last operation on the stack called `stack`, newest first, without those before `since`."""
+    """Yield CloudFormation's events of the last operation on the stack called `stack`, newest first, without those before `since`. Yields
+    nothing if there is no such stack.
+    """
     with deployed_clients.ToleratedErrors("does not exist"):
         for event in deployed_clients.list_items(
             session, "cloudformation", "describe_stack_events", "StackEvents", StackName=stack

@@ -23,7 +23,8 @@ def write_folder(prepared: PreparedRun, out: Path, *, where: str, failure: str |
     trained model is included if the run finished.
 
     `where`: inline, local or aws; `failure`: error message of a failed run, None if it did not fail. Raises CrossoverError if the run's
-    outcome cannot be read; with a `failure`, the folder is then written without it.
+    outcome cannot be read; with a `failure`, the folder is then written without it. Also raises it, even with a `failure`, if there is an
+    outcome but the model cannot be read; nothing is written then.
     """
     from crossover.reports.report_pages import write_report  # with matplotlib
 
@@ -46,7 +47,7 @@ def write_folder(prepared: PreparedRun, out: Path, *, where: str, failure: str |
 
 def _load_model(prepared: PreparedRun, final: Mapping[str, Any]) -> bytes:
     """Read the trained model from the run's store and return it in safetensors format. `final`: the run's outcome, which names the model by
-    its digest.
+    its digest. Raises Missing if the model is not stored, Corrupt if it is damaged.
     """
     from crossover.learning.learner import encode_model  # torch
 

@@ -312,7 +312,7 @@ class _Group:
 
 
 def _find_damage(objects: ObjectStore, key: str) -> Corrupt | None:
-    """Return the error of the checkpoint `key` if it is damaged, None if it is not."""
+    """Return the error of the checkpoint `key` if it is damaged, None if it is not. Raises Missing if there is no such checkpoint."""
     try:
         checkpoints.read(objects.get(key), key=key)
     except Corrupt as error:

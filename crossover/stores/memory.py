@@ -133,8 +133,8 @@ class MemoryTensorStore:
                 self._vectors.pop(key, None)
 
     def create_together(self, vectors: Sequence[tuple[str, Vector]]) -> bool:
-        """Store copies of all `vectors`, pairs (key, vector), at once, unless the first key exists. Returns whether this call
-        stored them.
+        """Store copies of all `vectors`, pairs (key, vector), at once, unless the first key exists; others that exist are replaced. Returns
+        whether this call stored them.
         """
         stored = [(key, _copy_vector(vector)) for key, vector in vectors]
         self._traffic.count("create", bytes_out=sum(vector.data.nbytes for _, vector in stored))

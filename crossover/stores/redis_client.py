@@ -177,7 +177,7 @@ class RedisConnection:
             raise TimeoutError(f"no answer within {self._timeout_s:g} s") from None
 
     def _send(self, parts: list[memoryview]) -> None:
-        """Send all `parts` in order, without joining them."""
+        """Send all `parts` in order, without joining them. The list is changed: without TLS it is empty afterwards."""
         if self._tls:
             for part in parts:
                 self._socket.sendall(part)

@@ -81,7 +81,9 @@ def _reset_peak(alone: bool) -> None:
 
 
 def _peak_mb(alone: bool) -> float:
-    """Return the process's peak memory in MB: if `alone`, since the last `_reset_peak`, otherwise since the process started."""
+    """Return the process's peak memory in MB: if `alone`, since the last `_reset_peak`, otherwise (also if the system does not report the
+    former) since the process started.
+    """
     if alone:
         try:
             line = next(each for each in _STATUS.read_text(encoding="utf-8").splitlines() if each.startswith("VmHWM"))
@@ -181,7 +183,7 @@ class Heartbeats:
 
     def has_given_back(self, rank: int, attempt: int) -> bool:
         """Return whether the program of `attempt` has reported in its last heartbeat that it gives `rank` back. False if there is no
-        heartbeat.
+        heartbeat. Raises Corrupt if the heartbeat is damaged.
         """
         beat, key = self._beat(rank), self.keys.heartbeat(rank)
         return bool(beat) and (said := encoding.read_plain(beat, BEAT, key=key))["over"] and said["attempt"] == attempt
@@ -189,7 +191,7 @@ class Heartbeats:
     def is_free(self, rank: int, attempt: int) -> bool:
         """Return whether the lease of `rank` and `attempt` belongs to no program, or to this one.
 
-        It belongs to this one if this program created it, but the reply was lost.
+        It belongs to this one if this program created it, but the reply was lost. Raises Missing if there is no such lease.
         """
         return self.objects.get(self.keys.lease(rank, attempt)) in (NOBODY, self.me)
 
@@ -480,7 +482,8 @@ def serve(resources: Resources, settings: ServingSettings, body: ProgramBody) ->
 
 def join(objects: ObjectStore, settings: ServingSettings, *, me: bytes = b"") -> Membership | None:
     """Wait for a run and a free rank of the fleet, claim the rank and return the membership. Return None if the run is finished or all its
-    ranks have failed, or after `idle_s` seconds without a run or a free rank. A store that does not answer is asked again until then.
+    ranks have failed, or after `idle_s` seconds without a run or a free rank. A store that does not answer is asked again until then. The
+    fleet's run is looked up only until there is one: a later one is not noticed.
 
     `me`: the content of this program's earlier leases, if it has joined before: they count as free.
     """

@@ -161,7 +161,9 @@ class Replica:
         raise StaleAttempt(f"peer {self._rank}: another attempt saves checkpoints faster than they can be read")
 
     def _restore_from(self, checkpoint: Checkpoint) -> None:
-        """Set model, optimizers, round, loss scale, encoder, `between` and plain values to those of `checkpoint`."""
+        """Set model, optimizers, round, loss scale, encoder, `between` and plain values to those of `checkpoint`. If it lacks the loss
+        scale, that stays as it is; the encoder is a new one, whose state is what the checkpoint has of it.
+        """
         self._adopt(checkpoint)
         self.outer = checkpoints.copy_optimizer(checkpoint, "outer")
         self.round, self.facts = checkpoint.position.round, dict(checkpoint.facts)
@@ -231,7 +233,7 @@ class Replica:
         self._adopt(after)
 
     def _adopt(self, checkpoint: Checkpoint) -> None:
-        """Set model and optimizer to copies of those in `checkpoint`, in the memory in which this replica's are."""
+        """Copy the model in `checkpoint` into this replica's, and set the optimizer to new copies of its vectors, on the same device."""
         self.model.copy_(buffers.tensor(checkpoint.vectors["model"].data))
         self.optimizer = tuple(part.to(self.model.device) for part in checkpoints.copy_optimizer(checkpoint))
 

@@ -220,7 +220,10 @@ def is_superseded(ctx: Context) -> bool:
 
 
 def has_concluded_run(ctx: Context) -> bool:
-    """Return whether the attempt of `ctx` itself wrote the run's outcome. False if there is no outcome, or if another attempt wrote it."""
+    """Return whether the attempt of `ctx` itself wrote the run's outcome. False if there is no outcome, or if another attempt wrote it.
+
+    Raises Corrupt if the outcome is damaged.
+    """
     objects, key = ctx.objects, ctx.keys.outcome
     return bool(
         objects.exists(key) and documents.read_document(objects, key, OUTCOME).get("attempt") == ctx.keys.attempt
@@ -279,7 +282,7 @@ def read_decision(ctx: Context, epoch: int) -> dict[str, Any]:
 
 def read_history(ctx: Context, epoch: int) -> list[tuple[float, float]]:
     """Return (validation loss, validation metric) of each evaluation up to the one after `epoch`, oldest first, as the stored decision on
-    that epoch has them; [] for epoch 0. Raises Missing if there is no such decision.
+    that epoch has them; [] for epoch 0. Raises Missing if there is no such decision, Corrupt if it is damaged.
     """
     if epoch == 0:
         return []

@@ -120,7 +120,9 @@ class SynchronousWorker:
         self.model.copy_(model)
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Set the model, the optimizer's vectors, the unfinished sum of gradients, and the additional vectors to those of `checkpoint`."""
+        """Set the model, the optimizer's vectors, the unfinished sum of gradients, and the additional vectors to those of `checkpoint`. A
+        sum or additional vector that it lacks stays as it is.
+        """
         from crossover.algorithms import buffers
 
         vectors = checkpoint.vectors

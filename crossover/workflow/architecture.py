@@ -249,7 +249,8 @@ def load_without_torch(load: Callable[[], T], module: str, *, root: Path, packag
 def _find_torch_import(module: str, ours: set[str], seen: set[str]) -> tuple[Path, int, str] | None:
     """Return (file, line, imported name) of the import statement through which importing `module` imports torch, or None if there is none.
 
-    `ours`: packages whose files are searched; `seen`: modules searched already, extended by this call.
+    It is the statement that names torch, but one that imports a module of `crossover` if torch is reached through that module. `ours`:
+    packages whose files are searched in addition to `crossover`; `seen`: modules searched already, extended by this call.
     """
     spec = importlib.util.find_spec(module) if module not in seen else None
     seen.add(module)

@@ -136,7 +136,7 @@ def _list_first_checkpoints(ctx: Context, source: Keys, round: int) -> Iterator[
     dropped. The supervisor's comes last: if it exists, all do.
 
     A worker that has no checkpoint of the round gets another worker's, which tells it that it was dropped. `source`: keys of the attempt to
-    copy from. Raises Missing if no worker has one.
+    copy from. Raises Missing, at the first element, if no worker has one; Corrupt if one is damaged.
     """
     rank, present = words.supervisor_rank(ctx), _find_resumable_rounds(ctx, source).get(round, [])
     if not present:

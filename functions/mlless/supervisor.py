@@ -155,7 +155,7 @@ class Supervisor:
         self._step, self._at, self._waits.since = step + 1, _BEGIN, None
 
     def _find_word(self, key: str) -> Word | None:
-        """Return the word (decision) stored under `key`, or None if there is none."""
+        """Return the word (decision) stored under `key`, or None if there is none. Raises Corrupt if it is damaged."""
         try:
             return words.read_word(
                 self._waits.retry(lambda: self._ctx.tensors[0].get(key, kind=VectorKind.RECORD)), key=key
@@ -166,7 +166,7 @@ class Supervisor:
     def _gather(self) -> tuple[dict[int, StepReport], Word]:
         """Wait for the reports on the current step; return them by rank, and the last word, extended by the workers to drop: those that
         failed, timed out, or whose update could not be read. Raises NearDeadline; RunFailed if no worker is left or one failed because of
-        damaged data; StaleAttempt if this attempt is obsolete.
+        damaged data; StaleAttempt if this attempt is obsolete; Corrupt if a report is damaged.
         """
         word, reports = self._word, dict[int, StepReport]()
         since = self._waits.since or self._ctx.clock()

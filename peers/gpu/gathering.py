@@ -60,7 +60,7 @@ class Gathering:
 
     def receive(self, own: Contribution, round: int, out: "Tensor", *, exchange: int = 0) -> None:
         """Wait for the other members' gradients of `round`, and write the aggregate of all, including `own`, into `out`. In every `every`th
-        round, then delete this member's older gradients.
+        round but round 0, exchange 0 then deletes this member's gradients of earlier rounds, of all exchanges.
 
         `exchange`: number of the exchange within the round, from 0. Raises RunFailed if a missing member has failed, WaitTimeout if one is
         gone, StaleAttempt if this rank was taken over, and Corrupt or Refused if a gradient cannot be used.

@@ -40,7 +40,7 @@ def encode(message: Message, parts: Sequence[bytes | memoryview]) -> bytes:
 
 def read(text: bytes, *, mailbox: str) -> Message:
     """Return the message decoded from `text`, bytes from `encode`; its body is a view of them. Raises Corrupt, naming `mailbox`, if it is
-    damaged, of another version, or no message.
+    of another version or no message, or if its fields are damaged. The body is not checked: it has a checksum of its own.
     """
     view = memoryview(text)
     if view.nbytes < _HEAD.size or bytes(view[:4]) != _MAGIC:
