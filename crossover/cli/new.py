@@ -173,8 +173,9 @@ def _list_source_files(like: str, *, stack: bool) -> list[Path]:
 
 
 def _rewrite_architecture(text: str, module: str, simulation: str) -> str:
-    """Return the module's text with its statement `ARCHITECTURE = ...` rewritten for the architecture name `module`, with one argument in
-    each line. `simulation`: name of the architecture as which the new one is simulated.
+    """Return the module's text with its statement `ARCHITECTURE = ...`, which it must have, rewritten for the architecture name `module`,
+    with one argument in each line; comments within the statement are lost. `simulation`: name of the architecture as which the new one is
+    simulated.
     """
     statement = next(
         node

@@ -120,8 +120,8 @@ class FlatModel:
         return {name: each for name, each in self.module.named_buffers() if id(each) not in own}
 
     def take_constants(self, constants: Mapping[str, Tensor]) -> None:
-        """Copy `constants`, the result of `list_constants()` for the same model elsewhere, into this module's buffers. Raises Corrupt if
-        names, shapes or dtypes differ.
+        """Copy `constants`, the result of `list_constants()` for the same model elsewhere, into this module's buffers. Raises Corrupt, and
+        copies nothing, if names, shapes or dtypes differ.
         """
         here = self.list_constants()
         if {name: (each.shape, each.dtype) for name, each in constants.items()} != {

@@ -538,7 +538,9 @@ def _counts_rows(body: Sequence[FileRow], column: int) -> bool:
 
 
 def _compare_increments(body: Sequence[FileRow], column: int) -> Iterator[bool]:
-    """Yield whether the column's first cell is a whole number, then for each row whether its cell is that number plus the row's index."""
+    """Yield whether the column's first cell is a whole number, then for each row whether its cell is that number plus the row's index.
+    After a first False the caller must stop: the cell may be no number, which would raise ValueError.
+    """
     first = body[0][1][column].strip()
     yield bool(re.fullmatch(r"\d+(\.0*)?", first, flags=re.ASCII))
     for number, (_, cells) in enumerate(body):

@@ -428,8 +428,8 @@ def wrap_factory(name: str, factory: Callable[..., Any], fit: Callable[[nn.Modul
 
     @wraps(factory, updated=())
     def build(*arguments: Any) -> nn.Module:
-        """Return the user's module without wrappers, changed by `fit` and checked. `arguments`: passed to the factory. Raises
-        OwnCodeError.
+        """Return the user's module without wrappers, changed by `fit` and checked. `arguments`: passed to the factory. Raises OwnCodeError,
+        and what `fit` raises.
         """
         with user_code.attribute_errors(FIELD, name, what=factory), user_code.forbid_data_files(FIELD, name):
             module = _unwrap(factory(*arguments), user_code.find_definition_line(factory))
@@ -445,8 +445,8 @@ def wrap_factory(name: str, factory: Callable[..., Any], fit: Callable[[nn.Modul
 
 
 def _unwrap(module: Any, place: str | None) -> Any:
-    """Return `module` without DataParallel and compile wrappers at any depth, because they change parameter names; print a note for
-    each. `place`: file and line to name in the note.
+    """Return `module` without DataParallel and compile wrappers at any depth, because they change parameter names; those of layers are
+    removed from `module` in place. Print a note for each. `place`: file and line to name in the note.
     """
     if held := _find_wrapped_name(module):
         words = f"{type(module).__name__} is left out: the module within is trained, and its own names are saved"

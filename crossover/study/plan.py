@@ -151,8 +151,9 @@ class AwsTrials(InlineTrials):
             )
 
     def release(self, experiment: Experiment) -> None:
-        """Destroy the experiment's stack, even if an earlier command deployed it; do nothing if it does not exist. After the study's last
-        stack, also destroy the shared stacks (network, broker) if this study deployed all of them and no other experiment depends on them.
+        """Destroy the experiment's stack, even if an earlier command of this study deployed it; do nothing if it does not exist, or if this
+        study did not deploy it. After the study's last stack, also destroy the shared stacks (network, broker) if this study deployed all
+        of them and no other experiment depends on them.
         """
         known = self._stacks.get(experiment.name)
         if known is None or not has_no_end(known):

@@ -371,7 +371,7 @@ class Conductor:
 
     def _yield_then_release(self, trials: Iterable[StudyTrial]) -> Iterator[StudyTrial]:
         """Yield the trials; after the last trial of a stack, destroy the stack. If the trials are not known in advance, as in a search, all
-        stacks are destroyed at the end.
+        stacks are destroyed at the end. If the caller stops before the end, the stacks that still have trials stay.
         """
         to_come = Counter(trial.stack for trial in trials) if isinstance(trials, Sequence) else None
         standing = dict[str, StudyTrial]()
