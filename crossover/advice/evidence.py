@@ -113,8 +113,8 @@ def _sample_difference(base: Experiment, other: Experiment, trained: int | None)
 
 
 def _build_evidence(name: str, result: Mapping[str, Any], base: Experiment, target: float) -> EvidenceRun:
-    """Return a recorded run with its final metric and the first epoch whose metric reached `target`. `name`: name of the run in messages;
-    `result`: content of its result.json.
+    """Return a recorded run with its final metric, NaN if no epoch was evaluated, and the first epoch whose metric reached `target`, None
+    if none did. `name`: name of the run in messages; `result`: content of its result.json.
     """
     metric = base.training.metric
     curve = [(each["epoch"], each["val_metric"]) for each in result["epochs"] if each["val_metric"] is not None]

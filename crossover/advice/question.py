@@ -259,7 +259,9 @@ def _parse_deadline(text: str) -> float:
 
 
 def _parse_budget(text: str) -> float:
-    """Return the dollars that `--budget` gives. Raises ConfigError if the text is no positive amount."""
+    """Return the dollars that `--budget` gives, with or without a `$` before the number. Raises ConfigError unless the text is a number
+    above 0 and below 10^9.
+    """
     try:
         usd = float(text.removeprefix("$"))
     except ValueError:

@@ -231,8 +231,8 @@ class Minibatches:
 
     def count_answers(self, of: "Callable[[Batch], int] | None" = None) -> list[list[int]]:
         """Return the number of labels that the loss counts in each minibatch, as a list per worker; the minibatch weighs so much in a mean.
-        The lists may be the plan's own and must not be changed. `of`: counts them for one minibatch, for a user's loss. Without it, labels
-        other than -100 are counted for cross entropy, and samples for another loss.
+        `of`: counts them for one minibatch, for a user's loss. Without it, labels other than -100 are counted for cross entropy, and
+        samples for another loss.
         """
         from crossover.learning.learner import mask_answered
 

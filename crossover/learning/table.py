@@ -376,7 +376,7 @@ def _is_foreign(value: float, column: Sequence[str]) -> bool:
 
 
 def _has_even_steps(values: Sequence[float]) -> bool:
-    """Return whether each number exceeds the one before it by the same positive step."""
+    """Return whether each number exceeds the one before it by exactly the same positive step; False for fewer than two numbers."""
     steps = {b - a for a, b in pairwise(values)}
     return len(steps) == 1 and min(steps) > 0
 

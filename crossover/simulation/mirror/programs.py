@@ -139,8 +139,8 @@ class SimulatedPeer:
             yield env.timeout(seconds)
 
     def run_round(self, place: WhereInRun) -> SimProcess:
-        """Simulate one round of this program, as a simpy process: gradients, exchanges with the other programs, model
-        update, checkpoint.
+        """Simulate one round of this program, as a simpy process: gradients, exchanges with the other programs, model update, checkpoint.
+        The caller then raises `round`.
         """
         world = self.world
         machines = world.architecture.machines
