@@ -461,6 +461,7 @@ class LocalCloud:
     attributes `servers`, `lambdas`, `fleets` and `endpoint`, its parts.
 
     An object is used for one block: its shared clients keep the address of the first.
+
     `workspace`: folder of all its files. `cores`: number of functions with torch that may compute at the same time, by default the
     machine's CPU cores. `concurrency`: the account's limit of concurrent executions. `runtime`: the Python that functions run on, by
     default this process's.

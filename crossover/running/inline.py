@@ -78,11 +78,10 @@ def run_with_baselines(
     experiment's folder. Inline and local, files of an earlier run in such a folder are moved aside first, except those of a resumed run.
 
     `run`: runs one experiment into a folder, resuming the unfinished run that it gets, or a new one for None; its errors are raised, its
-    result is not used. `where`: inline, local or aws. `resume` (inline or
-    local): start with the first experiment whose folder holds an unfinished run, and continue with those after it. `cores`: CPU cores of
-    the machine, None on AWS. Raises ConfigError before anything is trained if a baseline cannot divide the data among its workers; with
-    `resume`, UserError or ConfigError if there is no run that can be resumed. If a run fails, its error is raised and the later ones do not
-    begin.
+    result is not used. `where`: inline, local or aws. `resume` (inline or local): start with the first experiment whose folder holds an
+    unfinished run, anew if that has no state yet, and continue with those after it. `cores`: CPU cores of the machine, None on AWS. Raises
+    ConfigError before anything is trained if a baseline cannot divide the data among its workers; with `resume`, UserError or ConfigError
+    if there is no run that can be resumed. If a run fails, its error is raised and the later ones do not begin.
     """
     wanted = [(folder, fix_threads(each, cores=cores)) for folder, each in list_run_folders(out, experiment).items()]
     _check_data_divides([each for _, each in wanted[1:]])

@@ -221,8 +221,8 @@ class StepInvoker:
 
     def check_affordable(self, times: Mapping[str, int]) -> None:
         """Raise BudgetTooSmall if a round could exceed the budget when every invocation lasts to its time limit. Checked before the round,
-        since workers that wait for an invocation that can no longer be paid would cost money in vain. `times`: number of invocations by
-        step.
+        since workers that wait for an invocation that can no longer be paid would cost money in vain. Nothing stays reserved. `times`:
+        number of invocations by step.
         """
         most = sum(count * self._most_usd(self.function_name(step)) for step, count in times.items())
         self.budget.reserve(most, f"a round of {sum(times.values())} invocations, each to its time limit,")

@@ -339,8 +339,9 @@ def _find_vpc_faults(ec2: Any, own: OwnNetwork) -> Iterator[str]:
 
 
 def _find_subnet_faults(ec2: Any, own: OwnNetwork, subnet: str, field: str) -> Iterator[str]:
-    """Yield an error text for each requirement that the subnet with the id `subnet` does not meet: VPC, availability zone, routes. `own`:
-    VPC and zone from the account file; `field`: the subnet's field there, functions_subnet or hosts_subnet.
+    """Yield the first requirement that the subnet with the id `subnet` does not meet, of existence, VPC and availability zone, as an error
+    text; if it meets these, an error text for each fault of its routes. `own`: VPC and zone from the account file; `field`: the subnet's
+    field there, functions_subnet or hosts_subnet.
     """
     found = _ask_or_none(ec2, "describe_subnets", "Subnets", "InvalidSubnetID.NotFound", SubnetIds=[subnet])
     if not found:
@@ -401,7 +402,7 @@ def _list_endpoints(ec2: Any, here: Mapping[str, Any], table: str) -> Iterator[s
 
 def check_own_images(session: Any, experiment: Experiment, account: AccountFile) -> Iterator[Finding]:
     """Yield a finding for each machine image that `account` names and the experiment's fleets would boot: whether it exists, is available,
-    and fits the processor.
+    has the processor's architecture, and names its root device as the launch templates do. An image with several faults gets one for each.
 
     `session`: makes the AWS clients.
     """

@@ -68,6 +68,7 @@ class Group:
     def contribute(self, key: str, whole: "Tensor", part: slice = slice(None)) -> None:
         """Store the slice `part` of this worker's contribution `whole` under `key`, encoded if the experiment compresses. The first write
         counts.
+
         If it is encoded, the bytes are those of `own`, and `whole` gives only the length: `part` must be a slice for which `own` was
         encoded, otherwise KeyError is raised.
         """

@@ -269,7 +269,7 @@ class Invocation:
 
     def read_history(self) -> list[tuple[float, float]]:
         """Return (validation loss, metric) of each evaluation before this round, oldest first. They are read from the store once per
-        epoch.
+        epoch; until then the same list is returned, which must not be changed.
         """
         before = self.days.epochs_before(self.round)
         if self._history[0] != before:
@@ -507,7 +507,7 @@ def _find_undamaged(ctx: Context, starts: Several[tuple[int, Keys]], first: Firs
     """Return the newest of `starts` whose checkpoints can all be read. Notes the damaged ones in the step's record; copies nothing.
 
     `starts`: (round, keys of its attempt), ascending; `first`: yields the checkpoints of one of them. Raises the newest round's Corrupt if
-    all are damaged.
+    all are damaged, and at once any other error of `first`, such as Missing.
     """
     damaged = list[Corrupt]()
     for round, source in reversed(starts):

@@ -210,7 +210,9 @@ class Replica:
             self._ctx.objects.delete(*(self._ctx.keys.checkpoint(self._rank, round) for round in spent))
 
     def _vectors(self) -> dict[str, Vector]:
-        """Return the vectors of a checkpoint by name: model, optimizers, `between`, and the encoder's."""
+        """Return the vectors of a checkpoint by name: model, optimizers, `between`, and the encoder's. Except for those in a GPU's memory,
+        they are views of the replica's own, not copies.
+        """
         vectors = checkpoints.build_vectors(self._ctx, self.optimizer, self.outer)
         if self.between is not None:
             vectors["between"] = Vector(VectorKind.STATE, buffers.view(self.between))
@@ -703,7 +705,7 @@ class _Peer:
 
     def _history_so_far(self) -> list[tuple[float, float]]:
         """Return (validation loss, metric) of each evaluation before this round, oldest first. They are read from the store once per
-        epoch.
+        epoch; until then the same list is returned, which must not be changed.
         """
         before = self._replica.days.epochs_before(self._replica.round)
         if self._history[0] != before:

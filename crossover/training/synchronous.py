@@ -133,8 +133,8 @@ class SynchronousWorker:
         checkpoints.restore_kept_vectors(checkpoint, self._kept_vectors())
 
     def state(self) -> tuple[dict[str, Vector], dict[str, Any]]:
-        """Return the content of a checkpoint at the current position: its vectors by name, and its plain values, of which there are
-        none.
+        """Return the content of a checkpoint at the current position: its vectors by name, as views of this worker's own memory, and its
+        plain values, of which there are none.
         """
         from crossover.algorithms import buffers
 

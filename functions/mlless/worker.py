@@ -73,8 +73,8 @@ class FilteringWorker:
         self._ahead: dict[int, Tensor | None] = dict.fromkeys(facts.get("ahead", []))  # None: still in the database
 
     def state(self) -> tuple[dict[str, Vector], dict[str, Any]]:
-        """Return the content of a checkpoint at the current position: its vectors by name, and its plain values (the last word, the steps
-        of own updates not applied yet, and within a step the loss so far).
+        """Return the content of a checkpoint at the current position: its vectors by name, as views of this worker's own memory, and its
+        plain values (the last word, the steps of own updates not applied yet, and within a step the loss so far).
         """
         vectors = {
             "model": Vector(VectorKind.MODEL, buffers.view(self._shared)),

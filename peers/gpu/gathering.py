@@ -45,7 +45,8 @@ class Gathering:
         """Store `own`, this member's gradient of `round`, in the object store. If an earlier attempt has stored one, copy that one into the
         values of `own`.
 
-        `exchange`: number of the exchange within the round, from 0. Raises StaleAttempt if the run is over, or if the rank was taken over.
+        `exchange`: number of the exchange within the round, from 0. Raises StaleAttempt if the run is over, or if the rank was taken over;
+        Corrupt if the stored gradient does not match.
         """
         rank, samples = self._member.rank, worker_weights(self._ctx.facts, round)[self._member.rank]
         self._member.confirm()
@@ -79,8 +80,8 @@ class Gathering:
         """Do nothing: the gradients are deleted with the run's other keys."""
 
     def _all(self, own: Contribution, keys: Keys, round: int, samples: list[int]) -> "Iterator[Tensor]":
-        """Yield every member's contribution to `round` in rank order, waiting for each but `own`. `keys`: of the exchange; `samples`: each
-        member's sample count, by rank.
+        """Yield every member's contribution to `round` in rank order, waiting for each but `own`. Use each before the next is requested,
+        which may overwrite it. `keys`: of the exchange; `samples`: each member's sample count, by rank.
         """
         for peer in range(self._member.members):
             if peer == self._member.rank:

@@ -45,7 +45,9 @@ class Prefetching(OnInstance):
         return batch
 
     def _take(self, place: Event) -> "Batch":
-        """Return the minibatch at `place`: the one fetched in the background if it is that one, otherwise fetched now."""
+        """Return the minibatch at `place`: the one fetched in the background if it is that one, otherwise fetched now. Errors of either
+        fetch are raised.
+        """
         wanted = (place["round"], place["minibatch"])
         if self._ahead is not None and self._ahead[0] == wanted:
             return self._ahead[1].result()

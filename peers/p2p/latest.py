@@ -100,7 +100,8 @@ class LatestMailboxes:
     def _receive_available(
         self, own: Contribution, round: int, applied: dict[int, int]
     ) -> "Iterator[tuple[Message, Tensor]]":
-        """Yield (message, decoded gradient) of other peers as they come in, until there are `p2p.min_gradients`, or no more can come.
+        """Yield (message, decoded gradient) of other peers as they come in, until there are `p2p.min_gradients`, or no more can come. Use
+        each gradient before the next is requested, which may overwrite it.
 
         `applied`: by peer, the round of the gradient that the caller has already averaged; the caller updates it.
         """
@@ -124,8 +125,9 @@ class LatestMailboxes:
             pause(calm_s=ask.left_s)
 
     def _read_usable(self, peer: int, own: Contribution, round: int) -> "tuple[Message, Tensor] | None":
-        """Return (message, decoded gradient) of `peer` if its latest message is new, recent enough and of this model; else None. A message
-        that is damaged or does not match is noted in the record. `own`: this peer's gradient of `round`, which fixes size and codec.
+        """Return (message, decoded gradient) of `peer` if its latest message is new, recent enough and of this model; else None. The next
+        call may overwrite the gradient. A message that is damaged or does not match is noted in the record. `own`: this peer's gradient of
+        `round`, which fixes size and codec.
         """
         try:
             message = self._post.read(self._ctx.keys.mailbox(peer), peer=peer)

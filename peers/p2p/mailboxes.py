@@ -197,9 +197,9 @@ class SynchronousMailboxes:
             yield own.values if peer == self._member.rank else self._await_contribution(peer, own, keys, round)
 
     def _await_contribution(self, peer: int, own: Contribution, keys: Keys, round: int) -> "Tensor":
-        """Wait for the contribution of `peer` to `round` and return it decoded. Raises StaleAttempt if that peer is in a later round, the
-        body is deleted or this rank was taken over; Corrupt if the message does not match, RunFailed if the peer has failed, WaitTimeout if
-        it is gone. `own`: this peer's contribution, which fixes size and codec; `keys`: of the exchange.
+        """Wait for the contribution of `peer` to `round` and return it decoded; the next call may overwrite it. Raises StaleAttempt if that
+        peer is in a later round, the body is deleted or this rank was taken over; Corrupt if the message does not match, RunFailed if the
+        peer has failed, WaitTimeout if it is gone. `own`: this peer's contribution, which fixes size and codec; `keys`: of the exchange.
         """
         mailbox = keys.mailbox(peer, round % 2)
         pause, ask = self._make_waits()
