@@ -280,7 +280,7 @@ class Advice:
 
     @property
     def banded(self) -> tuple[Finalist, ...]:
-        """The shortlisted candidates whose percentiles are printed; of the other ones only the medians are."""
+        """The shortlisted candidates whose percentiles are printed, some of them several times; of the other ones only the medians are."""
         others = (each for each in (self.startable, self.shared) if each)
         return (*self.told, *self.front, *self.unknown, *others)
 

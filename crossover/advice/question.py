@@ -232,7 +232,9 @@ def parse_constraints(
 
 
 def _parse_gpu_quota(text: str) -> int:
-    """Return the number of vCPUs that `--gpu-quota` gives; 0 for `none`. Raises ConfigError if the text is no quota."""
+    """Return the number of vCPUs that `--gpu-quota` gives; 0 for `none`. Raises ConfigError for anything but `none` and whole numbers up to
+    MOST_VCPUS.
+    """
     if text == "none":
         return 0
     if not text.isdecimal() or int(text) > MOST_VCPUS:

@@ -194,7 +194,9 @@ class Levels:
     norm: Norm
 
     def part(self, part: slice) -> "Levels":
-        """Return the levels of a slice of elements. It must begin at a bucket's start and end at a bucket's or the gradient's end."""
+        """Return the levels of a slice of elements, as views. It must begin at a bucket's start and end at a bucket's or the gradient's
+        end.
+        """
         begin, end, _ = part.indices(self.codes.numel())
         scales = self.scales[begin // self.bucket : -(-end // self.bucket)] if begin < end else self.scales[:0]
         return replace(self, codes=self.codes[begin:end], scales=scales)

@@ -107,7 +107,9 @@ class OneExchange:
 
     @property
     def state(self) -> Mapping[str, Tensor]:
-        """The vector "residual", (P,), if errors are fed back; otherwise nothing."""
+        """The vector "residual", (P,), if errors are fed back; otherwise nothing. It is the encoder's own memory, changed in place by
+        `proceed`.
+        """
         return {} if self._residual is None else {"residual": self._residual}
 
     def begin(self, gradient: Tensor, *, round: int, parts: Sequence[slice] = (slice(None),)) -> Contribution:
@@ -156,7 +158,9 @@ class TwoExchanges:
 
     @property
     def state(self) -> Mapping[str, Tensor]:
-        """The vectors "factors", all factors Q, and "residual", (P,), if errors are fed back."""
+        """The vectors "factors", all factors Q, and "residual", (P,), if errors are fed back. They are the encoder's own memory, changed in
+        place by the second `proceed` of a round.
+        """
         kept = {"factors": self._powersgd.q}
         return kept if self._powersgd.residual is None else {"residual": self._powersgd.residual, **kept}
 

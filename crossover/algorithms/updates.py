@@ -32,8 +32,8 @@ def step(model: Tensor, gradient: Tensor, state: Sequence[Tensor], update: Updat
 
 
 def clip_gradient(gradient: Tensor, norm: float) -> Tensor:
-    """Return `gradient` scaled down to the L2 norm `norm` if it is longer, as torch.nn.utils.clip_grad_norm_ does. The norm is
-    computed in float64; on a processor block by block, so it does not depend on the number of threads.
+    """Return `gradient` scaled down to the L2 norm `norm` if it is longer, as torch.nn.utils.clip_grad_norm_ does, but as a new tensor,
+    also if it is not. The norm is computed in float64; on a processor block by block, so it does not depend on the number of threads.
     """
     if gradient.device.type == "cpu":
         total = math.sqrt(sum(float(block.double().square().sum()) for block in torch.split(gradient, _BLOCK)))

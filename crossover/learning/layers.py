@@ -144,7 +144,9 @@ class Dropout(nn.Module):
 
 
 def pad_to_size(images: Tensor, size: int) -> Tensor:
-    """Return the images (N, C, H, W) padded with zeros on all sides so that height and width are at least `size`."""
+    """Return the images (N, C, H, W) padded with zeros on all sides so that height and width are at least `size`; the same tensor, not a
+    copy, if they are.
+    """
     height, width = max(size - images.shape[2], 0), max(size - images.shape[3], 0)
     if not height and not width:
         return images

@@ -353,7 +353,9 @@ def list_first_epochs(images: Tensor, training: Training) -> list[int]:
 
 
 def resize_images(images: Tensor, side: int) -> Tensor:
-    """Return images (N, C, H, W) resized to the height `side`, and the width in proportion: bilinear with antialiasing."""
+    """Return images (N, C, H, W) resized to the height `side`, and the width in proportion: bilinear with antialiasing. The same tensor,
+    not a copy, if they have that height.
+    """
     height, width = images.shape[2:]
     if side == height:
         return images

@@ -181,5 +181,5 @@ def _are_same_name(one: Any, other: Any) -> bool:
 
 
 def _shorten(value: Any) -> str:
-    """Return a value as text of 60 characters at most, with control characters escaped."""
+    """Return a value as text of at most 60 characters, as Python's `ascii` writes it: strings in quotes, control characters escaped."""
     return ascii(value)[:60]
