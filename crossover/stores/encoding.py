@@ -27,10 +27,10 @@ class VectorKind(StrEnum):
     VELOCITY = "velocity"  # [P] momentum buffer of SGD
     MOMENT = "moment"  # [P] first or second moment of Adam
     STATE = "state"  # what else an architecture's worker keeps in its checkpoints
-    UPDATE = "update"  # [P] to be added (MLLess)
+    UPDATE = "update"  # [P parameters | B buffers] to be added to a model (MLLess)
     SPARSE = "sparse"  # bytes: encoded (index, value) update
     RECORD = "record"  # bytes: JSON, what the members of a protocol tell one another
-    QUANTIZED = "quantized"  # bytes: QSGD or fp16 compressed gradient
+    QUANTIZED = "quantized"  # bytes: a contribution, compressed by any codec of algorithms/codecs.py
 
 
 def exchanged_kind(what: str) -> VectorKind:
