@@ -19,7 +19,7 @@ from torch import Tensor, cat
 from torch.nn import functional
 
 from crossover import validation
-from crossover.advice.question import sizes
+from crossover.advice.question import make_sizes_function
 from crossover.errors import ConfigError, NoProjection
 from crossover.experiment import Experiment
 from crossover.learning.datasets import load
@@ -216,7 +216,7 @@ def project_runs() -> list[str]:
         "| where | adapters: moved by an exchange | seconds | dollars | all parameters: moved | seconds | dollars |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
-    workloads = {way: sizes(_load_experiment(way, [])) for way in PROJECTED}
+    workloads = {way: make_sizes_function(_load_experiment(way, [])) for way in PROJECTED}
     for name, settings in WHERE.items():
         row = [name]
         for way in PROJECTED:

@@ -13,7 +13,7 @@ from PIL import Image
 
 from crossover.advice import advice, page
 from crossover.advice import question as subject
-from crossover.advice.question import Constraints, sizes
+from crossover.advice.question import Constraints, make_sizes_function
 from crossover.cli.arguments import load_runnable
 from crossover.reports import prices
 from crossover.simulation import AWS, breakeven_page
@@ -29,7 +29,7 @@ def write_sliders(out: Path) -> Path:
     """Simulate the project's example, write the break-even page with sliders into the folder `out`, and return the page's path."""
     experiment = load_runnable(CONFIG, None)
     return breakeven_page.write_sliders(
-        breakeven_page.simulate_grid([experiment], AWS, prices.load(), sizes=sizes(experiment)), out
+        breakeven_page.simulate_grid([experiment], AWS, prices.load(), sizes=make_sizes_function(experiment)), out
     )
 
 

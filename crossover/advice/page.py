@@ -129,7 +129,7 @@ def build_page(
                 label="projected",
                 stacked=True,
             ),
-            *_list_monthly_costs(every, monthly, schedule),
+            *_monthly_cost_sheet(every, monthly, schedule),
             *_sensitivity_sheets(found),
             Sheet(
                 title="The Pareto front: dollars, and time with start-up",
@@ -166,7 +166,7 @@ def _list_commands(found: Advice, files: Sequence[Path], here: Path | None) -> l
     return [shlex.join(["crossover", name, str(files[0]), *options]) for name, *options in steps]
 
 
-def _list_monthly_costs(every: str, monthly: Sequence[MonthlyCost], schedule: Schedule) -> Iterator[Sheet]:
+def _monthly_cost_sheet(every: str, monthly: Sequence[MonthlyCost], schedule: Schedule) -> Iterator[Sheet]:
     """Yield the table of the dollars per month, if the model is trained more than once. `schedule`: how to start it so often."""
     if monthly:
         yield Sheet(

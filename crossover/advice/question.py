@@ -370,7 +370,7 @@ def _check_card(steps: MeasuredSteps, path: Path, price_list: Prices) -> None:
         )
 
 
-def sizes(experiment: Experiment) -> Callable[[Experiment], Workload]:
+def make_sizes_function(experiment: Experiment) -> Callable[[Experiment], Workload]:
     """Return a function that takes an experiment with the model and data of `experiment`, and returns the sizes of its work. A user's model
     and data are loaded in this call to find out their sizes; it raises the errors of `build_question`.
     """

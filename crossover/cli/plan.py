@@ -146,7 +146,7 @@ def _find_workload(experiment: Experiment) -> "Workload":
         if not bundling.list_user_code_with_loader(experiment):
             raise
         try:
-            return question.sizes(experiment)(experiment)
+            return question.make_sizes_function(experiment)(experiment)
         except OwnCodeError as unusable:
             raise unknown from unusable
 

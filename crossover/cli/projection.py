@@ -67,7 +67,7 @@ def breakeven(
     debug: Debug = False,
 ) -> None:
     """Project when an architecture beats the cheapest baseline: one function, one machine, one GPU or a GPU fleet."""
-    from crossover.advice.question import sizes
+    from crossover.advice.question import make_sizes_function
     from crossover.reports import prices  # matplotlib comes with the page: not for --help
     from crossover.simulation import breakeven_page as page
     from crossover.simulation.breakeven import breakeven as compare_axes
@@ -76,7 +76,9 @@ def breakeven(
     cloud = _choose_calibration(calibration, experiments[0].architecture)
     check_writable(out)
     with show_waiting(f"{repetitions} simulations of each run, over four axes"):
-        found = compare_axes(experiments, cloud, prices.load(), repetitions=repetitions, sizes=sizes(experiments[0]))
+        found = compare_axes(
+            experiments, cloud, prices.load(), repetitions=repetitions, sizes=make_sizes_function(experiments[0])
+        )
     for axis in page.AXES:
         if found.points_of_axis(axis):
             tables.show(
@@ -96,7 +98,7 @@ def breakeven(
 
         with show_waiting(f"{repetitions} simulations of each run, over a grid"):
             cells = breakeven_page.simulate_grid(
-                experiments, cloud, prices.load(), repetitions=repetitions, sizes=sizes(experiments[0])
+                experiments, cloud, prices.load(), repetitions=repetitions, sizes=make_sizes_function(experiments[0])
             )
         tables.show(f"sliders: {breakeven_page.write_sliders(cells, out)}")
     given_ = [*map(str, configs), *set_options(override), "--out", str(out)]
@@ -131,14 +133,14 @@ def project(
     """Project a run's time, cost and traffic on AWS, without running it."""
     from dataclasses import replace
 
-    from crossover.advice.question import sizes
+    from crossover.advice.question import make_sizes_function
     from crossover.simulation import repetitions as repeating
 
     experiment = load_runnable(config, override)
     cloud = _choose_calibration(calibration, experiment.architecture)
     if concurrency is not None:
         cloud = replace(cloud, concurrency=concurrency or None)
-    own = sizes(experiment)(experiment)
+    own = make_sizes_function(experiment)(experiment)
     workload = own if parameters is None else own.with_parameters(parameters)
     if workers is not None:
         gpu = replace(experiment.gpu, instances=max(1, workers // experiment.gpu.gpus_per_instance))

@@ -325,7 +325,7 @@ def list_mismatches(runs: Sequence[RunFolder], names: Sequence[str]) -> list[str
     rises = _group_names(
         runs, names, lambda r: str(display.metric_of(r).higher_wins)
     )  # said, or implied by the metric's name
-    return [*found, *([f"training.metric.higher_is_better differs: {_list_groups(rises)}"] if len(rises) > 1 else [])]
+    return [*found, *([f"training.metric.higher_is_better differs: {_format_groups(rises)}"] if len(rises) > 1 else [])]
 
 
 def same_prices(results: Sequence[Result]) -> bool:
@@ -340,16 +340,16 @@ def list_caveats(runs: Sequence[RunFolder], names: Sequence[str]) -> list[str]:
     found = [mark for run, name in zip(runs, names, strict=True) for mark in _list_faults(run, name)]
     labels = _group_names(runs, names, lambda r: str(r["label"]))
     if len(labels) > 1:
-        found.append(f"labels differ: {_list_groups(labels)}; local seconds are not AWS seconds")
+        found.append(f"labels differ: {_format_groups(labels)}; local seconds are not AWS seconds")
     found += [*_list_seed_differences(runs, names), *_list_setting_differences(runs, names)]
     for what, key in (("price dates", "prices_as_of"), ("prices' regions", "region")):
         groups = _group_names(runs, names, lambda r, key=key: str(r["cost"].get(key)))  # type: ignore[misc]
         if len(groups) > 1:
-            found.append(f"{what} differ: {_list_groups(groups)}; dollars are not compared")
+            found.append(f"{what} differ: {_format_groups(groups)}; dollars are not compared")
     for key in sorted({key for run in runs for key in run.result["versions"]}):
         versions = _group_names(runs, names, lambda r, key=key: str(r["versions"].get(key, "none")))  # type: ignore[misc]
         if len(versions) > 1:
-            found.append(f"version of {key} differs: {_list_groups(versions)}")
+            found.append(f"version of {key} differs: {_format_groups(versions)}")
     return found
 
 
@@ -430,7 +430,7 @@ def _group_names(runs: Sequence[RunFolder], names: Sequence[str], of: Callable[[
     return grouped
 
 
-def _list_groups(groups: Mapping[str, Sequence[str]]) -> str:
+def _format_groups(groups: Mapping[str, Sequence[str]]) -> str:
     """Return groups of runs as text: `a (run1 and run2), b (run3)`. `groups`: names of the runs by value."""
     return ", ".join(f"{value} ({' and '.join(names)})" for value, names in groups.items())
 
