@@ -5,6 +5,7 @@ from dataclasses import dataclass, fields
 from math import ceil
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from crossover.algorithms.encoded_sizes import qsgd_bytes, sparse_bytes
 from crossover.algorithms.low_rank import Shapes, build_layout, find_rank_problem
 from crossover.errors import Corrupt, Refused
 from crossover.experiment import Exchange
@@ -252,9 +253,7 @@ class Quantized(Codec):
 
     def nbytes(self, parameters: int) -> int:
         """Return the bytes of header, scales and codes for `parameters` elements encoded as one part."""
-        from crossover.algorithms import compression
-
-        return compression.compressed_bytes(parameters, bits=self.bits, bucket=self.bucket)
+        return qsgd_bytes(parameters, bits=self.bits, bucket=self.bucket)
 
 
 # --- top k ------------------------------------------------------------------------------------------------------------
@@ -315,9 +314,7 @@ class Largest(Codec):
 
     def nbytes(self, parameters: int) -> int:
         """Return the bytes of the (index, value) pairs that are sent of `parameters` elements."""
-        from crossover.algorithms import compression
-
-        return compression.sparse_bytes(self.count(parameters))
+        return sparse_bytes(self.count(parameters))
 
     def count(self, parameters: int) -> int:
         """Return how many of `parameters` elements are sent: the fraction `share`, rounded up."""

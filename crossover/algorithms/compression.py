@@ -1,6 +1,5 @@
 """The codecs' arithmetic on tensors: seeded randomness, sparse vectors, quantization, low-rank approximation."""
 
-import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import prod
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor
 
 from crossover.algorithms import buffers
+from crossover.algorithms.encoded_sizes import QSGD_HEADER, SPARSE_HEADER, packed_bytes, qsgd_bytes, sparse_bytes
 from crossover.algorithms.low_rank import Matrix, Shapes, build_layout
 from crossover.algorithms.schedule import derive_seed
 from crossover.errors import Corrupt, Refused
@@ -50,14 +50,7 @@ def _shift_right(value: Tensor, bits: int) -> Tensor:
 # a tail of float32 that stands for the vector's last elements in full (BatchNorm's buffers, which are never filtered). Dense: float32, all
 # elements.
 
-_HEADER = struct.Struct("<QII")
-HEADER_BYTES = _HEADER.size
 _SAMPLE_ELEMENTS = 16_384  # magnitudes that tell how large the largest are, about
-
-
-def sparse_bytes(pairs: int, *, tail: int = 0) -> int:
-    """Return the size in bytes of the sparse form: header, `pairs` (index, value) pairs, and `tail` elements in full."""
-    return HEADER_BYTES + 8 * pairs + 4 * tail
 
 
 def encode(indices: Tensor, values: Tensor, *, elements: int, tail: Tensor | None = None) -> Tensor:
@@ -74,7 +67,7 @@ def encode(indices: Tensor, values: Tensor, *, elements: int, tail: Tensor | Non
         if tail is not None:
             dense[elements - rest :] = tail
         return dense
-    head = torch.frombuffer(bytearray(_HEADER.pack(elements, indices.numel(), rest)), dtype=torch.uint8)
+    head = torch.frombuffer(bytearray(SPARSE_HEADER.pack(elements, indices.numel(), rest)), dtype=torch.uint8)
     parts = [head, indices.to(torch.int32).view(torch.uint8), values.contiguous().view(torch.uint8)]
     return torch.cat([*parts, tail.contiguous().view(torch.uint8)] if tail is not None else parts)
 
@@ -84,7 +77,7 @@ def encode_pairs(indices: Tensor, values: Tensor, *, elements: int) -> Tensor:
 
     `indices`: (n,) ascending positions below `elements`; `values`: (n,) float32, which is not checked; `elements`: length of the vector.
     """
-    head = torch.frombuffer(bytearray(_HEADER.pack(elements, indices.numel(), 0)), dtype=torch.uint8)
+    head = torch.frombuffer(bytearray(SPARSE_HEADER.pack(elements, indices.numel(), 0)), dtype=torch.uint8)
     return torch.cat([head, indices.to(torch.int32).view(torch.uint8), values.contiguous().view(torch.uint8)])
 
 
@@ -138,20 +131,20 @@ def _split_update(update: Tensor, *, elements: int) -> tuple[Tensor, Tensor, Ten
     """Return (indices (n,) int32, values (n,) float32, tail float32) as views of an `update` in sparse form. Raises ValueError if
     its length is wrong or it was not made for a vector of `elements`.
     """
-    if update.dtype != torch.uint8 or update.ndim != 1 or update.numel() < HEADER_BYTES:
+    if update.dtype != torch.uint8 or update.ndim != 1 or update.numel() < SPARSE_HEADER.size:
         raise ValueError(
             f"update: {update.numel()} elements of {update.dtype}; bytes with a header, or float32, are expected"
         )
-    promised, pairs, rest = _HEADER.unpack(bytes(update[:HEADER_BYTES].tolist()))
+    promised, pairs, rest = SPARSE_HEADER.unpack(bytes(update[: SPARSE_HEADER.size].tolist()))
     if promised != elements:
         raise ValueError(f"update: made for {promised} elements, the vector has {elements}")
     if update.numel() != sparse_bytes(pairs, tail=rest) or rest > elements:
         raise ValueError(
             f"update: {update.numel()} bytes; {pairs} pairs and a tail of {rest} take {sparse_bytes(pairs, tail=rest)}"
         )
-    values_at, tail_at = HEADER_BYTES + 4 * pairs, HEADER_BYTES + 8 * pairs
+    values_at, tail_at = SPARSE_HEADER.size + 4 * pairs, SPARSE_HEADER.size + 8 * pairs
     return (
-        update[HEADER_BYTES:values_at].view(torch.int32),
+        update[SPARSE_HEADER.size : values_at].view(torch.int32),
         update[values_at:tail_at].view(torch.float32),
         update[tail_at:].view(torch.float32),
     )
@@ -175,7 +168,6 @@ def _refuse_infinite(values: Tensor) -> None:
 
 Norm = Literal["l2", "max"]
 
-_LAYOUT = struct.Struct("<4sBBxxIQ")  # magic, bits, norm, bucket, elements
 _MAGIC = b"XQSG"
 _NORMS: tuple[Norm, ...] = ("l2", "max")
 _BLOCK = 65_536  # elements worked on at a time: they stay in the processor's cache
@@ -235,15 +227,15 @@ def quantize(gradient: Tensor, *, bits: int, bucket: int, norm: Norm, generator:
 def pack(levels: Levels) -> Tensor:
     """Return quantized `levels` as bytes (uint8): header, one float32 scale per bucket, codes of `bits` bits each."""
     bits, bucket, elements = levels.bits, levels.bucket, levels.codes.numel()
-    body = torch.empty(compressed_bytes(elements, bits=bits, bucket=bucket), dtype=torch.uint8)
-    head = _LAYOUT.pack(_MAGIC, bits, _NORMS.index(levels.norm), bucket, elements)
+    body = torch.empty(qsgd_bytes(elements, bits=bits, bucket=bucket), dtype=torch.uint8)
+    head = QSGD_HEADER.pack(_MAGIC, bits, _NORMS.index(levels.norm), bucket, elements)
     scales_end = len(head) + 4 * levels.scales.numel()
     body[: len(head)] = buffers.tensor(head, torch.uint8)
     body[len(head) : scales_end] = levels.scales.view(torch.uint8)
     packed, step = body[scales_end:], _count_block_elements(bucket)
     for start in range(0, elements, step):
         part, at = levels.codes[start : start + step], start * bits // 8
-        _pack(part, bits, packed[at : at + _count_packed_bytes(part.numel(), bits)])
+        _pack(part, bits, packed[at : at + packed_bytes(part.numel(), bits)])
     return body
 
 
@@ -253,20 +245,20 @@ def decompress(body: Tensor, *, out: Tensor | None = None, key: str = "qsgd") ->
     `out`: tensor to write the vector to, which is then returned; `key`: name for errors. Raises Corrupt if the bytes are invalid or do not
     fit `out`.
     """
-    if body.numel() < _LAYOUT.size:
-        raise Corrupt(f"{key}: {body.numel()} bytes; a quantized gradient has a header of {_LAYOUT.size}")
-    magic, bits, norm, bucket, elements = _LAYOUT.unpack(bytes(buffers.view(body[: _LAYOUT.size].contiguous())))
+    if body.numel() < QSGD_HEADER.size:
+        raise Corrupt(f"{key}: {body.numel()} bytes; a quantized gradient has a header of {QSGD_HEADER.size}")
+    magic, bits, norm, bucket, elements = QSGD_HEADER.unpack(bytes(buffers.view(body[: QSGD_HEADER.size].contiguous())))
     known = magic == _MAGIC and 2 <= bits <= 8 and bucket >= 128 and norm < len(_NORMS)
     buckets = -(-elements // bucket) if known else 0
-    size = _LAYOUT.size + 4 * buckets + _count_packed_bytes(elements, bits)
+    size = QSGD_HEADER.size + 4 * buckets + packed_bytes(elements, bits)
     if not known or body.numel() != size:
         raise Corrupt(f"{key}: {body.numel()} bytes that are no quantized gradient")
     if out is not None and out.numel() != elements:
         raise Corrupt(f"{key}: a quantized gradient of {elements} elements where {out.numel()} are expected")
-    scales = body[_LAYOUT.size : _LAYOUT.size + 4 * buckets].clone().view(torch.float32)
+    scales = body[QSGD_HEADER.size : QSGD_HEADER.size + 4 * buckets].clone().view(torch.float32)
     if not bool(scales.isfinite().all()):
         raise Corrupt(f"{key}: a scale that is not finite")
-    codes = body[_LAYOUT.size + 4 * buckets :]
+    codes = body[QSGD_HEADER.size + 4 * buckets :]
     levels = (1 << (bits - 1)) - 1
     factors = scales / levels
     result = torch.empty(elements) if out is None else out
@@ -276,15 +268,10 @@ def decompress(body: Tensor, *, out: Tensor | None = None, key: str = "qsgd") ->
         part = result[start : start + step]
         count, first = part.numel(), start // bucket
         packed_start = start * bits // 8
-        packed = codes[packed_start : packed_start + _count_packed_bytes(count, bits)]
+        packed = codes[packed_start : packed_start + packed_bytes(count, bits)]
         part.copy_(_unpack(packed, bits, bytes_[:count])).sub_(levels)
         _scale_by_bucket(part, factors[first : first + -(-count // bucket)], bucket, out=part)
     return result
-
-
-def compressed_bytes(elements: int, *, bits: int, bucket: int) -> int:
-    """Return the size in bytes of the result of `pack` for `elements` elements of `bits` bits, with one scale per `bucket` of elements."""
-    return _LAYOUT.size + 4 * -(-elements // bucket) + _count_packed_bytes(elements, bits)
 
 
 def _compute_scales(gradient: Tensor, *, bucket: int, norm: Norm) -> Tensor:
@@ -320,11 +307,6 @@ def _count_block_elements(bucket: int) -> int:
     """
     unit = bucket * 8
     return max(1, _BLOCK // unit) * unit
-
-
-def _count_packed_bytes(count: int, bits: int) -> int:
-    """Return the number of bytes that `count` codes of `bits` bits each take."""
-    return -(-count * bits // 8)
 
 
 def _pack(codes: Tensor, bits: int, out: Tensor) -> None:

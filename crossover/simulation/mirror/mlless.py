@@ -6,6 +6,7 @@ It is bulk synchronous; `slack` and scaling in are not simulated. The share of c
 from functools import partial
 
 from crossover.algorithms import schedule
+from crossover.algorithms.encoded_sizes import sparse_bytes
 from crossover.simulation.kernel import Phase, SimProcess, WhereInRun
 from crossover.simulation.mirror.lambdaml import StoreConnection, build_first_step, simulate_arithmetic
 from crossover.simulation.mirror.long_worker import (
@@ -21,7 +22,6 @@ from crossover.simulation.world import Model, Script, SimulatedInvocation, World
 
 MOST_POINTS = 2_048  # of the loss curve
 DECISION, REPORTS = 1, 2  # what the supervisor waits for; stored where a worker's progress has the minibatch
-SPARSE_HEADER_BYTES, PAIR_BYTES = 16, 8
 FILTER_VECTORS = 6  # read and written while filtering: gradient, velocity, residual, base, and the update
 
 
@@ -29,7 +29,7 @@ def update_bytes(world: World) -> int:
     """Return the bytes of one worker's filtered update: pairs (index, value), or all values if that takes fewer bytes."""
     workload = world.workload
     pairs = int(world.calibration.significant * workload.parameters)
-    return min(4 * workload.elements, SPARSE_HEADER_BYTES + PAIR_BYTES * pairs + 4 * workload.buffers)
+    return min(4 * workload.elements, sparse_bytes(pairs, tail=workload.buffers))
 
 
 def checkpoint_bytes(world: World, round: int) -> int:

@@ -7,7 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crossover.algorithms.compression import Norm, compressed_bytes, decompress, pack, quantize
+from crossover.algorithms.compression import Norm, decompress, pack, quantize
+from crossover.algorithms.encoded_sizes import qsgd_bytes
 from crossover.errors import Corrupt, Refused
 
 WIDTHS = range(2, 9)
@@ -62,7 +63,7 @@ def test_every_coordinate_comes_back_within_one_level(elements: int, bits: int, 
     """Check that each decompressed element is within one level of the original, and the number of bytes."""
     vector = torch.randn(elements, generator=generator(elements))
     body = compress(vector, bits=bits, bucket=bucket, norm=norm, generator=generator())
-    assert body.numel() == compressed_bytes(elements, bits=bits, bucket=bucket)
+    assert body.numel() == qsgd_bytes(elements, bits=bits, bucket=bucket)
     back = decompress(body)
     assert back.shape == vector.shape
     for start in range(0, elements, bucket):
@@ -84,8 +85,8 @@ def test_zeros_stay_zeros_and_the_largest_stays_the_largest() -> None:
 def test_eight_and_four_bits_take_a_quarter_and_an_eighth() -> None:
     """Check the compressed size of MobileNet's gradient as a share of float32."""
     elements = 3_217_226
-    assert compressed_bytes(elements, bits=8, bucket=128) <= 0.26 * 4 * elements
-    assert compressed_bytes(elements, bits=4, bucket=512) <= 0.14 * 4 * elements
+    assert qsgd_bytes(elements, bits=8, bucket=128) <= 0.26 * 4 * elements
+    assert qsgd_bytes(elements, bits=4, bucket=512) <= 0.14 * 4 * elements
 
 
 def test_the_same_generator_gives_the_same_bytes() -> None:

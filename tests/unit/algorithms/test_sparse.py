@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from crossover.algorithms.compression import HEADER_BYTES, add_to, encode, sparse_bytes
+from crossover.algorithms.compression import add_to, encode
+from crossover.algorithms.encoded_sizes import SPARSE_HEADER, sparse_bytes
 
 finite = st.floats(-1e6, 1e6, width=32)
 
@@ -41,7 +42,7 @@ def sample() -> Tensor:
 def test_the_bytes_of_the_sparse_form_are_as_documented() -> None:
     """Check size, header and indices of an encoded update."""
     update = sample()
-    assert update.dtype == torch.uint8 and update.numel() == HEADER_BYTES + 3 * 8 + 4 == sparse_bytes(3, tail=1)
+    assert update.dtype == torch.uint8 and update.numel() == SPARSE_HEADER.size + 3 * 8 + 4 == sparse_bytes(3, tail=1)
     assert bytes(update[:16].tolist()) == (100).to_bytes(8, "little") + bytes([3, 0, 0, 0, 1, 0, 0, 0])
     assert update[16:28].view(torch.int32).tolist() == [1, 5, 9]
 

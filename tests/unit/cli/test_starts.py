@@ -49,6 +49,19 @@ def test_what_looks_at_a_file_alone_imports_nothing_that_takes_seconds(arguments
     assert said.splitlines()[-1] == "[]"
 
 
+def test_sizes_of_every_codec_need_no_torch() -> None:
+    """Each codec says how many bytes it exchanges before torch is imported, which would cost each process of a search seconds."""
+    code = (
+        "import sys; from crossover.algorithms.codecs import CODECS, build_codec; from crossover.experiment import Exchange\n"
+        "for name in CODECS:\n"
+        "    codec = build_codec(Exchange(compression=name))\n"
+        "    assert codec.exchanged_bytes(12, 2, workers=3, shapes=lambda: [[4, 3]])\n"
+        "print('torch' in sys.modules)"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert said.stdout == "False\n", said.stderr
+
+
 @pytest.mark.slow
 def test_a_first_estimate_stands_there_before_torch_is_imported(tmp_path: Path) -> None:
     """`advise` prints its first estimate for a built-in model before it imports torch."""
