@@ -1,5 +1,6 @@
 """Run jobs in pools of processes that never outlive the process that asked for them, however that process ends."""
 
+import atexit
 import os
 import signal
 import threading
@@ -79,11 +80,12 @@ def start_pool(processes: int, begin: Callable[..., None] | None = None, *given:
 
 
 def _start_watched_process(parent: int) -> _ProcessEndingWithParent:
-    """Start the thread that exits this new process when the process `parent` is gone, and restore the default action of Ctrl-C.
-    Returns an empty process object, which pickle then fills.
+    """Start the thread that exits this new process when the process `parent` is gone, restore the default action of Ctrl-C, and let the
+    process end without freeing its modules. Returns an empty process object, which pickle then fills.
     """
     # Ctrl-C reaches every process of the terminal's group; only the parent prints a message about it.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    atexit.register(os._exit, 0)  # the first to be registered, so the last to be called; the parent waits for this process
     threading.Thread(target=_exit_when_orphaned, args=(parent,), daemon=True).start()
     return _ProcessEndingWithParent.__new__(_ProcessEndingWithParent)
 
