@@ -85,7 +85,9 @@ def _start_watched_process(parent: int) -> _ProcessEndingWithParent:
     """
     # Ctrl-C reaches every process of the terminal's group; only the parent prints a message about it.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    atexit.register(os._exit, 0)  # the first to be registered, so the last to be called; the parent waits for this process
+    atexit.register(
+        os._exit, 0
+    )  # the first to be registered, so the last to be called; the parent waits for this process
     threading.Thread(target=_exit_when_orphaned, args=(parent,), daemon=True).start()
     return _ProcessEndingWithParent.__new__(_ProcessEndingWithParent)
 

@@ -4,11 +4,12 @@ import random
 from collections import Counter, deque
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from heapq import heappop
+from heapq import heappop, heappush
 from math import ceil, exp, inf
 from typing import Any
 
 import simpy
+from simpy.events import NORMAL
 
 # --- kernel -----------------------------------------------------------------------------------------------------------
 
@@ -47,6 +48,20 @@ class Clock(simpy.Environment):
             return False
         self._now = until
         return True
+
+    def wait_until(self, at: float) -> SimProcess:
+        """Wait, as a simpy process, until the simulated time is `at`; return at once if it is that already. The time is then exactly `at`,
+        which a timeout of the difference might miss by a rounding error.
+        """
+        if at <= self._now:
+            return
+        if self._resumes_one and not (self._queue and self._queue[0][0] <= at):
+            self._now = at  # as `skip`
+            return
+        due = simpy.Event(self)
+        due._ok, due._value = True, None
+        heappush(self._queue, (at, NORMAL, next(self._eid), due))
+        yield due
 
 
 class Link:

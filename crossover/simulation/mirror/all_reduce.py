@@ -37,12 +37,13 @@ def _simulate_exchange(
     """
     world, rank, others = worker_call.world, worker_call.place.worker, worker_call.world.workers - 1
     yield from store.put("store", up)
-    store.publish(f"average{which}")
+    yield from store.publish(f"average{which}")
     if rank == MASTER:
         yield from store.gather("aggregate", f"average{which}", up, others, before=lambda last: max(0, last - 1))
         yield from simulate_arithmetic(worker_call, "aggregate", (others + 2) * back)
         yield from store.put("", back)
         merged = world.gate(f"merged{which}", worker_call.progress.round, needed=1)
+        yield from worker_call.catch_up()
         if not merged.is_open:
             merged.arrive(world.env)
     else:

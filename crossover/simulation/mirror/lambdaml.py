@@ -1,7 +1,10 @@
 """LambdaML, the family of AllReduce and ScatterReduce: a long worker's requests to the shared store, and the start and end of its round."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from functools import partial
+from typing import Any
+
+import simpy
 
 from crossover.algorithms import codecs
 from crossover.errors import NoProjection
@@ -88,25 +91,33 @@ class StoreConnection:
         """Simulate, as a simpy process, `requests` writes to the store, one after another, of `bytes_` bytes in all. They share the host's
         network link with all other writers. `stage`: stage to which the seconds are added, "" for none.
         """
-        env = self.world.env
         bytes_ += requests * self.header_bytes
         self.worker_call.tally.count(
             self.channel, "create" if self.channel == "tensors" else "put", requests, out=round(bytes_)
         )
-        start = self.host.ingress.reserve(env.now, bytes_) if self.host else env.now
+        queued_s = yield from self._reserve("ingress", bytes_)
         seconds = self.service.write.seconds(bytes_, requests) * self.factors.draw_request_factor()
-        yield from self.worker_call.spend(stage, start - env.now + seconds)
+        yield from self.worker_call.spend(stage, queued_s + seconds)
 
     def get(self, stage: str, bytes_: float, requests: int = 1) -> SimProcess:
         """Simulate, as a simpy process, `requests` reads from the store, one after another, of `bytes_` bytes in all. They share the host's
         network link with all other readers. `stage`: stage to which the seconds are added, "" for none.
         """
-        env = self.world.env
         bytes_ += requests * self.header_bytes
         self.worker_call.tally.count(self.channel, "get", requests, into=round(bytes_))
-        start = self.host.egress.reserve(env.now, bytes_) if self.host else env.now
+        queued_s = yield from self._reserve("egress", bytes_)
         seconds = self.service.read.seconds(bytes_, requests) * self.factors.draw_request_factor()
-        yield from self.worker_call.spend(stage, start - env.now + seconds)
+        yield from self.worker_call.spend(stage, queued_s + seconds)
+
+    def _reserve(self, link: str, bytes_: float) -> Generator[simpy.Event, Any, float]:
+        """Reserve a link of the host, "ingress" or "egress", for a transfer of `bytes_` bytes, as a simpy process. Returns the seconds for
+        which the transfer waits for the link, 0 without a host.
+        """
+        if not self.host:
+            return 0.0
+        yield from self.worker_call.catch_up()
+        now = self.worker_call.now
+        return self.host.link(link).reserve(now, bytes_) - now
 
     def gather(self, stage: str, what: str, bytes_: float, count: int, before: Callable[[int], int]) -> SimProcess:
         """Simulate, as a simpy process, reading `count` vectors of `bytes_` bytes each, each one as soon as its sender has published it in
@@ -116,21 +127,22 @@ class StoreConnection:
         """
         if not count:
             return
-        worker_call, env = self.worker_call, self.world.env
+        worker_call = self.worker_call
         bytes_ += self.header_bytes
         gate = self.world.gate(what, worker_call.progress.round)
-        start = self.host.egress.reserve(env.now, count * bytes_) if self.host else env.now
+        queued_s = yield from self._reserve("egress", count * bytes_)
         worker_call.tally.count(self.channel, "get", count, into=round(count * bytes_))
-        yield from worker_call.spend("", start - env.now)
+        yield from worker_call.spend("", queued_s)
         each_s = self.service.read.seconds(bytes_) * self.factors.draw_request_factor()
         waited = yield from worker_call.read_in_order(gate, stage, each_s=each_s, count=count, before=before)
         worker_call.tally.count(self.channel, "get", worker_call.count_polls(waited, self.channel))
 
-    def publish(self, what: str) -> None:
-        """Mark this worker's vector of the round as stored, so that workers which wait for it can read it. `what`: name under which it is
-        published. Does nothing if an earlier invocation of this worker has already published it.
+    def publish(self, what: str) -> SimProcess:
+        """Mark this worker's vector of the round as stored, as a simpy process, so that workers which wait for it can read it. `what`: name
+        under which it is published. Does nothing if an earlier invocation of this worker has already published it.
         """
         progress = self.worker_call.progress
+        yield from self.worker_call.catch_up()
         if progress.published.get(what, -1) < progress.round:
             progress.published[what] = progress.round
             self.world.gate(what, progress.round).arrive(self.world.env, self.worker_call.place.worker)

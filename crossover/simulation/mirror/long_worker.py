@@ -5,7 +5,7 @@ The order is that of crossover/training/long_worker.py. Each protocol supplies i
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
-from math import log, log1p
+from math import inf, log, log1p
 from typing import Any
 
 import simpy
@@ -45,6 +45,10 @@ class WorkerInvocation:
     the size of a checkpoint in a given round; `step`: name of its step; `adds`: whether the worker sums gradients up within a round;
     `computed`: minibatches computed by this invocation; `slowest_s`, `evaluation_s`: seconds of its slowest minibatch and of its
     evaluation.
+
+    What an invocation does alone only moves its own time, `now`, ahead of the simulation's, which saves an event each time. `catch_up`
+    lets the simulation's time follow, and comes before all that other workers notice: an open gate, a decision, a transfer on a shared
+    link.
     """
 
     world: World
@@ -61,6 +65,7 @@ class WorkerInvocation:
     _deadline: simpy.Event | None = None
     _entered: tuple[int, int] = (0, 0)
     _known: int = 0  # the last epoch whose decision this invocation has read
+    _ahead_at: float = 0.0  # the invocation's own time, if it is ahead of the simulation's
 
     @property
     def objects(self) -> ServiceClient:
@@ -77,12 +82,22 @@ class WorkerInvocation:
         """Requests that this invocation has made so far."""
         return self.invocation.tally
 
+    @property
+    def now(self) -> float:
+        """Simulated time of this invocation, which may be ahead of the simulation's."""
+        now: float = self.world.env.now
+        return self._ahead_at if self._ahead_at > now else now
+
+    def catch_up(self) -> SimProcess:
+        """Wait, as a simpy process, until the simulation's time is that of this invocation."""
+        yield from self.world.env.wait_until(self._ahead_at)
+
     def note_usage(self) -> None:
         """Append a snapshot of this invocation's usage so far (time, seconds, object store traffic) to the notes for its record. Does
         nothing if the simulation keeps no records.
         """
         if self.world.usage.keep_records:
-            now, stored = self.world.env.now, self.tally.as_traffic()["object_store"]
+            now, stored = self.now, self.tally.as_traffic()["object_store"]
             usage = {"at": now, "wall_s": now - self.invocation.started_at, "traffic": {"object_store": stored}}
             self.invocation.notes.setdefault("marks", []).append(usage)
 
@@ -90,35 +105,36 @@ class WorkerInvocation:
         """Return the seconds until this invocation must stop its work: the time until its deadline, minus the reserve for a last
         checkpoint.
         """
-        return self.invocation.deadline_s - self.world.env.now - reserve_s(self.world.experiment)
+        return self.invocation.deadline_s - self.now - reserve_s(self.world.experiment)
 
     def spend(self, stage: str, seconds: float) -> SimProcess:
-        """Let `seconds` of simulated time pass, as a simpy process. `stage`: stage to which they are added, "" for none. If the
-        invocation's deadline has passed afterwards, the whole simulation ends.
+        """Move this invocation's own time on by `seconds`, as a simpy process; the simulation's time does not follow before `catch_up`.
+        `stage`: stage to which they are added, "" for none. If the invocation's deadline has passed afterwards, the whole simulation ends.
         """
         if stage:
             self.invocation.add_seconds(stage, seconds)
-        env = self.world.env
-        if seconds > 0 and not env.skip(seconds):
-            yield env.timeout(seconds)
-        if env.now > self.invocation.deadline_s:
-            self._end_at_deadline()
+        self._ahead_at = self.now + seconds
+        if self._ahead_at > self.invocation.deadline_s:
+            yield from self._end_at_deadline()
 
-    def _end_at_deadline(self) -> None:
-        """End the whole simulation, because the invocation's deadline has passed. Waits stop before the deadline, but computing and
-        transfers do not, and a retry would fail again.
+    def _end_at_deadline(self) -> SimProcess:
+        """End the whole simulation, as a simpy process, because the invocation's deadline has passed. Waits stop before the deadline, but
+        computing and transfers do not, and a retry would fail again.
         """
+        yield from self.catch_up()
         spent_s = self.world.env.now - self.invocation.started_at
         limit_s = self.world.experiment.functions.timeout_s
         self.world.end_simulation(
             f"{self.step} is in the middle of its work after {spent_s:,.0f} s; functions.timeout_s is {limit_s}"
         )
+        yield self.world.env.event()  # nothing follows
 
     def wait_for(self, gate: Gate) -> Generator[simpy.Event, Any, float]:
         """Wait, as a simpy process, until the gate is open, and return the seconds waited, 0 if it was open. Raises Leave if this
         invocation must end before that.
         """
         env = self.world.env
+        yield from self.catch_up()
         if gate.is_open:
             return 0.0
         began, left = env.now, self.remaining_s()
@@ -141,15 +157,12 @@ class WorkerInvocation:
         `each_s`: seconds of one read; `before`: function that returns how many vectors are read before that of a given member. Raises Leave
         if this invocation must end first. If the invocation's deadline passes while it reads, the whole simulation ends.
         """
-        env, began = self.world.env, self.world.env.now
+        began = self.now
         waited = yield from self.wait_for(gate)
         end = began + count * each_s
         if waited:
-            end = max(end, env.now + (count - before(gate.last)) * each_s)
-        if end > env.now:
-            yield env.timeout(end - env.now)
-        if env.now > self.invocation.deadline_s:
-            self._end_at_deadline()
+            end = max(end, self.now + (count - before(gate.last)) * each_s)
+        yield from self.spend("", max(0.0, end - self.now))
         self.invocation.add_seconds(stage, end - began)
         return max(0.0, end - began - count * each_s)
 
@@ -220,46 +233,6 @@ class WorkerInvocation:
         self.tally.count("objects", "exists").count("objects", "get", into=bytes_)
         yield from self.spend("", self.objects.read.seconds(bytes_, 2))
 
-    def compute(self) -> SimProcess:
-        """Simulate, as a simpy process, the worker's next minibatch: fetch it, compute its gradient, and advance the worker's progress by
-        one minibatch. Raises Leave if this invocation has computed as many minibatches as it may, or if less time is left than its slowest
-        minibatch took twice. If the invocation's deadline passes meanwhile, the whole simulation ends.
-        """
-        world, progress = self.world, self.progress
-        limit = world.experiment.exchange.minibatches_per_invocation
-        if isinstance(limit, int) and self.computed >= limit:
-            raise Leave
-        if self.remaining_s() < 2 * self.slowest_s:
-            raise Leave
-        _, number = world.days.locate_minibatch(progress.round, progress.minibatch)
-        samples = world.workload.samples[number]
-        factors, known = world.factors[self.place.worker], world.state.setdefault(("minibatch", self.step), {})
-        if samples not in known:  # many thousand times the same
-            known[samples] = (
-                (batch := world.workload.batch_bytes(samples)),
-                self.objects.read.seconds(batch),
-                world.calibration.function_gradient_s(
-                    world.experiment, world.workload, samples, memory_mb=self.memory_mb
-                ),
-            )
-        batch, read_s, gradient_s = known[samples]
-        self.tally.count("objects", "get", into=batch)
-        fetch_s = read_s * factors.draw_request_factor()
-        compute_s = gradient_s * factors.draw_compute_factor() * factors.list_host_factors(self.step)[0]
-        env = world.env
-        for stage, seconds in (
-            ("fetch", fetch_s),
-            ("compute", compute_s),
-        ):  # as `spend`, which would take a generator each
-            self.invocation.add_seconds(stage, seconds)
-            if seconds > 0 and not env.skip(seconds):
-                yield env.timeout(seconds)
-            if env.now > self.invocation.deadline_s:
-                self._end_at_deadline()
-        self.computed += 1
-        self.slowest_s = max(self.slowest_s, fetch_s + compute_s)
-        progress.minibatch += 1
-
     def read_history(self) -> SimProcess:
         """Simulate, as a simpy process, reading the results of earlier epochs, on which the learning rate may depend; nothing if this
         invocation has already read the latest results.
@@ -271,10 +244,45 @@ class WorkerInvocation:
             yield from self.spend("", self.objects.read.latency_s)
 
     def accumulate(self) -> SimProcess:
-        """Simulate, as a simpy process, all remaining minibatches of the worker's round. Raises Leave as `compute` does."""
-        minibatches = self.world.days.minibatches_in(self.progress.round)
-        while self.progress.minibatch < minibatches:
-            yield from self.compute()
+        """Simulate, as a simpy process, all remaining minibatches of the worker's round: fetch each, compute its gradient, and advance the
+        worker's progress by one minibatch. Raises Leave if this invocation has computed as many minibatches as it may, or if less time is
+        left than its slowest minibatch took twice. If the invocation's deadline passes meanwhile, the whole simulation ends.
+        """
+        world, progress, invocation = self.world, self.progress, self.invocation
+        asked, factors = world.experiment.exchange.minibatches_per_invocation, world.factors[self.place.worker]
+        limit = asked if isinstance(asked, int) else inf
+        deadline_s, reserved_s = invocation.deadline_s, reserve_s(world.experiment)
+        host = factors.list_host_factors(self.step)[0]
+        for number in world.days.list_minibatches(progress.round)[progress.minibatch :]:
+            if self.computed >= limit or deadline_s - self.now - reserved_s < 2 * self.slowest_s:
+                raise Leave
+            batch, read_s, gradient_s = self._minibatch_costs(world.workload.samples[number])
+            self.tally.count("objects", "get", into=batch)
+            fetch_s = read_s * factors.draw_request_factor()
+            compute_s = gradient_s * factors.draw_compute_factor() * host
+            # As `spend`, which would take a generator for each.
+            invocation.add_seconds("fetch", fetch_s)
+            invocation.add_seconds("compute", compute_s)
+            self._ahead_at = self.now + fetch_s + compute_s
+            if self._ahead_at > deadline_s:
+                yield from self._end_at_deadline()
+            self.computed += 1
+            self.slowest_s = max(self.slowest_s, fetch_s + compute_s)
+            progress.minibatch += 1
+
+    def _minibatch_costs(self, samples: int) -> tuple[int, float, float]:
+        """Return (bytes, seconds of reading, seconds of computing) of a minibatch of `samples` samples, without random factors. Cached,
+        since many thousand are alike.
+        """
+        world = self.world
+        known: dict[int, tuple[int, float, float]] = world.state.setdefault(("minibatch", self.step), {})
+        if samples not in known:
+            batch = world.workload.batch_bytes(samples)
+            gradient_s = world.calibration.function_gradient_s(
+                world.experiment, world.workload, samples, memory_mb=self.memory_mb
+            )
+            known[samples] = batch, self.objects.read.seconds(batch), gradient_s
+        return known[samples]
 
     def agree(self, epoch: int) -> SimProcess:
         """Simulate, as a simpy process, the decision after `epoch` (its evaluation, and whether training continues): the first worker to
@@ -286,12 +294,14 @@ class WorkerInvocation:
         number = world.days.decision_of_epoch(epoch)
         self.tally.count("objects", "exists")
         yield from self.spend("", objects.read.latency_s)
+        yield from self.catch_up()
         if not decided.is_open:
             self.tally.count("objects", "put")
             evaluator = world.state.setdefault(taken, self.place.worker)
             yield from self.spend("", objects.write.latency_s)
             if evaluator == self.place.worker:
                 yield from self._evaluate(epoch)
+                yield from self.catch_up()
                 if not decided.is_open:
                     decided.arrive(world.env)
                     world.note_epoch_end(epoch)
@@ -349,6 +359,7 @@ def run_invocation(worker_call: WorkerInvocation, exchange: Callable[[WorkerInvo
     except Leave:
         pass
     yield from worker_call.save()
+    yield from worker_call.catch_up()
     worker_call.invocation.notes |= {"until": [progress.round, progress.minibatch], "attempt": 0}
     minibatch = progress.minibatch
     move_to_round(world, place, progress.round)

@@ -63,9 +63,9 @@ def simulate_worker_step(worker_call: WorkerInvocation) -> SimProcess:
         yield from store.put("", 0)
         worker_call.tally.count("bus", "arrive")
         yield from worker_call.spend("", bus_s)
-        store.publish("reported")
+        yield from store.publish("reported")
     word = world.gate("word", round, needed=1)
-    began = world.env.now
+    began = worker_call.now
     waited = yield from worker_call.wait_for(word)
     # Announcements on the bus wake the worker; besides, it reads the supervisor's answer itself once a second.
     worker_call.tally.count("bus", "arrived", worker_call.count_polls(waited, "tensors") + 1).count(
@@ -75,7 +75,7 @@ def simulate_worker_step(worker_call: WorkerInvocation) -> SimProcess:
     yield from store.get("", 0)
     if others:
         yield from store.get("", others * telling, others)
-    worker_call.invocation.add_seconds("synchronise", world.env.now - began)
+    worker_call.invocation.add_seconds("synchronise", worker_call.now - began)
     yield from simulate_arithmetic(worker_call, "update", (1 + others) * telling + 2 * size)
     world.drop_gate("word", round - 2)
     world.drop_gate("reported", round - 2)
@@ -126,6 +126,7 @@ def supervise(world: World, place: WhereInRun, invocation: SimulatedInvocation) 
             yield from worker_call.spend("", calibration.supervisor_s * store.factors.draw_compute_factor())
             yield from store.put("", 4 * world.workers)
             word = world.gate("word", round, needed=1)
+            yield from worker_call.catch_up()
             if not word.is_open:
                 word.arrive(world.env)
             tally.count("bus", "arrive")
@@ -136,6 +137,7 @@ def supervise(world: World, place: WhereInRun, invocation: SimulatedInvocation) 
     except Leave:
         pass
     yield from worker_call.save()
+    yield from worker_call.catch_up()
     place.worker = 0
     place.finished = finished
 

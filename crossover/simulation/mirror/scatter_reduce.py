@@ -27,19 +27,19 @@ def simulate_round(worker_call: WorkerInvocation) -> SimProcess:
     yield from worker_call.accumulate()
     yield from run_codec(worker_call)
     yield from store.put("store", others * part, others)
-    store.publish("chunks")
+    yield from store.publish("chunks")
     yield from store.gather(
         "aggregate", "chunks", part, others, before=lambda last: last - int(last > rank) if last != rank else 0
     )
     if world.experiment.aggregation.non_finite == "drop":  # every worker drops those that any worker would drop
         yield from store.put("", 4 * workers)
-        store.publish("verdict")
+        yield from store.publish("verdict")
         yield from store.gather(
             "aggregate", "verdict", 4 * workers, others, before=lambda last: max(0, (last - rank) % workers - 1)
         )
     yield from simulate_arithmetic(worker_call, "aggregate", (workers + 1) * merged)
     yield from store.put("", merged)
-    store.publish("merged")
+    yield from store.publish("merged")
     yield from store.gather(
         "synchronise", "merged", merged, others, before=lambda last: max(0, (last - rank) % workers - 1)
     )
