@@ -285,7 +285,7 @@ def _parse_resources(names: Sequence[str]) -> tuple[str, ...]:
         raise ConfigError(
             f"--on-hand: {', '.join(unknown) or 'nothing'} is unknown; expected some of {', '.join(ON_HAND)}"
         )
-    if given == ["spot"]:
+    if set(given) == {"spot"}:
         raise ConfigError("--on-hand: spot is a price of instances, not a place to compute; add ec2 or gpu")
     return tuple(name for name in ON_HAND if name in given)
 

@@ -577,6 +577,7 @@ def _find_experiment_file(
     if not own_model.is_model(str(config)):
         if config.suffix == ".py" and config.is_file():
             return _find_experiment_file(documents.find_only_factory(config), data, epochs, table, probe=probe)
+        documents.check_is_no_data(config)
         if data is not None:
             raise ConfigError(
                 f"--data: {config} already names its data; --data is only for a model given as model.py:factory"

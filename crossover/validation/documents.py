@@ -3,6 +3,7 @@
 import ast
 import difflib
 import re
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -56,10 +57,43 @@ for _tag, _pattern, _first in (
     _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(rf"^(?:{_pattern})$"), list(_first))
 
 
+YAML_ENDINGS = (".yaml", ".yml")
+TABLE_ENDINGS = (".csv", ".data", ".dat", ".txt", ".tsv")  # of text that `--data` may read
+DATA_ENDINGS = re.compile(
+    r"\.(csv|tsv|jsonl?|ndjson|np[yz]|parquet|feather|arrow|pth?|safetensors|pkl|pickle|h5|hdf5|mat|xlsx?|ods|zip|gz|bz2|xz|tar|tgz|db|sqlite|"
+    r"png|jpe?g|gif|tiff?|bmp|webp|wav|mp3|mp4)"
+)
+MAX_YAML_BYTES = 1_000_000  # of a file that is not called .yaml or .yml
+
+
+def check_is_no_data(path: Path) -> None:
+    """Raise ConfigError if the existing file `path` is data by the ending of its name, or is larger than any YAML file and not called one.
+    The message has the command for data. The file is not read: parsing a large one as YAML takes minutes.
+    """
+    ending = path.suffix.lower()
+    if ending in YAML_ENDINGS or not path.is_file():
+        return
+    if DATA_ENDINGS.fullmatch(ending):
+        problem = "is data"
+    elif (size := path.stat().st_size) > MAX_YAML_BYTES:
+        problem = f"is no .yaml file, and its {size:,} bytes are too many for one"
+    else:
+        return
+    command = (
+        f"crossover advise model.py:factory --data {shlex.quote(str(path)) if ending in TABLE_ENDINGS else 'mine:load'}"
+    )
+    mend = f"`{command}` writes one for a model of yours and this data"
+    if ending not in TABLE_ENDINGS:
+        mend += ", with a function load(experiment) in mine.py that returns the data as Samples (docs/your-own.md)"
+    raise ConfigError(f"{path}: {problem}; expected the YAML of an experiment. {mend}")
+
+
 def read(path: Path) -> dict[str, Any]:
     """Return the content of the YAML file `path` as a dictionary; its fields are not checked. Raises ConfigError if the file cannot be
-    read, is a Python file, is no mapping or is empty, or has a syntax error, with its line. The message for a missing file suggests others.
+    read, is a Python file or data, is no mapping or is empty, or has a syntax error, with its line. The message for a missing file suggests
+    others.
     """
+    check_is_no_data(path)
     if path.suffix == ".py" and path.is_file():
         raise ConfigError(
             f"{path}: is a Python file; expected the YAML of an experiment. `crossover advise {path}:FACTORY --data FILE.csv` writes one, "

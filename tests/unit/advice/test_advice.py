@@ -480,6 +480,7 @@ def test_if_this_machine_is_the_answer_the_page_says_what_would_change_that(foun
     ({"budget": "nan"}, "--budget: 'nan'"),
     ({"on_hand": "tpu"}, "--on-hand: tpu is unknown"),
     ({"on_hand": "spot"}, "spot is a price"),
+    ({"on_hand": "spot,spot"}, "spot is a price"),
 ])  # fmt: skip
 def test_constraints_that_make_no_sense_are_refused(given: dict[str, str], words: str) -> None:
     """An option with an invalid value raises ConfigError, which names the option and contains `words`. `given`: the options."""

@@ -35,6 +35,12 @@ raise SystemExit("imported")
             ["init", "--model", "m", "--data", "d", "--every", "week", "--gpu-quota", "-1"],
             "--gpu-quota: '-1' is not a quota",
         ),
+        (
+            ["advise", "trips.csv"],
+            "trips.csv: is data; expected the YAML of an experiment. `crossover advise model.py:factory ",
+        ),
+        (["advise", "trips.csv", "--data", "trips.csv", "--label", "a"], "trips.csv: is data; expected the YAML"),
+        (["run", "trips.csv"], "--data trips.csv` writes one"),
         (["run", "mine.py"], "mine.py: is a Python file; expected the YAML of an experiment"),
         (["doctor", "mine.py"], "with network for FACTORY"),
         (["study", str(CONFIG / "spirt.yaml")], "this is an experiment; expected a study, with `base:`"),
@@ -59,6 +65,7 @@ def test_a_mistake_is_refused_with_what_was_meant(
     """A wrong command ends with status 2 and at most two lines, which contain `words`."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text(MODEL)
+    (tmp_path / "trips.csv").write_text("a,b\n1,2\n")
     (tmp_path / "two.py").write_text("def first(classes, input_shape): ...\ndef second(classes, input_shape): ...\n")
     (tmp_path / "none.py").write_text("def loader(experiment): ...\n")
     assert status(*command) == 2

@@ -82,6 +82,34 @@ def test_what_is_no_file_with_fields_is_refused(tmp_path: Path, name: str, conte
         documents.read(tmp_path / name)
 
 
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        (
+            "my trips.csv",
+            r"my trips\.csv: is data; expected .*`crossover advise model\.py:factory --data '.*my trips\.csv'` writes one",
+        ),
+        *(
+            (
+                f"x{ending}",
+                r"is data; .*`crossover advise model\.py:factory --data mine:load`.* returns the data as Samples",
+            )
+            for ending in (".npz", ".npy", ".parquet", ".json", ".pt", ".PNG", ".zip")
+        ),
+        ("trips.txt", r"is no \.yaml file, and its 1,000,002 bytes are too many for one; .*--data .*trips\.txt`"),
+        ("trips", r"are too many for one; .*--data mine:load`"),
+    ],
+)
+def test_data_are_refused_unread_with_their_command(
+    tmp_path: Path, name: str, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Data in place of a YAML file raise ConfigError, which `says` the command for them, before they are parsed."""
+    monkeypatch.setattr(documents, "parse", pytest.fail)
+    (tmp_path / name).write_bytes(b"1,2\n" * 250_000 + b"1\n")
+    with pytest.raises(ConfigError, match=says):
+        documents.read(tmp_path / name)
+
+
 def test_an_override_sets_one_field_and_keeps_the_others() -> None:
     """An override sets one field, makes its sections if needed, keeps other fields, and sets None if it has no value."""
     plain = {"training": {"epochs": 20, "momentum": 0.9}, "data": None}
