@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from crossover import bundling
 from crossover.cli.arguments import AsJson, Config, Debug, Override, load_runnable, print_json
-from crossover.errors import NoProjection, OwnCodeError
+from crossover.errors import ConfigError, NoProjection, OwnCodeError
 from crossover.experiment import Experiment, flatten_fields, from_plain
 from crossover.learning import understood
 from crossover.reports import bill, display, prices, tables
@@ -22,6 +22,7 @@ from crossover.reports.tables import TextTable
 from crossover.running import running_costs
 from crossover.simulation import processors
 from crossover.simulation.processors import describe_idle_vcpus
+from crossover.stores.encoding import find_misfits
 from crossover.validation import check_deployment
 from crossover.validation.combinations import list_missing_commands
 from crossover.workflow.architecture import Architecture, architecture_of, steps
@@ -187,26 +188,38 @@ def _scale_band(middle: float, like: Band) -> Band:
 # --- an earlier run ---------------------------------------------------------------------------------------------------
 
 
+_SHAPE = {  # of the fields of a result.json that an estimate uses
+    "outcome": "finished",
+    "label": str,
+    "started_at": str,
+    "experiment": {},
+    "duration_s": float,
+    "epochs": [{"epoch?": int, "wall_s": float}],
+    "cost": {"lines": [{"item": str, "quantity": float}]},
+}
+
+
 def estimate_by_earlier_run(experiment: Experiment, folder: Path) -> PlanEstimate | None:
-    """Return an estimate of a run from the earlier run in `folder`, without percentiles. None unless that run finished and had the same
-    settings, as far as they affect time and traffic; the number of epochs may differ.
+    """Return an estimate of a run from the earlier run in `folder`, without percentiles. None unless that run finished, its result.json is
+    undamaged, and it had the same settings, as far as they affect time and traffic; the number of epochs may differ.
     """
     try:
         result = json.loads((folder / "result.json").read_text("utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
-    done = result.get("epochs")
-    if result.get("outcome") != "finished" or not done:
+    if any(find_misfits(result, _SHAPE)) or not (done := result["epochs"]):
         return None
     try:
-        there = from_plain(result["experiment"])
-    except TypeError:  # of a version with other fields
+        there = _settings_of_work(from_plain(result["experiment"]))
+    except (TypeError, AttributeError, ValueError, ConfigError):  # of a version with other fields, or damaged
         return None
-    if _settings_of_work(there) != _settings_of_work(experiment):
+    if there != _settings_of_work(experiment):
         return None
     epochs, trained = experiment.training.epochs, display.epochs_of(result)
     ends = (int(each.get("epoch", number)) for number, each in enumerate(done, 1))  # a row may be of several epochs
     counts = [last - before for before, last in pairwise((0, *ends))]
+    if min(counts) < 1:
+        return None
     epoch_s = sorted(float(each["wall_s"]) / count for each, count in zip(done, counts, strict=True))[len(done) // 2]
     seconds = max(0.0, float(result["duration_s"]) - trained * epoch_s) + epochs * epoch_s
 

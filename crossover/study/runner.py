@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from math import isfinite
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -324,13 +325,25 @@ def make_row(trial: StudyTrial, run: RunFolder) -> TrialRow:
     )
 
 
-def sum_dollars(path: Path) -> float:
+def sum_dollars(path: Path, *, tell: Announce = lambda line: None) -> float:
     """Return the total AWS bill, in dollars, of all attempts in a trial's folder `path`: the sum over its result.json and those in its
-    subfolders, where earlier attempts lie. 0 if there are none. A resumed run has only one result.json. Raises ValueError or KeyError if
-    one of them is damaged.
+    subfolders, where earlier attempts lie. 0 if there are none. A resumed run has only one result.json. A damaged file counts as 0, and
+    `tell` is called with one line about it.
     """
     found = [path / folder.RESULT, *path.glob(f"*/{folder.RESULT}")]
-    return sum(float(json.loads(each.read_bytes())["cost"]["full_usd"]) for each in found if each.is_file())
+    dollars = {each: _read_dollars(each) for each in found if each.is_file()}
+    for each in [file for file, usd in dollars.items() if usd is None]:
+        tell(f"{each}: damaged, so the dollars of this run are unknown and count as 0")
+    return sum(usd for usd in dollars.values() if usd is not None)
+
+
+def _read_dollars(file: Path) -> float | None:
+    """Return the total AWS bill, in dollars, that a result.json contains; None if the file is damaged."""
+    try:
+        usd = json.loads(file.read_bytes())["cost"]["full_usd"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return float(usd) if type(usd) in (int, float) and isfinite(usd) else None
 
 
 @dataclass(kw_only=True)
@@ -355,7 +368,7 @@ class Conductor:
         trials, for progress lines. Enters the context of `machine`, and leaves it at the end.
         """
         for each in (self.out / RUNS).glob("*"):
-            self._usd[each.name] = sum_dollars(each)
+            self._usd[each.name] = sum_dollars(each, tell=self.tell)
         with self.machine:
             named = ((trial.name, trial) for trial in self._yield_then_release(trials))
             run_items(

@@ -188,6 +188,30 @@ def test_a_run_that_failed_or_trained_nothing_tells_nothing(plain: dict[str, Any
     assert plan.estimate_by_earlier_run(SPIRT, written(tmp_path, plain) / "spirt") is None
 
 
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        [],
+        None,
+        "finished",
+        {"outcome": "finished", "epochs": [{"wall_s": 2.0}]},
+        {**result(SPIRT), "experiment": []},
+        {**result(SPIRT), "experiment": {**SPIRT.to_plain(), "training": 3}},
+        {**result(SPIRT), "experiment": {**SPIRT.to_plain(), "architecture": "of another version"}},
+        result(SPIRT, cost={}),
+        result(SPIRT, cost={"lines": [{"item": "Lambda"}]}),
+        result(SPIRT, duration_s="17"),
+        result(SPIRT, started_at=None),
+        {**result(SPIRT), "epochs": "3"},
+        {**result(SPIRT), "epochs": [{}]},
+        {**result(SPIRT), "epochs": [{"epoch": 1, "wall_s": 2.0}, {"epoch": 1, "wall_s": 2.0}]},
+    ],
+)
+def test_a_damaged_result_tells_nothing(damaged: Any, tmp_path: Path) -> None:
+    """An earlier run whose result.json lacks a field, or has another type in it, gives no estimate."""
+    assert plan.estimate_by_earlier_run(SPIRT, written(tmp_path, damaged) / "spirt") is None
+
+
 def test_a_run_of_what_nobody_can_simulate_has_no_band(tmp_path: Path) -> None:
     """An estimate from an earlier run of a model that cannot be simulated has equal percentiles, and says why."""
     mine = replace(SPIRT, training=replace(SPIRT.training, model="mine:model"))

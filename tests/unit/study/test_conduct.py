@@ -102,3 +102,19 @@ def test_a_resumed_study_counts_what_was_spent_before(tmp_path: Path) -> None:
     again = Conductor(study=failed.study, out=failed.out, machine=Machine(), budget_usd=2 * USD)
     assert again.carry_out(make_grid_trials(failed.study, TrialFactory(failed.study, travels=False)), total=1) == []
     assert again.spent_usd() == pytest.approx(2 * USD) and again.outcome.missing
+
+
+@pytest.mark.parametrize(
+    "damaged", ["", "{", "[]", "{}", '{"cost": null}', '{"cost": {"full_usd": "two"}}', '{"cost": {"full_usd": NaN}}']
+)
+def test_a_damaged_result_is_a_trial_that_is_not_finished(tmp_path: Path, damaged: str) -> None:
+    """A study with a damaged result.json is resumed: the trial is run again, and a line says that the file's dollars are not counted."""
+    of, said = study(tmp_path, name="lone"), list[str]()
+    trials = make_grid_trials(of, TrialFactory(of, travels=False))
+    file = tmp_path / "out" / "runs" / trials[0].name / folder.RESULT
+    file.parent.mkdir(parents=True)
+    file.write_text(damaged)
+    conductor = Conductor(study=of, out=tmp_path / "out", machine=Machine(""), tell=said.append)
+    (row,) = conductor.carry_out(trials, total=1)
+    assert row.outcome == "finished" and conductor.spent_usd() == pytest.approx(USD)
+    assert said[0] == f"{file}: damaged, so the dollars of this run are unknown and count as 0"
