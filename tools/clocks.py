@@ -18,6 +18,7 @@ from crossover.simulation.simulate import simulate
 from crossover.simulation.workload import Workload, calendar
 from crossover.validation import load
 from crossover.workflow.architecture import architecture_of
+from tools import refuse_arguments
 
 CONFIG, PRICES = Path(__file__).parents[1] / "config", prices.load()
 
@@ -167,4 +168,5 @@ def format_table(head: Sequence[str], listed: Iterable[Sequence[str]]) -> str:
 
 
 if __name__ == "__main__":
+    refuse_arguments(__doc__)
     print(format_predictions(), format_table(COST_HEAD, project_costs()), sep="\n\n")

@@ -8,6 +8,7 @@ from crossover.simulation.calibration import AWS, Calibration
 from crossover.simulation.repetitions import project
 from crossover.simulation.simulate import simulate
 from crossover.validation import load
+from tools import refuse_arguments
 from tools.clocks import CONFIG, format_table
 
 LONG = "exchange.minibatches_per_invocation=all"
@@ -96,4 +97,5 @@ def build_tables(calibration: Calibration = AWS) -> list[str]:
 
 
 if __name__ == "__main__":
+    refuse_arguments(__doc__)
     print("\n\n".join(build_tables()))

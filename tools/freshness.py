@@ -13,6 +13,8 @@ from typing import Any
 
 import yaml
 
+from tools import refuse_arguments
+
 CONFIG = Path(__file__).parents[1] / "config"
 FILES = ("pricing.yaml", "calibration/documented.yaml", "calibration/fitted.yaml", "calibration/gpus.yaml")
 STALE_AFTER = 365  # days, for a file that has no `stale_after`
@@ -48,6 +50,7 @@ def list_old(folder: Path, *, today: date) -> Iterator[str]:
 
 
 if __name__ == "__main__":
+    refuse_arguments(__doc__)
     old = list(list_old(CONFIG, today=datetime.now(UTC).date()))
     print(*(f"warning: {line}" for line in old), sep="\n", end="\n" if old else "")
     print(f"freshness: {len(old)} old dates in {len(FILES)} files")

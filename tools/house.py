@@ -6,6 +6,7 @@ from pathlib import Path
 import networkx
 
 from tests.unit.test_structure import PACKAGES, files, module_of, named, part_of
+from tools import refuse_arguments
 
 PAGE = Path(__file__).parents[1] / "docs" / "architecture.md"
 DRAWN = re.compile(r"(?<=^```mermaid\n).*?(?=^```$)", re.MULTILINE | re.DOTALL)
@@ -41,4 +42,5 @@ def find_ground(house: "networkx.DiGraph[str]") -> str:
 
 
 if __name__ == "__main__":
+    refuse_arguments(__doc__)
     PAGE.write_text(draw_page(), encoding="utf-8")

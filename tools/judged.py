@@ -2,6 +2,7 @@
 
 from crossover.simulation import papers
 from lab import cells
+from tools import refuse_arguments
 
 
 def format_rows() -> str:
@@ -44,4 +45,5 @@ def format_cells() -> str:
 
 
 if __name__ == "__main__":
+    refuse_arguments(__doc__)
     print(format_rows(), format_cells(), sep="\n\n")

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from crossover import user_code
 from layer.contents import TORCH, TYPING_EXTENSIONS, pin_version
 from layer.lock import INDEX, LOCKED, NoWheels, add_hashes, platform
+from tools import refuse_arguments
 
 # Of functions and Graviton hosts, of Debian 13, of AWS's image for GPUs.
 MACHINES = (("3.13", "aarch64"), ("3.13", "x86_64"), ("3.12", "x86_64"))
@@ -86,4 +87,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    refuse_arguments(__doc__)
     sys.exit(main())

@@ -13,6 +13,7 @@ from crossover.errors import CrossoverError
 from layer import elf, pruning, wheels
 from layer.build import HERE
 from layer.contents import ROOT, TORCH, layers
+from tools import refuse_arguments
 from tools.arm_emulator import unpack_emulator
 
 COMPILER = ("torch/_dynamo/*", "torch/_inductor/*")
@@ -65,4 +66,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    refuse_arguments(__doc__)
     sys.exit(main())

@@ -5,6 +5,7 @@
 Prints JSON: versions, seconds, each model's loss and gradient. With `trace`: the files of PyTorch that were loaded, one per line.
 """
 
+import argparse
 import json
 import platform
 import resource
@@ -17,6 +18,9 @@ def main() -> None:
     """Import the layers' packages, train one step of each model, and print figures as JSON; with the argument `trace` print the loaded
     files instead.
     """
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("trace", nargs="?", choices=["trace"], help="print the loaded files")
+    is_trace = parser.parse_args().trace is not None
     started, computed = time.monotonic(), time.process_time()
     import torch
 
@@ -36,7 +40,7 @@ def main() -> None:
         "max_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
     }
     use_extras()
-    if sys.argv[1:] == ["trace"]:
+    if is_trace:
         top = f"{torch.__path__[0].removesuffix('torch')}"
         files = (getattr(module, "__file__", None) or "" for module in list(sys.modules.values()))
         ours = (file.removeprefix(top) for file in files if file.startswith(top))

@@ -12,6 +12,7 @@ from crossover.learning.learner import list_shapes
 from crossover.learning.sizes import DATA, MODELS
 from crossover.learning.zoo import MODEL_FACTORIES
 from crossover.simulation import figures
+from tools import refuse_arguments
 
 CLASSES = 10
 
@@ -34,6 +35,7 @@ def count_models() -> dict[str, dict[str, dict[str, Any]]]:
 
 
 if __name__ == "__main__":
+    refuse_arguments(__doc__)
     head = "# Written by `python -m tools.model_sizes`, not by hand: at 10 classes. A test counts them anew.\n"
     text = yaml.safe_dump({"format": figures.FORMAT, "models": count_models()}, sort_keys=False, width=200)
     MODELS.write_text(head + text, encoding="utf-8")

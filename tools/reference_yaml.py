@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tools import refuse_arguments
+
 ROOT = Path(__file__).parents[1]
 SCHEMA, PAGE = ROOT / "config" / "experiment.schema.json", ROOT / "docs" / "reference-yaml.md"
 BOUNDS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
@@ -63,4 +65,5 @@ def _describe(schema: dict[str, Any], plain: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
+    refuse_arguments(__doc__)
     PAGE.write_text(render_page(), "utf-8")

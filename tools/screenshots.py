@@ -19,6 +19,7 @@ from crossover.reports import prices
 from crossover.simulation import AWS, breakeven_page
 from tests.browser.chromium import asked
 from tests.browser.pages import comparison_page, run_page
+from tools import refuse_arguments
 
 ROOT = Path(__file__).parents[1]
 CONFIG = ROOT / "config" / "all-reduce-cifar10.yaml"
@@ -72,4 +73,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    refuse_arguments(__doc__)
     main()

@@ -4,6 +4,7 @@ Pages keep their paths, so that a link leads to the same page on the site and in
 (code, YAML, pictures) is copied beside them.
 """
 
+import argparse
 import re
 import shutil
 import subprocess
@@ -52,11 +53,14 @@ def main() -> None:
     """Delete the site's earlier pages, copy all pages, and build the site. Exits with zensical's status, which is not 0 if a link or anchor
     is broken.
     """
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("zensical", help="path of the program that builds the site")
+    zensical = parser.parse_args().zensical
     shutil.rmtree(PAGES, ignore_errors=True)
     for name in list_pages():
         copy_page(name, PAGES)
     shutil.copyfile(ROOT / "tools" / WORKER, PAGES / WORKER)
-    sys.exit(subprocess.run([sys.argv[1], "build", "--clean", "--strict"], cwd=ROOT, check=False).returncode)
+    sys.exit(subprocess.run([zensical, "build", "--clean", "--strict"], cwd=ROOT, check=False).returncode)
 
 
 if __name__ == "__main__":

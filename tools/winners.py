@@ -15,6 +15,7 @@ from crossover.reports.display import band, seconds, usd
 from crossover.simulation.breakeven import Breakeven, Point, breakeven
 from crossover.simulation.calibration import AWS, Calibration
 from crossover.validation import load
+from tools import refuse_arguments
 from tools.clocks import CONFIG, PRICES, format_table
 
 # Assumed, until strangers' measurements came in their place.
@@ -100,4 +101,5 @@ def _compare_winners(question: str, before: Finalist, now: Finalist) -> list[str
 
 
 if __name__ == "__main__":
+    refuse_arguments(__doc__)
     print(format_table(HEAD, list_rows()))

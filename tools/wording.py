@@ -5,6 +5,7 @@ folder: openings with a question word or a preposition, names that are a single 
 three or more arguments: those whose docstring names each argument ("all named"), and those that explain all that need it ("explained").
 """
 
+import argparse
 import ast
 import re
 import sys
@@ -138,4 +139,6 @@ def main(folders: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folders", nargs="*", metavar="FOLDER", help="relative to the project")
+    sys.exit(main(parser.parse_args().folders))
