@@ -130,15 +130,13 @@ def _training_settings(dataset: str, table: Table) -> dict[str, object]:
     also loss, metric and learning rate. `dataset`: name of the loader; `table`: how a CSV is read. Raises ConfigError if the loader returns
     no Samples, OwnCodeError if it fails.
     """
-    from crossover.learning.samples import Samples
+    from crossover.learning.samples import Samples, describe_wrong_type
 
     loader = user_code.load(dataset, field="data.dataset")
     with user_code.attribute_errors("data.dataset", dataset, what=loader):
         samples = loader(Experiment(name="data", architecture="single", data=Data(dataset=dataset, table=table)))
     if not isinstance(samples, Samples):
-        raise ConfigError(
-            f"data.dataset: {dataset} returned a {type(samples).__name__}; expected Samples, as docs/your-own.md has them"
-        )
+        raise ConfigError(f"data.dataset: {dataset} {describe_wrong_type(samples)} (docs/your-own.md)")
     batch: dict[str, object] = {"batch_size": min(Training().batch_size, max(1, len(samples.labels) // 2))}
     if samples.classes is not None:
         return batch

@@ -24,6 +24,7 @@ from crossover.learning.samples import (
     Dataset,
     Preparation,
     Samples,
+    describe_wrong_type,
     is_measured,
     resize_images,
 )
@@ -37,6 +38,7 @@ _COARSE = 0.01  # of a deviation, or of minmax's range, in which values are roun
 _EPS = torch.finfo(torch.float64).eps
 _WHOLE = 2**24  # from which on float32 leaves out whole numbers
 _MEND = "take an offset off them in the loader"
+MAX_LIKELY_CLASSES = 1_000  # more different whole numbers are hardly classes
 _LAST_BITS = 16  # of the epsilons by which two ways to compute one number may differ
 
 
@@ -116,7 +118,7 @@ def _find_malformed(samples: Any) -> str:
     fit together; "" if there is none.
     """
     if not isinstance(samples, Samples):
-        return f"returned a {type(samples).__name__}; a crossover.learning.datasets.Samples is expected"
+        return describe_wrong_type(samples)
     if (samples.test_inputs is None) != (samples.test_labels is None):
         return "of test_inputs and test_labels one is None; both or neither are expected"
     parts = {"inputs": samples.inputs, "labels": samples.labels}
@@ -194,7 +196,7 @@ def _find_label_problem(samples: Samples, experiment: Experiment) -> str:
     if loss == "cross_entropy" and labels[0].dtype != torch.int64:
         return f"{found}; cross_entropy takes classes, torch.int64 (training.loss: mse takes numbers)"
     if loss in ("mse", "bce_with_logits") and labels[0].dtype not in (torch.float32, torch.float64):
-        return f"{found}; training.loss: {loss} takes torch.float32 or torch.float64, such as labels.float()"
+        return f"{found}; training.loss: {loss} takes torch.float32 or torch.float64{_suggest_labels(labels)}"
     if loss == "bce_with_logits" and any(bool(((part < 0) | (part > 1)).any()) for part in labels):
         return "labels lie beyond 0 and 1, which are all that training.loss: bce_with_logits takes"
     classes: Any = samples.classes
@@ -208,6 +210,22 @@ def _find_label_problem(samples: Samples, experiment: Experiment) -> str:
         if known.numel() and not 0 <= int(known.min()) <= int(known.max()) < classes:
             return f"labels {known.min()} to {known.max()} for {classes} classes; 0 to {classes - 1} are expected"
     return ""
+
+
+def _suggest_labels(labels: Sequence[Tensor]) -> str:
+    """Return what a loader may return in place of these labels, which no loss of numbers takes: floats, or classes if each sample has one
+    label and they are whole numbers from 0 to less than MAX_LIKELY_CLASSES. `labels`: of the training set, and of the test set if any.
+    """
+    least, most = 1, 0
+    if labels[0].dtype in (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64) and labels[0].ndim == 1:
+        least, most = min(int(part.min()) for part in labels), max(int(part.max()) for part in labels)
+    if least != 0 or not 0 < most < MAX_LIKELY_CLASSES:
+        return ", such as labels.float()"
+    whole = "..." if labels[0].dtype == torch.int64 else "inputs, labels.long()"
+    return (
+        f"; if they are classes, return Samples({whole}, classes={most + 1}) (in a YAML also training.loss: cross_entropy); "
+        "if they are numbers, labels.float()"
+    )
 
 
 def _find_setting_problem(samples: Samples, experiment: Experiment) -> str:

@@ -98,6 +98,14 @@ class Samples:
     reading: Reading | None = None  # how a CSV was read; None if the samples come from elsewhere
 
 
+def describe_wrong_type(returned: object) -> str:
+    """Return in words that a loader returned another object than Samples, with the import and a call that make Samples."""
+    return (
+        f"returned a {type(returned).__name__}; Samples is expected: `from crossover.learning.datasets import Samples`, and "
+        "`return Samples(inputs, labels, classes=4)`, or without classes if labels are numbers"
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class LabelScale:
     """Mean and standard deviation of numeric labels, one of each per column (dimension 1). The model learns (label - mean) / deviation."""

@@ -130,7 +130,7 @@ def test_what_is_wrong_with_the_samples_of_a_loader_is_told_as_the_users(
 def test_a_loader_that_returns_something_else(folders: Folders) -> None:
     """A loader that returns a tuple is refused with the type that is expected."""
     found = refused(folders, OURS, samples="INPUTS, LABELS, 3) and (INPUTS, LABELS")
-    assert "returned a tuple; a crossover.learning.datasets.Samples is expected" in found
+    assert "returned a tuple; Samples is expected: `from crossover.learning.datasets import Samples`" in found
 
 
 @pytest.mark.parametrize(
@@ -139,8 +139,17 @@ def test_a_loader_that_returns_something_else(folders: Folders) -> None:
         (
             "mse",
             "INPUTS, INPUTS.long()",
-            "training.loss: mse takes torch.float32 or torch.float64, such as labels.float()",
+            "labels are rows of the shape (2) torch.int64; training.loss: mse takes torch.float32 or torch.float64, such as labels.float()",
         ),
+        (
+            "mse",
+            "INPUTS, LABELS",
+            "; if they are classes, return Samples(..., classes=3) (in a YAML also training.loss: cross_entropy); if they are numbers, "
+            "labels.float()",
+        ),
+        ("mse", "INPUTS, LABELS.int()", "return Samples(inputs, labels.long(), classes=3) ("),
+        ("mse", "INPUTS, LABELS - 1", "torch.float64, such as labels.float()"),
+        ("mse", "INPUTS, 1_000 * LABELS", "torch.float64, such as labels.float()"),
         ("bce_with_logits", "INPUTS, INPUTS", "labels lie beyond 0 and 1"),
     ],
 )
