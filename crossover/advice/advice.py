@@ -158,8 +158,8 @@ COMPONENTS: Mapping[bill.LineKind, str] = {
     "transitions": "Step Functions",
     "objects": "object requests and storage",
     "logs": "logs and requests",
-    "secrets": "network and secrets",
-    "endpoints": "network and secrets",
+    "secrets": "secrets",
+    "endpoints": "the private endpoint for secrets",
     "broker": "the broker",
     "databases": "database hosts",
     "instances": "instances",
@@ -220,7 +220,7 @@ class Advice:
     the other architectures; `searched`: result of the search; `candidates`: number of all candidates; `excluded`: number of candidates
     that were not searched, by kind of reason; `on_demand`: the winner at the on-demand price, if it uses spot instances; `here`:
     estimate for this machine, if it was measured; `month_usd`, `month_runs`: dollars a month on the winner, all included, and number of
-    runs a month; None unless the model is trained again and again.
+    runs a month; None unless the model is trained again and again; `stays`: whether the winner's stack then stays deployed between runs.
     """
 
     question: Question
@@ -239,6 +239,7 @@ class Advice:
     here: ThisMachine | None = None  # outside front and winner, where a probe has measured it
     month_usd: float | None = None
     month_runs: float | None = None
+    stays: bool = False
 
     @property
     def told(self) -> tuple[Finalist, ...]:
@@ -661,10 +662,17 @@ def _describe_ready(seconds: Band, before_s: float, what: str) -> str:
 
 
 def is_this_machine_best(found: Advice) -> bool:
-    """Return whether the advice is to train on this machine: it was measured, and is ready before the winner on AWS, which keeps to the
-    deadline and the budget.
+    """Return whether the advice is to train on this machine: it was measured, and either is ready before the winner on AWS, which keeps to
+    the deadline and the budget, or takes at most NEARLY_AS_SOON times as long, for nothing. The second counts only if it keeps to the
+    deadline even if this machine is busy, and not if just a budget is given, which asks for the soonest way.
     """
-    return found.met and found.here is not None and found.here.seconds <= found.winner.seconds.p50
+    here, wished, ready_s = found.here, found.constraints, found.winner.seconds.p50
+    if not found.met or here is None:
+        return False
+    if wished.deadline_s is None and wished.budget_usd is not None:
+        return here.seconds <= ready_s
+    in_time = here.band.p95 <= (wished.deadline_s or inf)
+    return here.seconds <= ready_s or (in_time and here.seconds <= NEARLY_AS_SOON * ready_s)
 
 
 def _describe_roughly(winner: Finalist, found: Advice) -> str:
@@ -685,6 +693,7 @@ def _interruption_text(winner: Finalist) -> str:
 
 
 MOST_ALTERNATIVES = 3
+NEARLY_AS_SOON = 2.0  # times the winner's time: who waits no longer than that saves the dollars and the deployment
 
 
 def verdict(found: Advice) -> list[str]:
@@ -700,6 +709,11 @@ def alternatives(found: Advice) -> list[str]:
     first, if it uses spot instances, then the best of each other kind of machine.
     """
     winner, lines = found.winner, list[str]()
+
+    def needs_quota(each: Finalist) -> bool:
+        """Return whether the account must ask AWS for a quota before it can start the candidate."""
+        return bool(question_.describe_needed_quota(each.candidate, found.constraints.gpu_quota))
+
     others = [("The same on demand", found.on_demand)] if found.on_demand else []
     others += [(f"{KINDS[rival.kind]} ({rival.candidate.words})", rival) for rival in rivals_of(found)]
     for name, rival in others[:MOST_ALTERNATIVES]:
@@ -714,6 +728,8 @@ def alternatives(found: Advice) -> list[str]:
         )
         if found.met and list_missed_constraints(found, rival):
             text += ", more than was asked for"
+        if needs_quota(rival) and not needs_quota(winner):
+            text += "; the account must ask AWS for a quota first"
         turn = turning_point(found.question, winner.candidate, rival.candidate)
         if turn is not None and turn >= 2 and display.OPEN not in dollars and winner.usd.p50 < rival.usd.p50:
             text += f"; for fewer than {turn:.1f} epochs it would be cheaper"
@@ -773,21 +789,25 @@ def quota_line(found: Advice) -> str:
 
 
 def describe_drivers(found: Advice) -> str:
-    """Return sentences on what the winner's time and dollars are spent on, and, if there is a candidate with several workers, on what these
-    exchange and what training with them would cost.
+    """Return a sentence on what the winner's time and dollars are spent on."""
+    return f"What drives it: {found.drives[found.winner.candidate].words}."
+
+
+def describe_sharing(found: Advice) -> list[str]:
+    """Return a sentence, in a list, on what several workers exchange, and on what training with several would cost if the winner has one;
+    an empty list if no shortlisted candidate has several.
     """
     winner, shared = found.winner, found.shared
-    text = f"What drives it: {found.drives[winner.candidate].words}."
     if shared is None:
-        return text
+        return []
     exchanged = found.drives[shared.candidate].exchanged
     if shared is winner:
-        return f"{text} Between its {winner.candidate.workers} workers {exchanged}."
+        return [f"Between its {winner.candidate.workers} workers {exchanged}."]
     dollars, time = (times_of(winner, shared, figure) for figure in ("usd", "ready"))
-    return (
-        f"{text} The cheapest way with several workers ({shared.candidate.words}): {_format_comparison(dollars, 'dollars')}, "
+    return [
+        f"The cheapest way with several workers ({shared.candidate.words}): {_format_comparison(dollars, 'dollars')}, "
         f"{_format_comparison(time, 'time')}; {exchanged}."
-    )
+    ]
 
 
 def cautions(candidate: Candidate, cloud: Calibration) -> list[str]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from crossover import runtime
 from crossover.advice import candidates
 from crossover.advice import question as needs
-from crossover.advice.advice import Advice, extrapolate, list_missed_constraints, simulate_epochs
+from crossover.advice.advice import Advice, describe_sharing, extrapolate, list_missed_constraints, simulate_epochs
 from crossover.advice.candidates import Candidate
 from crossover.advice.evaluation import Estimate, Question
 from crossover.advice.question import NEW_ACCOUNT_MB, Constraints, Sizes, describe_needed_quota
@@ -127,6 +127,7 @@ def list_notes(found: Advice) -> list[str]:
         "`ready in` counts from `deploy` and includes start-up, and the deadline is checked against it (`project` and `breakeven` show "
         f"the run without start-up); dollars are of the run; {len(found.winner.outcomes)} simulations of each; {LIMITS}",
     ]
+    lines += describe_sharing(found)
     lines.append(start_up.describe(found.question.start_up(found.winner.candidate)))
     if word := describe_needed_quota(found.winner.candidate, found.constraints.gpu_quota):
         lines.append(word)
@@ -399,8 +400,12 @@ def explain_change(found: Advice, first: FirstEstimate | None) -> str:
     elif first.figures.usd > winner.usd.p50:
         cheaper = display.times(first.figures.usd / winner.usd.p50)
         why = f"it costs {cheaper} the dollars of an option that the first estimate did not try"
+    elif found.here is not None:
+        why = "the model's speed was measured on this machine after it"
+    elif repeated is not None and repeated.usd.p50 > winner.usd.p50:
+        why = f"in {len(repeated.outcomes)} repeated simulations it takes {display.rough_usd(repeated.usd.p50)}"
     else:
-        why = "in repeated simulations the answer above is better by the deadline, the budget or time"
+        why = "in repeated simulations the answer above is better"
     return f"The first estimate was {first.candidate.words}; {why}."
 
 

@@ -50,7 +50,7 @@ def write_page(
     notes: Sequence[str],
     files: Sequence[Path] = (),
     *,
-    here: Path | None = None,
+    here: Sequence[str] = (),
     every: str = "once",
     monthly: Sequence[MonthlyCost] = (),
     schedule: Schedule = NO_SCHEDULE,
@@ -69,7 +69,7 @@ def build_page(
     notes: Sequence[str],
     files: Sequence[Path] = (),
     *,
-    here: Path | None = None,
+    here: Sequence[str] = (),
     every: str = "once",
     monthly: Sequence[MonthlyCost] = (),
     schedule: Schedule = NO_SCHEDULE,
@@ -77,9 +77,9 @@ def build_page(
     """Return the page of the advice `found`. `notes`: assumptions, a sentence each, which are folded.
 
     `files`: YAML files of the candidates `found.told`, in their order, empty if none was written; the first is the winner's, for the
-    command that deploys it; `here`: YAML file that was asked about, for the command that trains it on this machine, if that is the advice;
-    `every`: how often it is trained; `monthly`: the cost of each way to train it that often; `schedule`: how to start it so often, empty if
-    it is trained once.
+    command that deploys it; `here`: YAML file that was asked about, and the --set options given with it, for the command that trains it on
+    this machine, if that is the advice; `every`: how often it is trained; `monthly`: the cost of each way to train it that often;
+    `schedule`: how to start it so often, empty if it is trained once.
     """
     base, prices = found.question.base, found.question.prices
     entries = (found.winner, *found.alternatives)
@@ -156,12 +156,12 @@ def build_page(
     )
 
 
-def _list_commands(found: Advice, files: Sequence[Path], here: Path | None) -> list[str]:
+def _list_commands(found: Advice, files: Sequence[Path], here: Sequence[str]) -> list[str]:
     """Return the commands that follow the advice: train on this machine, or deploy the winner, train there and destroy it. Arguments: see
     `build_page`.
     """
-    if here is not None and is_this_machine_best(found):
-        return [shlex.join(["crossover", "run", str(here), "--on", "inline"])]
+    if here and is_this_machine_best(found):
+        return [shlex.join(["crossover", "run", *here, "--on", "inline"])]
     steps = (("deploy",), ("run", "--on", "aws"), ("destroy",)) if files else ()
     return [shlex.join(["crossover", name, str(files[0]), *options]) for name, *options in steps]
 
@@ -481,15 +481,16 @@ def _names_user_code(base: Experiment) -> bool:
 
 def build_experiment(found: Advice, finalist: Finalist, number: int) -> Experiment:
     """Return the candidate `finalist` of the advice `found` as an experiment that can be run and deployed: with a name that ends in
-    `number`, its position among the files from 1, and with a lifetime long enough for its projected run, up to MOST_HOURS.
+    `number`, its position among the files from 1, and with a lifetime long enough for its projected run, up to MOST_HOURS; with that if it
+    is the winner and stays deployed between runs.
     """
     base = found.question.base
     made = experiment_of(base, finalist.candidate)
     hours = max(base.lifetime.maximum_run_hours, ceil(RUN_TIME_MARGIN * finalist.seconds.p95 / 3_600))
     hours = min(hours, MOST_HOURS)
-    lifetime = replace(
-        base.lifetime, maximum_run_hours=hours, ttl_hours=max(base.lifetime.ttl_hours, min(hours + 4, MOST_HOURS))
-    )
+    stays = found.stays and finalist is found.winner
+    ttl_hours = MOST_HOURS if stays else max(base.lifetime.ttl_hours, min(hours + 4, MOST_HOURS))
+    lifetime = replace(base.lifetime, maximum_run_hours=hours, ttl_hours=ttl_hours)
     end = f"-advice-{number}"
     room = MAX_NAME - len(end)
     return replace(made, name=f"{base.name[:room].rstrip('-')}{end}", recipe="none", lifetime=lifetime)

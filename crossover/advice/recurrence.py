@@ -11,7 +11,7 @@ from typing import NamedTuple
 from crossover.advice.advice import Advice, is_this_machine_best, list_missed_constraints, rivals_of
 from crossover.advice.search import Finalist
 from crossover.experiment import Experiment
-from crossover.reports import display
+from crossover.reports import bill, display
 
 HOURS_BETWEEN: Mapping[str, float] = {"hour": 1.0, "day": 24.0, "week": 168.0}
 
@@ -178,14 +178,16 @@ def _price_lasting_deployment(
     run_h = finalist.running.p50 / 3_600  # of which the run's bill has what stays deployed, too
     counted_usd = (hourly.standing_usd - hourly.endpoint_usd) * run_h + hourly.endpoint_usd * math.ceil(run_h)
     run_usd = max(0.0, finalist.usd.p50 - counted_usd)
+    fleets = bill.infrastructure_of(_experiment_of(found, finalist)).fleets
+    ready_s = finalist.running.p50 + max((each.boot_s for each in fleets), default=0.0)  # instances start for each run
     return MonthlyCost(
         f"{finalist.candidate.words}, left deployed between runs",
         stays_usd + count_runs(found, every) * run_usd,
         f"{display.rough_usd(stays_usd)} even if nothing trains, and {_format_runs(found, every, run_usd)}; deploy it again "
         "every 30 days at the latest",
-        finalist.running.p50,
+        ready_s,
         _describe_missed(found, finalist),
-        finalist.running.p50 <= HOURS_BETWEEN[every] * 3_600,
+        ready_s <= HOURS_BETWEEN[every] * 3_600,
         of_winner=finalist is found.winner,
         stays=True,
     )
@@ -213,22 +215,28 @@ class Schedule(NamedTuple):
     line: str
 
 
-def describe_schedule(found: Advice, every: str, monthly: Sequence[MonthlyCost], *, here: Path, file: Path) -> Schedule:
+def describe_schedule(
+    found: Advice, every: str, monthly: Sequence[MonthlyCost], *, here: Sequence[str], file: Path
+) -> Schedule:
     """Return how to start the runs: a line for cron on this machine, as Crossover sets up no schedule on AWS; empty if the model is trained
-    only once. `here`: YAML file that was asked about; `file`: the winner's YAML file.
+    only once. `here`: YAML file that was asked about, and the --set options given with it; `file`: the winner's YAML file.
     """
     if (way := find_winner(monthly)) is None:
         return Schedule("", "")
     program = Path(sys.executable).with_name("crossover")
     own, named = shlex.quote(str(program) if program.exists() else "crossover"), shlex.quote(str(file))
     if is_this_machine_best(found):
-        command = f"{own} run {shlex.quote(str(here))} --on inline"
+        command = f"{own} {shlex.join(['run', *here, '--on', 'inline'])}"
     elif way.stays:
         command = f"{own} run {named} --on aws"
     else:
         command = f"{own} deploy {named} --yes && {own} run {named} --on aws; {own} destroy {named} --yes"
+    first = ""
+    if way.stays and not is_this_machine_best(found):
+        first = f"deploy it first, and again every 30 days: `crossover deploy {named}`; "
     return Schedule(
-        f"to start it every {every}, add this line with `crontab -e` on a machine that stays on (Crossover sets up no schedule on AWS):",
+        f"{first}to start it every {every}, add this line with `crontab -e` on a machine that stays on (Crossover sets up no schedule "
+        "on AWS):",
         f"{CRON[every]} cd {shlex.quote(str(Path.cwd()))} && {{ {command}; }}",
     )
 

@@ -165,6 +165,7 @@ PROBE_S, SHORT_PROBE_S = (
     3.0,
 )  # time for measuring the user's minibatches: with --probe, and by default for a model alone
 USUAL_PARTS = (300, 800)  # of a search, as its questions in the documentation took
+UNMEASURED = "the speed of your model, from its multiply-accumulates; --probe measures it for a minute, and compares this machine too"
 CREDITS = "CPU credits"  # of an instance that computes all the time, as one that waits for runs does not
 NOTHING_HOLDS = 3  # exit status if no candidate meets the constraints
 
@@ -309,10 +310,14 @@ def advise(
         _tune_memory(experiment, wished.budget_usd, others, on=on, asks=asks)
         return
     check_writable(out)  # not after a minute of search
-    data_found, first = _report_data(experiment, wished, first, flags=data is not None)
+    assumed = _is_minibatch_assumed(experiment, config, override, flags=data is not None)
+    data_found, first = _report_data(experiment, wished, first, flags=data is not None, assumed=assumed)
     found, notes = _find_best_advice(experiment, wished, target, runs or [], probe_s=probe_s, gpu_row=measured)
-    if _is_minibatch_assumed(experiment, config, override, flags=data is not None):
-        notes = [_describe_minibatch(experiment), *notes]
+    here = [str(config), *(f"--set={each}" for each in override)]
+    guesses = [_describe_minibatch(experiment)] if assumed else []
+    if ":" in experiment.training.model and not probe_s:
+        guesses.append(UNMEASURED)
+    notes = [*guesses, *notes]
     from crossover.advice import (
         explain,
         page,  # matplotlib comes with it
@@ -321,12 +326,12 @@ def advise(
 
     monthly = recurrence.monthly_costs(found, every, hourly_cost=_compute_hourly_cost)
     if (way := recurrence.find_winner(monthly)) is not None:
-        found = replace(found, month_usd=way.usd, month_runs=recurrence.count_runs(found, every))
+        found = replace(found, month_usd=way.usd, month_runs=recurrence.count_runs(found, every), stays=way.stays)
     changed = explain.explain_change(found, first)
     due = page.plan_files(found, out, config=config)
     said = [*([changed] if changed else []), *notes, *explain.list_notes(found)]
     answer = {**page.as_json(found), "data": data_found, "notes": said}
-    schedule = recurrence.describe_schedule(found, every, monthly, here=config, file=next(iter(due.texts)))
+    schedule = recurrence.describe_schedule(found, every, monthly, here=here, file=next(iter(due.texts)))
     answer["every"] = {
         "often": every,
         "monthly": [{"label": "projected", "words": each.words, **asdict(each)} for each in monthly],
@@ -335,19 +340,19 @@ def advise(
     if as_json:
         print_json(answer)
     else:
-        terminal.show(*_verdict_lines(found, changed))
+        terminal.show(*_verdict_lines(found, changed, guesses))
         print_choices(found, due.yamls)
         if monthly:
             rows = [[each.way, *each.figures, each.why_not or display.DASH] for each in monthly]
             terminal.show(TextTable(f"[projected] trained every {every}", recurrence.WAYS_HEAD, rows), *schedule)
         if details:
             print_details(found, notes)
-            terminal.show(*_verdict_lines(found, "")[:1])
+            terminal.show(*_verdict_lines(found)[:1])
     page.write_files(
         due, answer, found
     )  # after the answer was printed, so that a refusal to overwrite files does not lose it
     report = page.write_page(
-        found, out, notes, list(due.texts), here=config, every=every, monthly=monthly, schedule=schedule
+        found, out, notes, list(due.texts), here=here, every=every, monthly=monthly, schedule=schedule
     )
     if not as_json:
         terminal.show(f"written: {', '.join(map(str, due.paths))}")
@@ -397,15 +402,18 @@ def init(
     terminal.show(f"next: {shlex.join(['crossover', 'advise', str(path), '--every', often, '--gpu-quota', quota])}")
 
 
-def _verdict_lines(found: "Advice", changed: str) -> list[str]:
+def _verdict_lines(found: "Advice", changed: str = "", guesses: Sequence[str] = ()) -> list[str]:
     """Return the first lines of the printed advice: the headline, alternatives, the needed quota, what drives time and cost, exact figures,
-    and this machine's estimate if it was measured. `changed`: sentence on why the first estimate is not the answer, or "".
+    and this machine's estimate if it was measured. `changed`: sentence on why the first estimate is not the answer, or ""; `guesses`: what
+    was assumed because the question leaves it open, and the options that change it.
     """
     from crossover.advice import advice as advising
 
     here = [found.here.words] if found.here else []
     first, *rest = advising.verdict(found)
-    lines = (first, changed, *rest[:-1], advising.quota_line(found), advising.describe_drivers(found), rest[-1], *here)
+    assumed = [f"Assumed: {each}." for each in guesses]
+    quota, drivers = advising.quota_line(found), advising.describe_drivers(found)
+    lines = (first, *assumed, changed, *rest[:-1], quota, drivers, rest[-1], *here)
     return [f"[projected] {words}" for words in lines if words]
 
 
@@ -446,10 +454,14 @@ def _load_with_first_estimate(
 
 def _is_minibatch_assumed(experiment: Experiment, config: Path, override: list[str], *, flags: bool) -> bool:
     """Return whether the experiment trains the user's own model with a minibatch that the user did not choose: it is given by no --set
-    option (`override`), and not in the file `config`, or that was written for a model given alone (`flags`).
+    option (`override`), and not in the file `config`, or that was written for a model given alone (now if `flags`, or before) and nobody
+    has edited it.
     """
+    from crossover.advice import own_model
+
     training = documents.read(config).get("training")
-    given = isinstance(training, Mapping) and "batch_size" in training and not flags
+    ours = flags or own_model.is_as_written(config)
+    given = isinstance(training, Mapping) and "batch_size" in training and not ours
     named = any(each.startswith("training.batch_size=") for each in override)
     return ":" in experiment.training.model and not given and not named
 
@@ -461,14 +473,14 @@ def _describe_minibatch(experiment: Experiment) -> str:
 
 
 def _report_data(
-    experiment: Experiment, wished: "Constraints", first: "FirstEstimate | None", *, flags: bool
+    experiment: Experiment, wished: "Constraints", first: "FirstEstimate | None", *, flags: bool, assumed: bool
 ) -> "tuple[Mapping[str, Any] | None, FirstEstimate | None]":
     """Print to standard error how the experiment's data was understood and a first estimate, then try user code: it trains a few
     minibatches. Return how the data was understood as a dictionary, None if nothing is known of the data; and the first estimate.
 
     `wished`: deadline and budget for the first estimate; `first`: the estimate that was printed before, if any; `flags`: whether the
-    printed lines name options of `advise` instead of fields of the YAML file. Raises OwnCodeError, ConfigError or DataError if the data or
-    the user code cannot be used.
+    printed lines name options of `advise` instead of fields of the YAML file; `assumed`: whether nobody chose the minibatch. Raises
+    OwnCodeError, ConfigError or DataError if the data or the user code cannot be used.
     """
     from crossover.learning import understood
 
@@ -481,7 +493,7 @@ def _report_data(
         data = understood.describe_known(experiment)
     if data:
         terminal.show(*understood.format_lines(data, flags=flags), stderr=True)
-    if flags:
+    if assumed:
         terminal.show(f"training: {_describe_minibatch(experiment)}", stderr=True)
     if first is None:
         first = _estimate_measured(experiment, wished)

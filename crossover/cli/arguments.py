@@ -40,8 +40,8 @@ def show_waiting(what: str, *, usual: tuple[int, int] | None = None) -> Iterator
     nothing in the first 3 s on a terminal, or in the first 15 s elsewhere. On a terminal one line is updated, otherwise lines are printed.
     `what`: words for the work.
 
-    `usual`: smallest and largest number of parts that such work usually has, if the number is not known from the start; the time left is
-    then shown as a range. Parts are those of `pools.POOLED`.
+    `usual`: smallest and largest number of parts that such work usually has, if the number is not known from the start; no time left is
+    then shown. Parts are those of `pools.POOLED`.
     """
     screen, ended = Console(stderr=True, highlight=False), threading.Event()
     status = screen.status(what) if sys.stderr.isatty() else None
@@ -72,20 +72,16 @@ def _show_elapsed(what: str, usual: tuple[int, int] | None, ended: threading.Eve
         pause_s = UPDATE_EVERY_S[True]
 
 
-FIRST_PARTS = 50  # of a work of unknown size: fewer say nothing of the time left
-
-
 def format_wait(what: str, done: int, given: int, seconds: float, *, usual: tuple[int, int] | None = None) -> str:
     """Return a progress line: `30 repetitions: 12 of 60 parts, 40.0 s so far, about 2 min 40 s left`; or, with `usual`, `searching: 100
-    parts of usually 300 to 800, 10.0 s so far, at most about 70.0 s left`.
+    parts of usually 300 to 800, 10.0 s so far`: as later parts may take much longer, no time left is promised.
 
     `what`: words for the work; `done`, `given`: number of parts computed and started, 0 if the work has none; `seconds`: time so far;
     `usual`: smallest and largest usual number of parts, None if `given` is the total.
     """
-    least, most = usual or (given, given)
-    total = f"{done:,} parts of usually {least:,} to {most:,}" if usual else f"{done:,} of {given:,} parts"
-    left_s = max(0.0, seconds * (most - done) / done) if done and (usual is None or done >= FIRST_PARTS) else None
-    left = f", {'at most ' if usual else ''}about {display.seconds(left_s)} left" if left_s else ""
+    total = f"{done:,} parts of usually {usual[0]:,} to {usual[1]:,}" if usual else f"{done:,} of {given:,} parts"
+    left_s = seconds * (given - done) / done if done and usual is None else 0.0
+    left = f", about {display.seconds(left_s)} left" if left_s > 0 else ""
     return f"{what}: {f'{total}, ' if given else ''}{display.seconds(seconds)} so far{left}".replace(display.GAP, " ")
 
 

@@ -327,11 +327,12 @@ def test_with_code_of_ones_own_its_files_stand_where_that_is_found(found: Advice
 
 
 def test_a_burstable_machines_credits_are_of_its_instances(found: Advice) -> None:
-    """CPU credits of a burstable instance type count among the dollars of instances, not of network and secrets."""
+    """CPU credits of a burstable instance type count among the dollars of instances, not of the endpoint for secrets."""
     machine = Candidate("single", 1, 120, 1, on="instance", instance="t4g.medium", threads=2)
     steady = replace(machine, instance="c7g.large")
     credits, none = (
-        advice.dollars_by_component(found.question, each)["network and secrets"] for each in (machine, steady)
+        advice.dollars_by_component(found.question, each)["the private endpoint for secrets"]
+        for each in (machine, steady)
     )
     assert credits == pytest.approx(none)
 
@@ -352,8 +353,20 @@ def test_where_a_round_goes_through_several_epochs_shortened_runs_are_of_whole_r
     assert explain.list_swings(question, own, scattered)
 
 
-def test_this_machine_is_the_answer_if_it_is_sooner(found: Advice) -> None:
-    """The headline advises this machine if it was measured and is ready before the winner on AWS, and names that winner beside it."""
+def test_a_winner_that_stays_deployed_gets_the_longest_lifetime(found: Advice) -> None:
+    """The file of a winner that stays deployed between runs has the longest `lifetime.ttl_hours`; the files of other candidates do not."""
+    stays = replace(found, stays=True)
+    hours = [
+        page.build_experiment(each, finalist, 1).lifetime.ttl_hours
+        for each, finalist in ((stays, stays.winner), (found, found.winner), (stays, stays.alternatives[0]))
+    ]
+    assert hours[0] == page.MOST_HOURS > max(hours[1:])
+
+
+def test_this_machine_is_the_answer_if_it_is_sooner_or_nearly(found: Advice) -> None:
+    """The headline advises this machine if it was measured and takes at most twice the winner's time, and names that winner beside it; if
+    only a budget is given, it must be ready before the winner; it keeps to a deadline even if it is busy.
+    """
     aws = f"{found.winner.candidate.words}: about {display.rough_usd(found.winner.usd.p50)}, ready in "
     assert headline(found).startswith(f"Train it on {aws}") and "of them start-up)" in headline(found)
     here = ThisMachine(seconds=found.winner.seconds.p50 / 2, threads=1, sooner=found.winner, times=None)
@@ -363,8 +376,13 @@ def test_this_machine_is_the_answer_if_it_is_sooner(found: Advice) -> None:
     assert f"({low} to {high})" in said and "starting the command" not in said
     said = headline(replace(found, here=replace(here, before_s=11.0)))
     assert f"({low} to {high}; 11{display.GAP}s of them starting the command, reading the data and the report)" in said
-    slow = replace(here, seconds=2 * found.winner.seconds.p50)
+    slow = replace(here, seconds=2.1 * found.winner.seconds.p50)
     assert headline(replace(found, here=slow)) == headline(found)
+    near = replace(found, here=replace(here, seconds=1.9 * found.winner.seconds.p50))
+    assert advice.is_this_machine_best(near)
+    for wished in (Constraints(budget_usd=1e6), Constraints(deadline_s=near.here.band.p95 - 1)):
+        assert not advice.is_this_machine_best(replace(near, constraints=wished))
+    assert advice.is_this_machine_best(replace(near, constraints=Constraints(deadline_s=near.here.band.p95 + 1)))
 
 
 def test_the_page_shows_answer_chart_choices_and_assumptions(found: Advice, tmp_path: Path) -> None:
@@ -402,14 +420,14 @@ def test_this_machine_is_a_point_of_the_chart(found: Advice) -> None:
 def test_the_pages_command_and_months_follow_the_answer(found: Advice) -> None:
     """The page shows the commands of the advice (deploy, run and destroy, or a run on this machine) and the monthly costs."""
     here = ThisMachine(seconds=found.winner.seconds.p50 / 2, threads=1, sooner=found.winner, times=None)
-    files, asked = [Path(f"advice/{n}.yaml") for n in range(len(found.told))], Path("mine.yaml")
+    files, asked = [Path(f"advice/{n}.yaml") for n in range(len(found.told))], ["mine.yaml", "--set=training.epochs=3"]
     assert page.build_page(found, [], files, here=asked).commands == [
         "crossover deploy advice/0.yaml",
         "crossover run advice/0.yaml --on aws",
         "crossover destroy advice/0.yaml",
     ]
     made = page.build_page(replace(found, here=here), [], files, here=asked)
-    assert made.commands == ["crossover run mine.yaml --on inline"]
+    assert made.commands == ["crossover run mine.yaml --set=training.epochs=3 --on inline"]
     way = MonthlyCost("left deployed", 7.4, "parts", 90.0, "late")
     made = page.build_page(found, [], every="day", monthly=[way], schedule=Schedule("add this:", "0 3 * * * run"))
     (months,) = (each for each in made.sheets if "every day" in each.title)
@@ -435,7 +453,10 @@ def test_another_answer_than_the_first_estimate_says_why(found: Advice) -> None:
     assert "3.00x the dollars of an option that the first estimate did not try" in dear
     strict = replace(found, constraints=replace(found.constraints, budget_usd=0.99 * other.usd.p95))
     assert f"bad luck (p95) it needs a budget of {display.usd(other.usd.p95)}" in change(strict, other, 0.0)
-    assert "in repeated simulations" in change(found, other, 0.0)
+    takes = f"in {len(other.outcomes)} repeated simulations it takes {display.rough_usd(other.usd.p50)}"
+    assert other.usd.p50 > winner.usd.p50 and takes in change(found, other, 0.0)
+    here = ThisMachine(seconds=1.0, threads=1, sooner=winner, times=None)
+    assert "speed was measured on this machine after it" in change(replace(found, here=here), other, 0.0)
 
 
 def test_tables_compare_times_with_start_up(found: Advice) -> None:

@@ -49,10 +49,13 @@ def test_project_says_of_the_files_that_advise_wrote_what_advise_said(own: Path,
         assert projected["seconds"]["p50"] == pytest.approx(said["seconds"]["p50"] - said["before_s"], rel=0.01)
 
 
-def test_a_deadline_that_nothing_meets_ends_with_status_3(own: Path, tmp_path: Path) -> None:
-    """`advise` ends with status 3 if no candidate meets the deadline."""
+def test_a_deadline_that_nothing_meets_ends_with_status_3(
+    own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`advise` ends with status 3 if no candidate meets the deadline; it says that the speed of the user's model was not measured."""
     with few_candidates():
         assert (
             status("advise", str(own), "--on-hand", "lambda", "--deadline", "1s", "--out", str(tmp_path / "advice"))
             == 3
         )
+    assert "Assumed: the speed of your model" in capsys.readouterr().out

@@ -8,7 +8,17 @@ import pytest
 from crossover import user_code
 from crossover.advice import candidates
 from crossover.advice import question as subject
-from crossover.advice.advice import COMPUTING, MOVED, STARTED, Advice, Drivers, advise, describe_drivers, drivers_of
+from crossover.advice.advice import (
+    COMPUTING,
+    MOVED,
+    STARTED,
+    Advice,
+    Drivers,
+    advise,
+    describe_drivers,
+    describe_sharing,
+    drivers_of,
+)
 from crossover.advice.candidates import Candidate
 from crossover.advice.question import Constraints
 from crossover.validation import load
@@ -95,7 +105,9 @@ def test_a_table_and_a_transformer_get_different_answers(found: Callable[[str], 
 
 @pytest.mark.parametrize("name", ["table", pytest.param("tokens", marks=pytest.mark.slow)])
 def test_the_line_says_what_the_figures_say(found: Callable[[str], Advice], name: str) -> None:
-    """The sentence on the drivers names the largest shares of time and dollars and the number of exchanges as they were simulated."""
+    """The sentence on the drivers names the largest shares of time and dollars, the one on several workers the number of exchanges, as they
+    were simulated.
+    """
     told = found(name)
     drives, text = told.drives[told.winner.candidate], describe_drivers(told)
     for parts in (drives.of_the_run, drives.usd):
@@ -103,8 +115,9 @@ def test_the_line_says_what_the_figures_say(found: Callable[[str], Advice], name
         assert f"{parts[largest] / sum(parts.values()):.0%} of its " in text and largest in text
     assert sum(drives.seconds.values()) == pytest.approx(told.winner.seconds.p50, rel=0.1)
     assert told.shared is not None
-    assert told.shared.candidate.words in text
-    assert f"exchanged {told.drives[told.shared.candidate].exchanges:,} times" in text
+    (several,) = describe_sharing(told)
+    assert told.shared.candidate.words in several
+    assert f"exchanged {told.drives[told.shared.candidate].exchanges:,} times" in several
 
 
 def _function(found: Advice) -> Candidate:

@@ -12,6 +12,7 @@ from crossover.advice import question as subject
 from crossover.advice.advice import Advice, advise
 from crossover.advice.probe import Probe
 from crossover.advice.question import Constraints
+from crossover.cli import advise as cli
 from crossover.errors import ConfigError, OwnCodeError
 from crossover.experiment import Experiment, Table
 from crossover.learning.datasets import load as load_data
@@ -204,6 +205,20 @@ def test_a_first_estimate_comes_before_the_model_is_tried(
     )
     places = [said.index(line) for line in lines]
     assert places == sorted(places), said
+
+
+def test_a_minibatch_that_nobody_chose_is_said_to_be_assumed(folder: Path) -> None:
+    """A minibatch in a YAML file that was written for a model alone is assumed until somebody edits the file or gives --set."""
+    Path("table.csv").write_text("".join(f"{n},0.5,{n % 2}\n" for n in range(200)))
+    path = own_model.write_experiment("net.py:network", "table.csv", None)
+
+    def assumes(*override: str) -> bool:
+        """Return whether the minibatch is assumed with the --set options `override`."""
+        return cli._is_minibatch_assumed(load(path), path, list(override), flags=False)
+
+    assert assumes() and not assumes("training.batch_size=60")
+    path.write_text(path.read_text().replace("batch_size: 60", "batch_size: 64"))
+    assert not assumes()
 
 
 @pytest.mark.slow

@@ -106,5 +106,5 @@ def test_long_work_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
         assert heard.told.wait(60)
     assert re.search(r"30 repetitions: 2 of 6 parts, \d.* so far, about \d.* left", heard.getvalue())
     told = arguments.format_wait("searching", 100, 500, 10.0, usual=(300, 800))
-    assert told == "searching: 100 parts of usually 300 to 800, 10.0 s so far, at most about 70.0 s left"
+    assert told == "searching: 100 parts of usually 300 to 800, 10.0 s so far"
     assert arguments.format_wait("searching", 900, 950, 90.0, usual=(300, 800)).endswith("800, 90.0 s so far")
