@@ -277,6 +277,50 @@ def test_what_cannot_be_read_is_refused_by_the_files_own_line(case: str, tmp_pat
     assert "expected" in str(refused.value)
 
 
+FOREIGN: dict[str, tuple[str, bytes, tuple[str, ...]]] = {
+    "arrays": ("boards.npz", b"PK\x03\x04\0\0", ("but arrays of NumPy.",)),
+    "an array": ("x.npy", b"\x93NUMPY\x01\0v\0", ("but an array of NumPy.",)),
+    "Parquet": (
+        "x.parquet",
+        b"PAR1\x15",
+        ("but Parquet.", 'pandas.read_parquet("x.parquet").to_csv("x.csv", index=False)'),
+    ),
+    "Excel": ("x.xlsx", b"PK\x03\x04", ("but Excel.", "pandas.read_excel(")),
+    "a zip": ("x.zip", b"PK\x03\x04", ("but a zip archive.", "Unpack it if it holds a CSV.")),
+    "a packed CSV": ("x.csv.gz", b"\x1f\x8b\x08", ("but packed by gzip.", "Unpack it")),
+    "a model": ("x.pt", b"PK\x03\x04", ("but tensors of torch.",)),
+    "a picture": ("x.csv", b"\xff\xd8\xff\xe0\0\x10", ("but a picture.",)),
+    "JSON": ("x.json", b' {"a": 1}', ("but JSON.", "pandas.read_json(")),
+    "other bytes": ("x.bin", b"ab\0\x01", ("is not a CSV file. For",)),
+}
+
+
+@pytest.mark.parametrize("case", FOREIGN)
+def test_another_format_is_refused_with_a_loader(case: str, tmp_path: Path) -> None:
+    """A file that is no CSV raises DataError with its format and an example of a loader. `case`: its format."""
+    name, content, words = FOREIGN[case]
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError) as refused:
+        table.read(tmp_path / name)
+    said = str(refused.value)
+    assert said.startswith(f"{tmp_path / name}: is not a CSV file") and "give it as --data mine:load" in said
+    assert [
+        each for each in (*words, "import Samples\n    def load(experiment): return Samples(x, y, ") if each not in said
+    ] == []
+
+
+def test_a_header_that_begins_like_another_format_is_read(tmp_path: Path) -> None:
+    """A CSV whose first name is the beginning of another format is read."""
+    (tmp_path / "x.csv").write_text("PAR1,PAR2\n1,2\n3,4\n5,6\n")
+    assert table.read(tmp_path / "x.csv").inputs.shape == (3, 1)
+
+
+def test_a_folder_is_refused_with_a_loader(tmp_path: Path) -> None:
+    """A folder, such as one of pictures, raises DataError with an example of a loader."""
+    with pytest.raises(DataError, match=r"is not a CSV file, but a folder\. For arrays or pictures write a loader"):
+        table.read(tmp_path)
+
+
 TOLD: dict[str, tuple[str, dict[str, Any], tuple[str, int | None, int, int]]] = {
     # label, classes, inputs, rows
     "a label by name": (text(PLAIN), {"label": "a"}, ("a", None, 2, ROWS)),
