@@ -10,10 +10,11 @@ import shlex
 import textwrap
 from array import array
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
+from math import isfinite
 from pathlib import Path
 
 import torch
@@ -49,8 +50,18 @@ INDEXES = (
     "#",
 )
 MISSING = ("", "na", "n/a", "nan", "null", "none", "nil", "?", "-", ".", "inf", "-inf", "+inf", "infinity", "-infinity")
-SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars (|)", " ": "blanks"}
 NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*", flags=re.ASCII)
+EMPTY = frozenset(
+    ("", "NA", "N/A", "NaN", "nan", "NULL", "null", "None", "?", "-")
+)  # usual spellings, compared as they are
+REASONS = {  # why a cell that is not missing is no number: the first pattern that it matches
+    "dates or times": re.compile(r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}([ T].*)?|\d{1,2}:\d{2}(:\d{2}.*)?( ?[AaPp][Mm])?"),
+    "numbers beyond float32": NUMBER,
+    "numbers with commas": re.compile(r"[+-]?\d[\d,]*(\.\d+)?"),
+    "texts": re.compile(r".*", re.DOTALL),
+}
+SHOWN_NAMES = 5  # of columns with one reason, in a message
+SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars (|)", " ": "blanks"}
 EXPECTED_INPUT = "expected a CSV of numbers, or a loader of your own, module:loader"
 
 # Formats of data other than CSV, by the first bytes of a file; a table in one of TABLES is converted by pandas.
@@ -270,10 +281,84 @@ def _read_numbers(path: Path, rows: Sequence[FileRow], reading: Reading, columns
             if problem := _find_cell_problem(cells[each]):
                 if separator := _find_separator([row for _, row in rows[:SAMPLED_ROWS]]):
                     raise _build_error(path, separator)
-                raise _build_error(
-                    path, f"row {line}: {problem} ({reading.name_column(each)}); {_suggest_dropping(reading, each)}"
-                )
+                told = f"row {line}: {problem} ({reading.name_column(each)})"
+                unusable = _find_unusable_columns(rows, columns) if len(columns) > 1 else {}
+                if len(unusable) > 1:
+                    raise _build_error(path, f"{told}; {_explain_unusable(path, reading, unusable)}")
+                raise _build_error(path, f"{told}; {_suggest_dropping(reading, each)}")
     return values
+
+
+def _find_unusable_columns(rows: Sequence[FileRow], columns: Sequence[int]) -> dict[int, tuple[str, int]]:
+    """Return for each of the `columns` (numbers from 0) that holds a cell that is no number which float32 can hold: the reason, one of
+    REASONS or "empty cells", and the number of missing cells. The reason follows from the first SAMPLED_ROWS cells or so that are neither
+    numbers nor missing; the cells behind them are not looked at.
+    """
+    odd, missing = {each: Counter[str]() for each in columns}, Counter[int]()
+    for begin in range(0, len(rows), SAMPLED_ROWS):
+        block = list(zip(*(cells for _, cells in rows[begin : begin + SAMPLED_ROWS]), strict=True))
+        for each in columns:
+            if odd[each].total() >= SAMPLED_ROWS:
+                continue
+            filled = [cell for cell in block[each] if cell not in EMPTY]
+            missing[each] += len(block[each]) - len(filled)
+            if not _are_plain_numbers(filled):
+                reasons = [_find_reason(cell) for cell in filled if _find_cell_problem(cell)]
+                missing[each] += reasons.count("")
+                odd[each].update(filter(None, reasons))
+    return {
+        each: (next(iter(odd[each])) if len(odd[each]) == 1 else "texts" if odd[each] else "empty cells", missing[each])
+        for each in columns
+        if odd[each] or missing[each]
+    }
+
+
+def _are_plain_numbers(cells: Sequence[str]) -> bool:
+    """Return whether all cells are numbers that float32 can hold. False also for a spelling that only `_find_cell_problem` can judge."""
+    try:
+        values = array("d", map(float, cells))
+    except ValueError:
+        return False
+    if not values:
+        return True
+    is_held = isfinite(sum(values)) and min(values) >= -MAX_FLOAT32 and max(values) <= MAX_FLOAT32
+    return is_held and "_" not in (text := "".join(cells)) and text.isascii()
+
+
+def _find_reason(cell: str) -> str:
+    """Return why the cell is no number that float32 can hold: one of REASONS, or "" if it is missing."""
+    if cell.strip().lower() in MISSING:
+        return ""
+    return next(reason for reason, pattern in REASONS.items() if pattern.fullmatch(cell.strip()))
+
+
+def _explain_unusable(path: Path, reading: Reading, unusable: Mapping[int, tuple[str, int]]) -> str:
+    """Return in words, some lines, which columns cannot be used and why, the options that leave them out, and how pandas makes numbers of
+    them. `unusable`: as `_find_unusable_columns` returns it.
+    """
+    lines = [f"{len(unusable)} of {len(reading.names)} columns are not numbers; expected numbers in every cell"]
+    for reason in (*REASONS, "empty cells"):
+        if named := [each for each, (why, _) in unusable.items() if why == reason]:
+            empty = f", {sum(unusable[each][1] for each in named):,} in all" if reason == "empty cells" else ""
+            more = f" and {len(named) - SHOWN_NAMES} more" if len(named) > SHOWN_NAMES else ""
+            names = ", ".join(map(reading.name_column, named[:SHOWN_NAMES]))
+            lines.append(f"    {reason} ({len(named)} column{'s' * (len(named) != 1)}{empty}): {names}{more}")
+    if len(unusable) < len(reading.inputs):
+        options = " ".join(f"--drop {_refer(reading, each)}" for each in unusable)
+        lines.append(f"these options leave all of them out (data.table.drop in a YAML): {options}")
+    else:
+        lines.append("no column would be left without them")
+    commas = any(why == "numbers with commas" for why, _ in unusable.values())
+    head, unnamed = ("", "") if reading.header else (", header=None", ", header=False")
+    head += ', decimal=","' * commas
+    lines += [
+        "or pandas makes numbers of them: a code for each text, the column's mean for an empty cell"
+        + ' (thousands="," for 1,000 instead of decimal=",")' * commas,
+        f'    table = pandas.read_csv("{path.name}"{head}).apply(lambda each: each if each.dtype.kind in "iuf" else '
+        "pandas.factorize(each)[0])",
+        f'    table.fillna(table.mean()).to_csv("{path.stem}-numbers.csv", index=False{unnamed})',
+    ]
+    return "\n".join(lines)
 
 
 def _find_cell_problem(cell: str) -> str:
@@ -308,9 +393,16 @@ def _suggest_dropping(reading: Reading, column: int) -> str:
     """
     if column == reading.label:
         return f"{EXPECTED_INPUT}; --label NAME (data.table.label) takes another column for the label"
-    named = reading.names[column].strip() if reading.header and reading.names.count(reading.names[column]) == 1 else ""
-    drop = f"--drop {shlex.quote(named) if named else column + 1} (data.table.drop) leaves the column out"
+    drop = f"--drop {_refer(reading, column)} (data.table.drop) leaves the column out"
     return f"expected numbers; {drop}, and a loader of your own, module:loader, may fill it in"
+
+
+def _refer(reading: Reading, column: int) -> str:
+    """Return how an option of the command line names a `column` (from 0): by its quoted name, or by its number from 1 if the name is blank
+    or not unique or there is no header.
+    """
+    named = reading.names[column].strip() if reading.header and reading.names.count(reading.names[column]) == 1 else ""
+    return shlex.quote(named) if named else str(column + 1)
 
 
 def _is_number(cell: str) -> bool:

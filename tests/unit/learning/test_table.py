@@ -1,6 +1,7 @@
 """How a CSV is read: each guess is right or reported, each flag overrules it, and what cannot be read is refused by the file's line."""
 
 import random
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -275,6 +276,60 @@ def test_what_cannot_be_read_is_refused_by_the_files_own_line(case: str, tmp_pat
         table.read(path)
     assert [each for each in words if each not in str(refused.value)] == [], str(refused.value)
     assert "expected" in str(refused.value)
+
+
+def test_all_unusable_columns_are_named_at_once(tmp_path: Path) -> None:
+    """A CSV of forty columns, 31 of which hold dates, texts or empty cells, is refused with all of them, and read with the options of the
+    message.
+    """
+    odd = {0: "2024-01-{row:02}", 1: "{row}:15", **dict.fromkeys(range(2, 6), "t{row}"), 6: "True", 7: "1_0"}
+    names = ["pick up", *(f"c{each}" for each in range(1, 40))]
+    lines = [
+        [odd.get(each, "" if each < 31 and row == each % 7 + 3 else "{row}.5").format(row=row) for each in range(40)]
+        for row in range(10, 40)
+    ]
+    for each in range(8, 31):
+        lines[each % 7][each] = ("", "NA", " ", "n/a ")[each % 4]
+    path = tmp_path / "trips.csv"
+    path.write_text(text([names, *lines]))
+    with pytest.raises(DataError) as refused:
+        table.read(path)
+    told = str(refused.value).splitlines()
+    assert told[0].startswith(
+        f"{path}: row 2: '2024-01-10' is no number (pick up); 31 of 40 columns are not numbers; expected"
+    )
+    assert told[1:4] == [
+        "    dates or times (2 columns): pick up, c1",
+        "    texts (6 columns): c2, c3, c4, c5, c6 and 1 more",
+        "    empty cells (23 columns, 23 in all): c8, c9, c10, c11, c12 and 18 more",
+    ]
+    options = shlex.split(told[4].partition(": ")[2])
+    assert options[:2] == ["--drop", "pick up"] and len(options) == 62 and set(options[::2]) == {"--drop"}
+    assert told[6].startswith('    table = pandas.read_csv("trips.csv").apply(') and "trips-numbers.csv" in told[7]
+    assert table.read(path, also_drop=options[1::2]).inputs.shape == (30, 8)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (
+            "a,b,c\nx,,1\ny,2,2\nz,3,3\n",
+            ("no column would be left without them", "empty cells (1 column, 1 in all): b"),
+        ),
+        (
+            'a,b,c,d\n"1,5",1e39,1,1\n"2,5",2,2,2\n3,3,3,3\n',
+            ("numbers with commas (1 column): a", "numbers beyond float32 (1 column): b", 'decimal=",").apply('),
+        ),
+        ("x,,1,1\ny,,2,2\nz,,3,3\n", ("--drop 1 --drop 2", "header=None", "header=False")),
+    ],
+)
+def test_unusable_columns_of_other_kinds(content: str, words: tuple[str, ...], tmp_path: Path) -> None:
+    """A CSV with several unusable columns raises DataError that contains `words`."""
+    path = tmp_path / "x.csv"
+    path.write_text(content)
+    with pytest.raises(DataError) as refused:
+        table.read(path)
+    assert [each for each in words if each not in str(refused.value)] == [], str(refused.value)
 
 
 FOREIGN: dict[str, tuple[str, bytes, tuple[str, ...]]] = {
