@@ -75,7 +75,12 @@ def _list_passed(error: BaseException) -> Iterator[tuple[str, str]]:
 
 
 def _find_file(name: str) -> str | None:
-    """Return the file that importing the top-level module `name` takes, or has taken; None if there is none."""
+    """Return the file that importing the top-level module `name` takes, or has taken, without importing it: for a package, its
+    __init__.py. None if there is none, as for a module that is compiled into Python and for a folder without __init__.py. Only .py files
+    are found for modules that are not loaded.
+    """
+    if name in sys.builtin_module_names:
+        return None
     loaded = getattr(sys.modules.get(name), "__file__", None)
     if isinstance(loaded, str):
         return loaded

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from crossover import running
-from crossover.cli import advise
+from crossover.cli import advise, shadows
 from crossover.errors import DataError, RunFailed
 from crossover.simulation import breakeven
 from tests.commands import status
@@ -175,3 +175,12 @@ def test_a_replaced_package_is_named_if_the_failure_is_about_it(
     assert (
         f"{tmp_path / 'sklearn.py'} is imported in place of the package sklearn" in capsys.readouterr().err
     ) == is_named
+
+
+def test_a_file_with_the_name_of_a_built_in_module_is_not_blamed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Python never imports a file in place of a module that is compiled into it, such as `time`."""
+    (tmp_path / "time.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert shadows.explain(AttributeError("module 'time' has no attribute 'clock'")) == ""
