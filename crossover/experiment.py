@@ -294,8 +294,8 @@ class Functions:
 
 @dataclass(frozen=True, kw_only=True)
 class Outer:
-    """Settings of the outer optimizer, used with `exchange.what: delta`: after local steps, it takes one step in which the workers'
-    mean change of the model is the gradient. Defaults: DiLoCo's.
+    """Settings of the outer optimizer, used with `exchange.what: delta`: after local steps, it takes one step, whose
+    gradient is the model before them minus the mean of the workers' models after them. Defaults: DiLoCo's.
     """
 
     learning_rate: Annotated[float, Gt(0.0)] = 0.7
