@@ -16,7 +16,8 @@ from crossover.workflow.infrastructure import shared_stacks
 def stack_tags(experiment: Experiment, kind: str, *, now: datetime) -> dict[str, str]:
     """Return the tags of a stack itself, {key: value}, which CloudFormation copies to its resources: project, experiment, owner, kind, the
     UTC time at which it expires (`now` plus `lifetime.ttl_hours`), the topic for failures if there is one, and a mark on an experiment
-    that uses no shared stack. They are in the assembly's manifest, not in the template.
+    that uses no shared stack. A shared stack has "shared" for the experiment and no owner. They are in the assembly's manifest, not in the
+    template.
 
     `kind`: EXPERIMENT, or the name of a shared stack; `now`: when the lifetime begins.
     """
@@ -28,7 +29,7 @@ def stack_tags(experiment: Experiment, kind: str, *, now: datetime) -> dict[str,
 
 def tag_resources(stack: Stack, experiment: Experiment, kind: str) -> None:
     """Put the tags for project, experiment and owner, which never change, on every resource in the template of `stack`. `kind`: EXPERIMENT,
-    or the name of a shared stack.
+    or the name of a shared stack, whose resources get "shared" for the experiment and no owner.
     """
     for key, value in _owner_tags(experiment, kind).items():
         Tags.of(stack).add(key, value)

@@ -16,8 +16,9 @@ BUCKET_LIMIT = 20  # names in a function's environment, which holds 4 KB
 
 
 class Buckets(Construct):
-    """The S3 buckets of an experiment. `bucket`: for runs; `data`: the bucket of each rank's training data, either one each or the same
-    `bucket` once. `facts`: values to publish.
+    """The S3 buckets of an experiment. `bucket`: for runs; `data`: list of the buckets with training data, either one for each worker, by
+    rank, or only `bucket`. `facts`: values to publish as SSM parameters: "bucket", its name, and, with a bucket for each worker,
+    "data_buckets", their names separated by spaces.
     """
 
     def __init__(self, scope: Construct, id: str, *, bucket_per_worker: bool, workers: int) -> None:

@@ -405,8 +405,9 @@ def _install_audit_hook() -> None:
 
 
 def _audit(event: str, arguments: tuple[Any, ...]) -> None:
-    """Check the file that Python is opening if this thread is within `forbid_data_files`; an audit hook for all events of the
-    process. `event`, `arguments`: from Python.
+    """Check the file that Python is opening if this thread is within `forbid_data_files`; an audit hook, which ignores all events but
+    "open". Raises the OwnCodeError of `_Watch.check_opened_file`, so that the file is not opened. `event`, `arguments`: name and
+    arguments of Python's audit event.
     """
     watch: _Watch | None = getattr(_watched, "watch", None)
     if watch is None or event != "open":
@@ -581,14 +582,16 @@ _outside = _ProcessSettings()
 
 
 class _Diverted:
-    """Replacement of sys.stdout: what threads in user code write goes to standard error, all else to the real standard output."""
+    """Replacement of sys.stdout: what threads in user code write goes to standard error, all else to the real standard output. All
+    attributes but the method `outside` are those of the stream to which the calling thread writes.
+    """
 
     def __init__(self, outside: Any) -> None:
         """Replace `outside`, the standard output; if that is a replacement itself, the stream behind it."""
         self._outside = outside.outside() if isinstance(outside, _Diverted) else outside
 
     def outside(self) -> Any:
-        """Return the real standard output."""
+        """Return the real standard output, also to threads that are in user code."""
         return self._outside
 
     def __getattr__(self, name: str) -> Any:
@@ -669,8 +672,9 @@ def find_dependencies(*names: str, field: str = "training.model") -> Dependencie
 
 
 def _find_own_files(module: str) -> list[Path]:
-    """Return the paths of the user's `module`, as `locate` does. Empty if its name belongs to Python or this project, or if the
-    user has only a folder of that name and there is an installed package.
+    """Return the paths that the user's `module` (dotted name) has in the search folders, as `locate` returns them: files first, a
+    package without __init__.py as its folder. Empty if the user has no such module, if its top-level name belongs to Python or this
+    project (`find_name_owner`), or if the user has only a folder of that top-level name and there is an installed package.
     """
     top = module.split(".")[0]
     if find_name_owner(top):

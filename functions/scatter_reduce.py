@@ -164,7 +164,9 @@ def collect(ctx: Context, event: Event) -> None:
 
 
 def checks(e: Experiment) -> Iterator[str]:
-    """Yield one error message for each setting of the experiment that ScatterReduce does not support."""
+    """Yield an error message if ScatterReduce does not support the experiment's aggregation rule, because the rule measures distances
+    between whole gradients; otherwise nothing.
+    """
     if not RULES[e.aggregation.rule].by_coordinate:
         yield (
             f"aggregation.rule: {e.aggregation.rule} measures distances between whole gradients, but ScatterReduce aggregates chunks; "

@@ -178,7 +178,9 @@ def form(e: Experiment) -> Architecture:
 
 
 def checks(e: Experiment) -> Iterator[str]:
-    """Yield one error message for each setting of the experiment that the architecture `single` does not support."""
+    """Yield one error message for each setting of the experiment that the architecture `single` does not support: `spot` or
+    `instance_type` of a function, and an instance type whose GPU cannot be used (`check_gpu_type`).
+    """
     asked = e.settings(Single)
     if asked.on == "function" and (asked.spot or asked.instance_type):
         what = f"instance_type: {asked.instance_type}" if asked.instance_type else "spot: true"

@@ -25,7 +25,7 @@ class AllReduceStack(ExperimentStack):
 
     def __init__(self, scope: Construct, props: Props) -> None:
         """Build buckets, database host (if vectors go through Redis), functions, state machines and budget, and publish their values as SSM
-        parameters for the runner.
+        parameters for the runner. Raises ConfigError as `Buckets` and `Budget` do.
         """
         super().__init__(scope, props)
         experiment, network = props.experiment, SharedNetwork(self, props.experiment.project)

@@ -25,7 +25,7 @@ class DerivedStack(ExperimentStack):
 
     def __init__(self, scope: Construct, props: Props) -> None:
         """Build buckets, the database hosts that the architecture needs, functions, state machines and budget, and publish their values as
-        SSM parameters for the runner.
+        SSM parameters for the runner. Raises ConfigError as `Buckets` and `Budget` do.
         """
         super().__init__(scope, props)
         experiment, network = props.experiment, SharedNetwork(self, props.experiment.project)

@@ -13,7 +13,9 @@ class GpuStack(ExperimentStack):
     """
 
     def __init__(self, scope: Construct, props: Props) -> None:
-        """Build buckets, fleet and budget, and publish their values as SSM parameters for the runner."""
+        """Build buckets, fleet and budget, and publish their values as SSM parameters for the runner. Raises ConfigError as `Buckets` and
+        `Budget` do.
+        """
         super().__init__(scope, props)
         experiment, network = props.experiment, SharedNetwork(self, props.experiment.project)
         storage = Buckets(

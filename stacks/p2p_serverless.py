@@ -23,7 +23,9 @@ class P2PServerlessStack(ExperimentStack):
     """
 
     def __init__(self, scope: Construct, props: Props) -> None:
-        """Build buckets, functions, state machines, fleet and budget, and publish their values as SSM parameters for the runner."""
+        """Build buckets, functions, state machines, fleet and budget, and publish their values as SSM parameters for the runner. Network
+        and broker are the project's. Raises ConfigError as `Buckets` and `Budget` do.
+        """
         super().__init__(scope, props)
         experiment, network = props.experiment, SharedNetwork(self, props.experiment.project)
         storage = Buckets(

@@ -22,7 +22,9 @@ class SingleStack(ExperimentStack):
     """
 
     def __init__(self, scope: Construct, props: Props) -> None:
-        """Build buckets, fleet or functions with state machines, and budget, and publish their values as SSM parameters for the runner."""
+        """Build buckets, fleet or functions with state machines, and budget, and publish their values as SSM parameters for the runner.
+        Raises ConfigError as `Buckets` and `Budget` do.
+        """
         super().__init__(scope, props)
         experiment, network = props.experiment, SharedNetwork(self, props.experiment.project)
         storage = Buckets(

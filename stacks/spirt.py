@@ -24,7 +24,7 @@ class SpirtStack(ExperimentStack):
 
     def __init__(self, scope: Construct, props: Props) -> None:
         """Build buckets, a database host for each worker, functions, state machines and budget, and publish their values as SSM parameters
-        for the runner.
+        for the runner. Raises ConfigError as `Buckets` and `Budget` do.
         """
         super().__init__(scope, props)
         experiment, network = props.experiment, SharedNetwork(self, props.experiment.project)

@@ -281,7 +281,9 @@ class Advice:
 
     @property
     def banded(self) -> tuple[Finalist, ...]:
-        """The shortlisted candidates whose percentiles are printed, some of them several times; of the other ones only the medians are."""
+        """The candidates whose percentiles are printed: those of `told`, both fronts (`front`, `unknown`), `startable` and `shared`. A
+        candidate that is in several of these is repeated. Of all others only medians are printed.
+        """
         others = (each for each in (self.startable, self.shared) if each)
         return (*self.told, *self.front, *self.unknown, *others)
 

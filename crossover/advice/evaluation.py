@@ -582,7 +582,9 @@ def batched(values: Sequence[int], count: int) -> Iterator[Sequence[int]]:
 
 
 def plain_of(experiment: Experiment) -> dict[str, object]:
-    """Return the experiment as a dictionary for YAML with every field written out, so that no recipe changes its fields."""
+    """Return the experiment as a new dictionary for YAML: every field written out, and `recipe: none` in place of its own recipe, so that
+    no recipe changes the fields.
+    """
     return {**experiment.to_plain(), "recipe": "none"}
 
 

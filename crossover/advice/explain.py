@@ -38,8 +38,9 @@ REJECTED_HEAD = ["architecture", "at its cheapest", "ready in", "dollars", "main
 
 
 def front_rows(found: Sequence[Finalist]) -> list[list[str]]:
-    """Return one table row for each of the shortlisted candidates, in the given order, with the columns of FRONT_HEAD: name, what makes an
-    update, time with start-up, dollars and size of the minibatch. All cells are texts.
+    """Return one table row for each of the shortlisted candidates, in the given order, with the columns of FRONT_HEAD: candidate in words,
+    when the model is updated, median and range (p5 to p95) of the time with start-up, its part that is start-up, median and range of the
+    dollars, and size of the minibatch. All cells are texts.
     """
     return [
         [
@@ -61,8 +62,8 @@ CARDS_HEAD = ["", "how", "ready in", "dollars", "p5 to p95", "file"]
 
 def card_rows(found: Advice, files: Sequence[Path] = ()) -> list[list[str]]:
     """Return a table row for each card (cheapest, balanced, soonest), one for its on-demand variant if it uses spot instances, and one for
-    this machine if it was measured, with the columns of CARDS_HEAD. `files`: YAML files of the candidates `found.told`, in their order;
-    empty if none was written.
+    this machine if it was measured, with the columns of CARDS_HEAD. Time and dollars are medians. `files`: YAML files of the candidates
+    `found.told`, in their order; empty if none was written, and the last cell is then a dash.
     """
     rows = []
     for card in found.cards:
@@ -97,8 +98,8 @@ def describe_update(each: Finalist) -> str:
 
 
 def rejected_rows(found: Advice) -> list[list[str]]:
-    """Return one table row for each of `found.rejected`, with the columns of REJECTED_HEAD: its best candidate with time and dollars,
-    dashes if it has none, and the reason against it.
+    """Return one table row for each of `found.rejected`, in its order, with the columns of REJECTED_HEAD: the architecture, its cheapest
+    candidate with the medians of time and dollars (dashes if it has none), and the reason against it. All cells are texts.
     """
     return [
         [
@@ -468,7 +469,9 @@ def local_estimate_of(found: Advice, measured: "Probe") -> ThisMachine:
 
 
 def _fit_time_line(question: Question, finalist: Finalist) -> tuple[float, float]:
-    """Return (fixed seconds, seconds per epoch) of a candidate's time from `deploy` on, from two short simulations."""
+    """Return (fixed seconds, seconds per epoch) of a candidate's time from `deploy` on, by a line through two simulations without random
+    spread, of one and of two times `question.span` epochs. The fixed seconds include the start-up. Raises as `simulate_run` does.
+    """
     span = question.span(finalist.candidate)
     one, two = (simulate_epochs(question, finalist.candidate, times * span).seconds for times in (1, 2))
     each_s = (two - one) / span

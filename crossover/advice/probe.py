@@ -172,8 +172,9 @@ def _measure_peak_bytes(work: Callable[[], object]) -> int:
 
 
 def _largest_elements_share(learner: Learner) -> float:
-    """Return the share, from 0 to 1, of the squared norm of the last gradient that the largest hundredth of its elements holds. It tells
-    how well the gradient can be compressed.
+    """Return the share, from 0 to 1, of the squared norm of the learner's last gradient that the largest hundredth of its elements (at
+    least one) holds; 0 for a gradient of zeros. It tells how well the gradient can be compressed. Of a gradient with twice MOST_SORTED
+    elements or more, only evenly spread ones are used.
     """
     squares = torch.frombuffer(learner.gradient, dtype=torch.float32)[
         : learner.parameters : max(1, learner.parameters // MOST_SORTED)

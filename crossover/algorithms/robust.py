@@ -154,7 +154,9 @@ def draw_gaussian(gradient: Tensor, *, scale: float, generator: torch.Generator)
 
 
 def insert_non_finite(gradient: Tensor, *, generator: torch.Generator) -> Tensor:
-    """Return a copy of the gradient in which one element, drawn by `generator`, is NaN, infinity or minus infinity."""
+    """Return a copy of the gradient in which one element is NaN, infinity or minus infinity. `generator`: draws the element and which of
+    the three it becomes, each equally likely.
+    """
     changed = gradient.clone()
     place, value = (int(torch.randint(choices, (), generator=generator)) for choices in (gradient.numel(), 3))
     changed[place] = (math.nan, math.inf, -math.inf)[value]

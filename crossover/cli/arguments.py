@@ -57,8 +57,9 @@ def show_waiting(what: str, *, usual: tuple[int, int] | None = None) -> Iterator
 
 
 def _show_elapsed(what: str, usual: tuple[int, int] | None, ended: threading.Event, status: Status | None) -> None:
-    """Show a progress line and update it until `ended` is set. Runs in a thread. `what`, `usual`: as for `show_waiting`; `status`: line of
-    the terminal to update, or None to print a new line each time.
+    """Show a progress line on standard error every half second, first after 3 s, until `ended` is set; without `status`, print a new line
+    every 15 s. Runs in a thread. Parts are counted from the call on. `what`, `usual`: as for `show_waiting`; `status`: line of the terminal
+    to start and update, which the caller stops, or None without a terminal.
     """
     began_s, given, done = time.monotonic(), POOLED.given, POOLED.done
     pause_s = SILENT_S if status is not None else UPDATE_EVERY_S[False]
@@ -95,8 +96,8 @@ WHERE = {"local": "on this machine's local cloud", "inline": "in this process", 
 def show_progress(
     experiment: Experiment, *, where: str, out: Path, console: Console | None = None
 ) -> Iterator[Callable[["Progress"], None]]:
-    """Context manager that prints a first and a last line about a run, and yields a function that prints a line for each epoch. The
-    function takes the run's progress; on a terminal it also moves a bar.
+    """Context manager that prints a first and a last line about a run, and yields a function to be called after each epoch, which prints
+    the epoch's line. The function takes the run's progress; on a terminal it also moves a bar, which is removed at the block's end.
 
     `experiment`: experiment that is trained; `where`: where the run trains, a key of WHERE. `out`: folder that is named in the last line;
     `console`: where to print, by default standard output. The last line is not printed if the block fails.

@@ -294,8 +294,9 @@ def describe_resources(found: Sequence[FoundResource]) -> Iterator[str]:
 
 
 def describe_run(session: Any, experiment: Experiment, owner: Owner, *, now: datetime) -> Iterator[str]:
-    """Yield one line with the progress and the cost so far of the run that is under way on the experiment's stack, or on why the cost is
-    unknown. Yields nothing if no run is under way or the stack is incomplete.
+    """Yield one line on the run that is under way on the experiment's stack: its start, the number of epochs done, and the cost so far; or
+    why the cost is unknown. Yields nothing if no run is under way, if the stack is incomplete, or if what its parameters name is not in
+    `owner`. Raises ClientError if AWS refuses a request, Corrupt as `find_run_under_way` does.
 
     `session`: boto3 session; `owner`: ids of the resources in the experiment's stack; `now`: the current time.
     """

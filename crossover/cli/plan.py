@@ -401,7 +401,9 @@ def _describe_base_weights(found: dict[str, Any]) -> str:
 
 
 def costs_table(experiment: Experiment) -> TextTable:
-    """Return a table of what a deployment costs per hour, with those items marked that cost only during a run."""
+    """Return a table of what a deployment costs per hour: a row (item, dollars with four decimals) for each item that costs all the time,
+    then for each that costs only during a run, which says so. Raises ConfigError if a price is missing.
+    """
     resting = running_costs.list_hourly_costs(experiment)
     during = [line for line in running_costs.list_hourly_costs(experiment, running=True) if line not in resting]
     rows = [[line.item, f"{line.usd:.4f}"] for line in resting]

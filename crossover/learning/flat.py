@@ -22,7 +22,9 @@ from crossover.errors import Corrupt, Refused
 
 @dataclass(frozen=True, slots=True)
 class _Norm:
-    """BatchNorm layer with the slices of its means and variances among the last B elements of the vectors."""
+    """BatchNorm layer with the slices of its means and variances among the last B elements of the vectors; the slices count from 0 at the
+    first of these B elements.
+    """
 
     layer: _BatchNorm
     mean: slice

@@ -175,9 +175,10 @@ class Objective:
         return ""
 
     def _loss(self, outputs: Tensor, labels: Tensor, *, smoothing: float) -> tuple[Tensor, int]:
-        """Return (mean loss as a scalar tensor, number of labels it counts); the number may be 0, and the loss is then 0 for cross
-        entropy. `smoothing`: label smoothing of cross entropy. Raises OwnCodeError if a user's loss fails, returns no tensor, or, while
-        gradients are recorded, one that cannot be differentiated.
+        """Return (mean loss as a scalar tensor, number of labels it counts): all labels, but for cross entropy not those of -100, and for
+        a user's loss as many as it says. The number may be 0, and the loss is then 0 for cross entropy. `smoothing`: label smoothing of
+        cross entropy, ignored by other losses. Raises OwnCodeError if a user's loss fails, returns no tensor, or, while gradients are
+        recorded, one that cannot be differentiated.
         """
         name = self._training.loss
         if name == "cross_entropy":

@@ -68,11 +68,12 @@ def get_file_size(weights: Weights) -> int:
 
 
 def load_base(training: Training, module: nn.Module) -> None:
-    """Replace the module's tensors by those of the weights' file. Matrices keep the file's memory and precision; vectors in half
-    precision become float32, as torch's norm layers need.
+    """Replace those of the module's tensors that the file of `training.weights` has, which must be set. Parameters keep the file's memory
+    and precision, except that vectors in half precision become float32, as torch's norm layers need; buffers are copies. Trained
+    parameters that the file lacks stay as they are.
 
-    Raises ConfigError if names, shapes or the run's precision do not fit, or if the file lacks a frozen parameter. Nothing is replaced
-    then.
+    Raises ConfigError if names, shapes or the run's precision do not fit, if the file lacks a frozen parameter, or if it cannot be used
+    (see `_get_base`). Nothing is replaced then.
     """
     weights = training.weights
     base = _get_base(weights)

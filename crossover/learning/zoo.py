@@ -40,7 +40,7 @@ class SmallCNN(nn.Module):
 
 
 def small_cnn(classes: int, input_shape: tuple[int, int, int]) -> nn.Module:
-    """Build a SmallCNN for `input_shape` (C, H, W) with initial weights."""
+    """Build a SmallCNN for images of `input_shape` (C, H, W), of which only C matters, with weights by `initialise`."""
     return initialise(SmallCNN(classes, input_shape[0]))
 
 
@@ -80,7 +80,7 @@ class VGG(nn.Module):
 
 
 def vgg11(classes: int, input_shape: tuple[int, int, int]) -> nn.Module:
-    """Build a VGG-11 for `input_shape` (C, H, W) with initial weights."""
+    """Build a VGG-11 for images of `input_shape` (C, H, W), of which only C matters, with weights by `initialise`."""
     return initialise(VGG(classes, input_shape[0]))
 
 
@@ -154,22 +154,30 @@ class ResNet(nn.Module):
 
 
 def resnet18(classes: int, input_shape: tuple[int, int, int]) -> nn.Module:
-    """Build a ResNet-18 for `input_shape` (C, H, W) with initial weights."""
+    """Build a ResNet-18 for images of `input_shape` (C, H, W), of which only C matters, with weights by `initialise`. Its first layers
+    are those for large images; `resnet18_cifar` has those for small ones.
+    """
     return initialise(ResNet(classes, input_shape[0], (2, 2, 2, 2), bottleneck=False, cifar=False))
 
 
 def resnet50(classes: int, input_shape: tuple[int, int, int]) -> nn.Module:
-    """Build a ResNet-50 for `input_shape` (C, H, W) with initial weights."""
+    """Build a ResNet-50 for images of `input_shape` (C, H, W), of which only C matters, with weights by `initialise`. Its first layers
+    are those for large images; `resnet50_cifar` has those for small ones.
+    """
     return initialise(ResNet(classes, input_shape[0], (3, 4, 6, 3), bottleneck=True, cifar=False))
 
 
 def resnet18_cifar(classes: int, input_shape: tuple[int, int, int]) -> nn.Module:
-    """Build a ResNet-18 with first layers for small images, for `input_shape` (C, H, W), with initial weights."""
+    """Build a ResNet-18 with first layers for small images, for `input_shape` (C, H, W), of which only C matters, with weights by
+    `initialise`.
+    """
     return initialise(ResNet(classes, input_shape[0], (2, 2, 2, 2), bottleneck=False, cifar=True))
 
 
 def resnet50_cifar(classes: int, input_shape: tuple[int, int, int]) -> nn.Module:
-    """Build a ResNet-50 with first layers for small images, for `input_shape` (C, H, W), with initial weights."""
+    """Build a ResNet-50 with first layers for small images, for `input_shape` (C, H, W), of which only C matters, with weights by
+    `initialise`.
+    """
     return initialise(ResNet(classes, input_shape[0], (3, 4, 6, 3), bottleneck=True, cifar=True))
 
 
@@ -222,7 +230,9 @@ class SqueezeNet(nn.Module):
 
 
 def squeezenet(classes: int, input_shape: tuple[int, int, int]) -> nn.Module:
-    """Build a SqueezeNet for `input_shape` (C, H, W) with initial weights that give small logits."""
+    """Build a SqueezeNet for images of `input_shape` (C, H, W), of which only C matters, with weights by `initialise`, but those of its
+    last layer drawn from N(0, 0.01), which gives small logits.
+    """
     model = SqueezeNet(classes, input_shape[0])
     initialise(model)
     nn.init.normal_(model.last.weight, 0.0, 0.01)  # logits start small, as a linear layer's would
@@ -403,7 +413,7 @@ class MobileNetV3(nn.Module):
 
 
 def mobilenet_v3_small(classes: int, input_shape: tuple[int, int, int]) -> nn.Module:
-    """Build a MobileNetV3-Small for `input_shape` (C, H, W) with initial weights."""
+    """Build a MobileNetV3-Small for images of `input_shape` (C, H, W), of which only C matters, with weights by `initialise`."""
     return initialise(MobileNetV3(classes, input_shape[0]))
 
 

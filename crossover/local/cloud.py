@@ -350,8 +350,8 @@ class Servers:
 
     def reboot_broker(self, name: str) -> None:
         """Stop the broker `name`, start it again, and wait until it answers. Its port stays the same unless another program takes it
-        meanwhile. Raises KeyError if there is no such broker; RunFailed if this cloud has ended (the broker then stays stopped) or the
-        broker does not start.
+        meanwhile. Raises KeyError if there is no such broker; RunFailed if this cloud has ended before the new start, or the broker does
+        not start: it then stays stopped. If the cloud ends during the start, the broker is stopped again without an error.
 
         Durable queues and persistent messages survive; connections do not. `check` accepts that it is away meanwhile.
         """
@@ -370,7 +370,7 @@ class Servers:
             server.stop()
 
     def stop_broker(self, name: str) -> None:
-        """Stop the RabbitMQ server of the broker `name`, if it has one."""
+        """Stop the RabbitMQ server of the broker `name` and remove it from `brokers`; do nothing if it has none."""
         with self._lock:
             server = self.brokers.pop(name, None)
         if server:

@@ -329,7 +329,9 @@ def _log_fault(error: Exception, log: Path) -> bytes:
 
 
 def _read_body(environ: Any) -> bytes:
-    """Return the body of a WSGI request, and put it back so that the application can read it again."""
+    """Return the body of a WSGI request, as many bytes as its Content-Length says, b"" without one; and put it back, so that it can be
+    read again, also by a second call. `environ`: the request, in which "wsgi.input" is replaced.
+    """
     body: bytes = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
     environ["wsgi.input"] = io.BytesIO(body)
     return body

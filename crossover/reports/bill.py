@@ -467,8 +467,9 @@ PROJECTED = "projected from local seconds"
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """The dollars of a run, or of the part of it until some moment. `paper_method`: name of the papers' formula that applies;
-    `paper_method_usd`: its result; `lines`: lines of the AWS bill whose quantity is not 0.
+    """The dollars of a run, or of the part of it until some moment. `paper_method`: name of the papers' formula that applies, one of
+    FORMULA_2023, FORMULA_2025 and FORMULA_2025_GPU; `paper_method_usd`: its result; `lines`: lines of the AWS bill whose quantity is not 0.
+    `full_usd` is their sum.
     """
 
     paper_method: str

@@ -62,7 +62,9 @@ def list_missing(
     span: int = 1,
     failed: bool = False,
 ) -> list[str]:
-    """Return a sentence for everything that is missing from a run's records and epochs; empty if nothing is known to be missing.
+    """Return sentences on what is missing from a run's records and epochs: for each step with too few records, or with records though it
+    was not executed; for each gap between a worker's invocations; on epochs without evaluation, or if no epoch was finished. Empty if
+    nothing is known to be missing.
 
     `expected`: for each step the number of its successful executions, None if they were not counted, so that lost records of most steps
     cannot be noticed. In a failed run they may include the execution that ended it. `epochs`: the evaluated epochs, as for `build`; `span`:

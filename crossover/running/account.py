@@ -199,7 +199,9 @@ class DeployedStack:
 
 
 def find_stack(session: Any, name: str) -> DeployedStack | None:
-    """Return the stack with this name, or None if it does not exist or was deleted."""
+    """Return the stack with this name in whatever state it is, such as a failed one; None if it does not exist or was deleted. Raises
+    ClientError for other errors of AWS. `session`: boto3 session.
+    """
     found = describe_stack(session, name)
     return None if found is None or found.is_deleted else found
 
@@ -495,7 +497,9 @@ def _list_project_stacks(session: Any, project: str) -> Iterator[DeployedStack]:
 
 
 def _list_resource_ids(session: Any, found: Sequence[DeployedStack]) -> dict[str, frozenset[str]]:
-    """Return the physical ids of all resources of the stacks `found`, by CloudFormation type."""
+    """Return the physical ids of all resources of the stacks `found`, deleted ones included, by CloudFormation type; {} without stacks.
+    Raises ClientError as `list_stack_resources` does.
+    """
     ids: dict[str, set[str]] = {}
     for stack in found:
         for each in list_stack_resources(session, stack.id):
@@ -504,8 +508,9 @@ def _list_resource_ids(session: Any, found: Sequence[DeployedStack]) -> dict[str
 
 
 def list_stack_resources(session: Any, stack: str) -> list[Mapping[str, Any]]:
-    """Return a stack's resources as CloudFormation's ListStackResources describes them, except those that were never created. `stack`: its
-    name, or its id, which also finds a deleted stack.
+    """Return a stack's resources, deleted ones included, as CloudFormation's ListStackResources describes them ("PhysicalResourceId",
+    "ResourceType", "ResourceStatus"), except those that were never created. `session`: boto3 session; `stack`: the stack's name, or its id,
+    which also finds a deleted stack. Raises ClientError if there is no such stack.
     """
     named = deployed_clients.list_items(
         session, "cloudformation", "list_stack_resources", "StackResourceSummaries", StackName=stack

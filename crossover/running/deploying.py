@@ -539,8 +539,8 @@ def _open_cdk_folder() -> Iterator[Path]:
 
 
 def _process_mark() -> dict[str, str]:
-    """Return {name: value} of an environment variable by which the processes of the CDK can be found and killed when this process ends for
-    any reason. Empty on systems other than Linux.
+    """Return {name: value} of an environment variable for the processes of the CDK, the same at every call: the watchdog, which is started
+    if there is none, kills all processes that have it when this process ends for any reason. Empty on systems other than Linux.
     """
     if not Path("/proc/self/environ").exists():  # only Linux shows the environment of processes
         return {}

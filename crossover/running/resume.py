@@ -340,9 +340,10 @@ _KEPT_STARTS = 4  # checkpoints of each member: from two copies, each with a rou
 
 @contextmanager
 def begin_run(folder: Path, *, where: str) -> Iterator[None]:
-    """Context manager for a new run in `folder`: move an earlier run's files aside, and create the folder of resume data. At the end,
-    resume data without a saved state is deleted; if the folder then holds nothing of the new run, the earlier run is moved back. `where`:
-    inline or local.
+    """Context manager for a new run in `folder`, which is created if needed: move an earlier run's files aside into a folder of their own,
+    say so on standard error, and create the folder of resume data. At the end, also after an error, resume data without a saved state is
+    deleted; if `folder` then holds nothing of the new run, the earlier run is moved back; an empty `folder` is deleted. `where`: inline or
+    local.
     """
     earlier = move_aside(folder)
     if earlier:
@@ -380,8 +381,8 @@ def keep_resume_data(
     full = list[str]()
 
     def keep_now(*, tries: int = 1) -> None:
-        """Copy the run's state to the folder. Errors of stores and of the disk are not raised; the disk's first one is printed. `tries`:
-        number of attempts to get a consistent copy.
+        """Copy the run's state to the folder as `save_resume_data` does. Errors of stores are ignored; of the disk's errors, only the first
+        is printed. Earlier copies then stay. `tries`: number of attempts to get a consistent copy.
         """
         try:
             with suppress(CrossoverError), databases() as stores:  # the run's failure matters more than this one
@@ -419,8 +420,9 @@ def save_resume_data(
     objects: ObjectStore, folder: Path, *, databases: Mapping[int, TensorStore], tries: int = _TRIES
 ) -> None:
     """Copy what is needed to resume the newest run in `objects` into `folder`: its state and the records, decisions and configuration that
-    belong to it. Older copies are deleted only after the new one is complete. Does nothing if there is no run, no state yet, or if training
-    is over.
+    belong to it. Older copies are deleted only after the new one is complete and consistent. Does nothing if there is no run, no state yet,
+    or if training is over. If no attempt gives a consistent copy, checkpoints are copied as they are, beside the older ones; of the
+    databases nothing is copied.
 
     `databases`: the workers' databases by rank, empty unless they alone hold the state; `tries`: number of attempts to get a consistent
     copy. Raises OSError if `folder` cannot be written, CrossoverError if a store cannot be read.

@@ -24,8 +24,9 @@ FEWEST = 5  # equal computations, before their spread says anything
 
 def calibrate_from_runs(paths: Sequence[Path], base: Calibration = AWS) -> Calibration:
     """Return the calibration `base` with figures replaced by what recorded runs measured: seconds of computing and their spread; for MLLess
-    the share of significant coordinates; for runs on AWS the seconds of INIT. `paths`: folders of the runs; of two runs of the same model
-    the later one counts. Raises DataError if a folder is not a run, or if its run cannot be used (see `_learn_from_run`).
+    the share of significant coordinates; for runs on AWS the seconds of INIT. `paths`: folders of the runs, taken in this order: a figure
+    that several runs give is that of the last of them, and seconds of computing are kept for each model. Raises DataError if a folder is
+    not a run, or if its run cannot be used (see `_learn_from_run`).
     """
     found = base
     for path in paths:

@@ -53,8 +53,9 @@ def list_parts(cloud: Calibration, *, hosts: bool, broker: bool, instance: bool,
 
 
 def draw_seconds(parts: Sequence[StartUpPart], count: int) -> list[float]:
-    """Return the seconds of `count` simulated start-ups, spread evenly over the range in a fixed random order; the same at every call. All
-    parts of one start-up lie equally far within their ranges. Empty if there are no parts.
+    """Return the seconds of `count` simulated start-ups, each the sum of its parts, in a fixed random order; the same at every call. All
+    parts of one start-up lie equally far within their ranges (see `_interpolate`), and the start-ups are spread evenly over them. Empty if
+    there are no parts.
     """
     lucks = [(number + 0.5) / count for number in range(count)]
     random.Random("start-ups").shuffle(lucks)
@@ -71,12 +72,14 @@ def _interpolate(part: StartUpPart, luck: float) -> float:
 
 
 def describe(parts: list[StartUpPart]) -> str:
-    """Return one line with the sum of all parts and its range, followed by the parts."""
+    """Return one line with the sum of all parts and its range, a colon, and the parts in words; the range goes from the sum of the least
+    seconds to the sum of the most.
+    """
     seconds, least_s, most_s = (sum(getattr(each, name) for each in parts) for name in ("seconds", "least_s", "most_s"))
     whole = f"start-up {display.seconds(seconds)} ({display.seconds(least_s)} to {display.seconds(most_s)})"
     return f"{whole}: {', '.join(each.words for each in parts)}"
 
 
 def _assume(what: str, seconds: float) -> StartUpPart:
-    """Return a part that nobody measured, with a band from half to twice `seconds`."""
+    """Return a part that nobody measured, with a range from half to twice `seconds` and the source ASSUMED. `what`: its name."""
     return StartUpPart(what, seconds, LEAST * seconds, MOST * seconds, ASSUMED)

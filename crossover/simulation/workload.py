@@ -25,9 +25,9 @@ def _explain_unknown_size(name: str, known: Iterable[str]) -> str:
 
 @dataclass(frozen=True)
 class ModelSize:
-    """Size of a model. `macs`: multiply-accumulates of the forward pass of one sample; `step`: operations and bytes of a training step, per
-    step and per sample; `kept_bytes`, `widest_bytes`, `fixed_bytes`: as in `learning.fitness.Footprint`, 0 if not known. They hold for the
-    image size under which MODEL_SIZES lists them.
+    """Size of a model. `parameters`, `buffers`: number of its parameters and of its BatchNorm statistics; `macs`: multiply-accumulates of
+    the forward pass of one sample; `step`: operations and bytes of a training step, per step and per sample; `kept_bytes`, `widest_bytes`,
+    `fixed_bytes`: as in `learning.fitness.Footprint`, 0 if not known. They hold for the image size under which MODEL_SIZES lists them.
     """
 
     parameters: int
@@ -60,8 +60,8 @@ TYPICAL = MODEL_SIZES["resnet18_cifar"][3, 32, 32]
 @dataclass(frozen=True, kw_only=True)
 class Workload:
     """Sizes of a run: its model, its minibatches and its images. `samples`: number of samples in each minibatch of a worker; all workers
-    count as the one with the largest partition. `image_bytes`: bytes of one sample's image; `validation_samples`: size of the validation
-    set.
+    count as the one with the largest partition. `parameters`, `buffers`: number of the model's parameters and of its BatchNorm statistics;
+    `image_bytes`: bytes of one sample's image; `validation_samples`: size of the validation set.
 
     `macs`: multiply-accumulates of the forward pass of one sample; `step`: operations and bytes of a training step; `training_share`: mean
     share of `macs` that a training step takes, less than 1 if images are scaled down; `base_bytes`: bytes of `training.weights`, which each

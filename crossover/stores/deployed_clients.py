@@ -223,7 +223,9 @@ class DeployedClients:
         self._state_machines = StepFunctions(environment)
 
     def _read_variable(self, name: str) -> str:
-        """Return the environment variable CROSSOVER_`name`. Raises ConfigError if it is not set."""
+        """Return the variable CROSSOVER_`name` of the environment that this object was given; "" if it is set but empty. Raises ConfigError
+        if it is not set.
+        """
         try:
             return self._environment[PREFIX + name]
         except KeyError:
@@ -245,7 +247,7 @@ class DeployedClients:
 
     def data(self, worker: int, traffic: Traffic) -> ObjectStore:
         """Return a client of the bucket with the training data of `worker`: its own one if each worker has one, otherwise the
-        run's. Requests are counted in `traffic`.
+        run's. Requests are counted in `traffic`. Raises ConfigError if no bucket's name is in the environment.
         """
         buckets = self._environment.get(PREFIX + "DATA_BUCKETS", "").split()
         return self._open_bucket(buckets[worker] if buckets else self._read_variable("BUCKET"), traffic)
@@ -314,8 +316,9 @@ class DeployedClients:
         return self._state_machines.run(name, event)
 
     def hold_slot(self) -> AbstractContextManager[float]:
-        """Return a context manager that holds a compute slot in the folder that the environment names, and gives the seconds spent
-        waiting for it. Without such a folder, as on AWS, it does nothing and gives 0.
+        """Return a context manager that holds a compute slot in the folder CROSSOVER_SLOTS of the environment, and gives the seconds spent
+        waiting for it. Without such a folder, as on AWS, it does nothing and gives 0. Raises FileNotFoundError when it is entered if the
+        folder has no slots.
         """
         folder = self._environment.get(PREFIX + "SLOTS")
         if not folder:

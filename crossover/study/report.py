@@ -586,7 +586,9 @@ def _build_page(
 
 
 def _name_measure(study: Study, metric: Metric) -> str:
-    """Return the name of the study's measure in words, such as "accuracy" or "total AWS bill"; its key if it has no such name."""
+    """Return the name of the study's measure in words: for best_metric and final_metric that of `metric`, the trials' metric, such as
+    "accuracy"; for others as in MEASURE_NAMES, such as "total AWS bill"; the measure's key if it is not there.
+    """
     return metric.words if study.metric.endswith("_metric") else MEASURE_NAMES.get(study.metric, study.metric)
 
 

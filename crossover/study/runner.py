@@ -34,7 +34,8 @@ SAMPLED_SETTINGS = 24  # settings simulated as a sample if there are more
 
 def project_trial(trial: StudyTrial) -> Projection:
     """Return the projection of a trial on AWS, by REPETITIONS simulations. Trials that differ only in seed, name or budget share one
-    projection, which is cached. Raises NoProjection if the simulator does not know its architecture, model or data.
+    projection; the last 64 projections are cached. Raises NoProjection if the simulator does not know its architecture, model or data,
+    ConfigError as `simulate` does.
     """
     experiment = trial.experiment
     alike = replace(experiment, seed=1, name="any", lifetime=replace(experiment.lifetime, budget_usd=None))

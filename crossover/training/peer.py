@@ -557,8 +557,9 @@ class _Peer:
     """
 
     def __init__(self, ctx: Context, member: Membership, computing: Computing, exchange: PeerExchange) -> None:
-        """Check that the peer's vectors fit into memory (raises ConfigError otherwise), and create its replica. `computing`: computes the
-        peer's gradient or takes its local steps; `exchange`: exchanges the contributions.
+        """Check that the peer's vectors fit into memory (raises ConfigError otherwise), and create its replica, which `start` restores.
+        `member`: the peer's rank and attempt; `computing`: computes the peer's gradient or takes its local steps; `exchange`: exchanges the
+        contributions.
         """
         self._ctx, self._member, self._computing, self._exchange = ctx, member, computing, exchange
         check_memory(ctx)

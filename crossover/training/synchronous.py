@@ -342,7 +342,9 @@ class OuterSteps(LocalSteps):
         return {**within, **({"velocity": self._velocity} if self._velocity.numel() else {})}
 
     def compute(self) -> None:
-        """Copy the model if the round is at its start, then take a local optimizer step after each of the round's remaining minibatches."""
+        """Copy the model if the round is at its start, then take a local optimizer step after each of the round's remaining minibatches.
+        Raises NearDeadline as `LocalSteps.compute` does.
+        """
         if not self.invocation.position.minibatch:
             self._begun.copy_(self.model)
         super().compute()
@@ -356,8 +358,8 @@ class OuterSteps(LocalSteps):
         return compute_delta(self._begun, self.model, buffers=self.ctx.facts.buffers)
 
     def apply(self, combined: "Tensor") -> None:
-        """Set the model and the outer velocity by an outer optimizer step from the model at the round's start. `combined`: the mean of all
-        workers' deltas.
+        """Overwrite the model and the outer velocity by the result of an outer optimizer step from the model at the round's start, with
+        `combined`, the mean of all workers' deltas, as the gradient. `combined` is not changed.
         """
         from crossover.algorithms.outer import take_outer_step
 

@@ -130,7 +130,8 @@ def count_busy_vcpus(threads: int | str) -> float:
 
 @dataclass(frozen=True)
 class Program:
-    """A program that runs on EC2, one process per worker. On an instance `main` is called without arguments and reads the environment.
+    """A program that runs on EC2, one process per worker. `main`: function that serves the worker; an instance calls it without arguments,
+    and it reads the environment; a run inside one process calls it in a thread with a Resources and a ServingSettings.
 
     `instances`: returns the instances that an experiment needs. `step`: step name of its records, one per worker and epoch. `uses_bus`:
     whether its members exchange messages through the bus.

@@ -331,7 +331,8 @@ class Context:
     @contextmanager
     def _hold_slot(self) -> Iterator[None]:
         """Return a context manager that holds one of this machine's slots for computing, waiting until one is free; the seconds waited are
-        added to `slot_wait_s`.
+        added to `slot_wait_s`. On AWS there are no slots, and it does nothing. Raises RunFailed in a run inside one process that was
+        stopped meanwhile.
         """
         with self.resources.clients.hold_slot() as waited_s:
             self.slot_wait_s += waited_s
@@ -364,7 +365,8 @@ class Context:
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
         """Return a context manager that measures wall and processor time of its block as the stage `name` (fetch, compute, synchronise,
-        update, evaluate, as in the papers). Waits for a compute slot are not counted.
+        update, evaluate, as in the papers), also if it fails, and appends it to `stages`. A stage that occurs twice is in the list twice.
+        Waits for a compute slot are not counted in the wall time.
         """
         wall_s, cpu_s, waited_s = runtime.perf_counter(), runtime.processor_s(), self.slot_wait_s
         try:
@@ -376,7 +378,9 @@ class Context:
             )
 
     def note(self, **figures: float | int | str) -> None:
-        """Add named figures, such as `loss`, to the record of this invocation; a later value replaces an earlier one."""
+        """Add named figures, such as `loss`, to the record of this invocation; a later value replaces an earlier one. A figure with the
+        name of a field that every record has replaces that field.
+        """
         self.notes.update(figures)
 
     def has_timed_out(self, event: Mapping[str, Any]) -> bool:
@@ -454,7 +458,9 @@ class Meter:
         return self
 
     def report_usage(self) -> None:
-        """Store a snapshot of what this long invocation has used so far (seconds, requests, bytes), for the programs that follow the run.
+        """Take a snapshot of what this long invocation has used so far (seconds, requests to the object store, bytes), and store it with
+        the record so far, for the programs that follow the run; it replaces the one stored before. All snapshots are also kept for the
+        final record (`marks`).
 
         Errors of the store are ignored, because they are no reason to end the invocation.
         """

@@ -30,7 +30,9 @@ class MLLess:
 
 
 def checks(e: Experiment) -> Iterator[str]:
-    """Yield one error message for each setting of the experiment that MLLess does not support."""
+    """Yield one error message for each setting of the experiment that MLLess does not support: an optimizer other than sgd, clip.norm,
+    no_decay, an aggregation rule other than mean, and values of min_workers or slack that can never be reached.
+    """
     if e.training.optimizer != "sgd":
         yield (
             f"training.optimizer: {e.training.optimizer} cannot run in MLLess: it sends the significant part of additive updates, and "

@@ -143,7 +143,8 @@ def update_model(ctx: Context, event: Event) -> None:
 @step(torch=True, uses={"tensors"})
 def detect_convergence(ctx: Context, event: Event) -> Event:
     """Evaluate the model and store the decision whether training ends, if the event's round is the last of an epoch and no other worker
-    has stored it. Return the event's changes for the next round, with `epoch_finished` and, at an epoch's end, `finished`.
+    has stored it. Return the event's changes for the next round, with `epoch_finished` and, at an epoch's end, `finished`: whether the
+    stored decision, perhaps another worker's, ends training. Raises Missing if the worker's database has lost the model to evaluate.
     """
     if ends_epoch(ctx, event):
         databases.evaluate_and_decide(ctx, event, holder=event["worker"])

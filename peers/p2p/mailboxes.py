@@ -29,7 +29,9 @@ class Post:
     """One peer's sender and reader of messages in mailboxes on the broker. It remembers what it sent, so that it can send it again."""
 
     def __init__(self, ctx: Context, member: Membership) -> None:
-        """Read the limit of a message's size from the experiment; nothing has been sent yet."""
+        """Start without remembered messages. `p2p.message_limit_mb` of the experiment is the size, in MiB, above which `send` stores a body
+        in the object store. `member`: the peer that sends and reads.
+        """
         self._ctx, self._member = ctx, member
         self._bodies = ContributionMessages(ctx.experiment)
         self._limit = int(ctx.experiment.p2p.message_limit_mb * 2**20)

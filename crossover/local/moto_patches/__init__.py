@@ -45,7 +45,9 @@ class Cloud(Protocol):
 
 
 def _collect_types(cloud: Cloud) -> dict[str, resource_types.ResourceType]:
-    """Return, by name, the CloudFormation resource types that this cloud adds to those of moto."""
+    """Return, by name, the CloudFormation resource types that `cloud` creates itself, because moto lacks them or creates them otherwise:
+    brokers, secrets, aliases of functions, and the CDK's custom resources. A new dictionary at each call.
+    """
     return {
         **amazon_mq.resource_types(cloud.servers.start_broker, cloud.servers.stop_broker),
         **deletion.resource_types(),
@@ -55,7 +57,9 @@ def _collect_types(cloud: Cloud) -> dict[str, resource_types.ResourceType]:
 
 
 def list_supported_types(cloud: Cloud) -> frozenset[str]:
-    """Return the names of all CloudFormation resource types that a template may contain on `cloud`."""
+    """Return the names of all CloudFormation resource types that a template may contain on `cloud`: moto's, those of `_collect_types`, and
+    those that are accepted but without effect.
+    """
     return resource_types.list_supported_types(_collect_types(cloud))
 
 

@@ -93,10 +93,12 @@ def _patch_invocations(changes: Replacements, function: Any, invoke: InvokeDeplo
 
 
 def _keep_properties(changes: Replacements, function: Any, kill_idle: Callable[[str], None]) -> None:
-    """Make functions keep the tags, log group and architecture of their template, which moto's CloudFormation drops. Updates call
-    `kill_idle(name)`.
+    """Patch moto such that functions keep the tags, log group and architecture of their template, which moto's CloudFormation drops, when
+    they are created and when they are updated.
 
-    Updates ignore layers: local functions take third-party packages from this environment. `changes`: records the patch and undoes it.
+    Updates ignore layers: local functions take third-party packages from this environment. `changes`: records the patch and undoes it;
+    `function`: moto's class of functions, which is patched; `kill_idle(name)`: called after each update with the function's name, to end
+    its idle processes, which have the old code and environment.
     """
 
     def complete(made: Any, properties: Mapping[str, Any]) -> Any:

@@ -150,12 +150,13 @@ class WorkerInvocation:
     def read_in_order(
         self, gate: Gate, stage: str, *, each_s: float, count: int, before: Callable[[int], int]
     ) -> Generator[simpy.Event, Any, float]:
-        """Simulate, as a simpy process, `count` reads, one after another, of vectors that the members of the gate publish. Returns the
-        seconds lost by waiting for members.
+        """Simulate, as a simpy process, `count` reads, one after another, of vectors that the members of the gate publish; they end at the
+        earliest when the last member has published. Returns the seconds lost by waiting for members, 0 if all had published.
 
         The last member to publish delays its own vector and all that are read after it. `stage`: stage to which the seconds are added;
         `each_s`: seconds of one read; `before`: function that returns how many vectors are read before that of a given member. Raises Leave
-        if this invocation must end first. If the invocation's deadline passes while it reads, the whole simulation ends.
+        while it waits, if this invocation must end before the last member has published. If the invocation's deadline passes while it
+        reads, the simulated run ends unfinished (see `spend`).
         """
         began = self.now
         waited = yield from self.wait_for(gate)

@@ -170,8 +170,8 @@ class SimulatedPeer:
                 raise RuntimeError("a single worker waits for another one")
 
         def spend(stage: str, seconds: float, began: float | None = None) -> None:
-            """Let `seconds` of simulated time pass, and add the seconds since the simulated time `began`, by default now, to the stage.
-            Raises RuntimeError if another process is due before.
+            """Let `seconds` of simulated time pass, none if they are not above 0, and add all seconds since the simulated time `began` to
+            the stage. `began`: by default the time of the call. Raises RuntimeError if anything else is due within these seconds.
             """
             began = env.now if began is None else began
             if seconds > 0 and not env.skip(seconds):
@@ -460,8 +460,8 @@ class SimulatedPeer:
         return self._arithmetic_s(passes * self.world.workload.vector_bytes)
 
     def _arithmetic_s(self, bytes_: float) -> float:
-        """Return the seconds of this program's arithmetic on vectors of which `bytes_` are read and written, where its vectors are: in the
-        memory of its GPU or of its processor.
+        """Return the seconds of this program's vector arithmetic: at the speed of its GPU if its vectors are there, otherwise of one thread
+        of its processor. `bytes_`: bytes that are read and written in all. Raises NoProjection for an unknown GPU.
         """
         if self.steps_on_gpu:
             return self.world.calibration.gpu_arithmetic_s(bytes_, instance_type=self.instance_type)
