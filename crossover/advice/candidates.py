@@ -35,13 +35,13 @@ MINIBATCHES_PER_INVOCATION: tuple[int | Literal["all"], ...] = (1, "all")  # min
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One way to train an experiment. `every`: minibatches of a worker between two exchanges, or "epoch"; `updates`: OWN if it makes the
-    experiment's own updates to the model, UNKNOWN if it makes others, whose accuracy is unknown; `what`, `compression`: what workers
-    exchange, and how compressed; `memory_mb`: memory of functions that compute, 0 if none do; `light_mb`: memory of those that do not;
-    `threads`: of one gradient; `per_invocation`: minibatches of one invocation; `channel`: store of the vectors; `compute`: whether the
-    database averages or functions fetch; `host`: instance type of the database hosts, "" without any; `on`: platform, "" for an
-    architecture with only one; `instance`: instance type of the workers' programs, "" if functions compute; `spot`: whether these are spot
-    instances; `limit`: number of training samples to use, None for all.
+    """One way to train an experiment. `batch_size`: samples of a worker's minibatch; `every`: minibatches of a worker between two
+    exchanges, or "epoch"; `updates`: OWN if it makes the experiment's own updates to the model, UNKNOWN if it makes others, whose accuracy
+    is unknown; `what`, `compression`: what workers exchange, and how compressed; `memory_mb`: memory of functions that compute, 0 if none
+    do; `light_mb`: memory of those that do not; `threads`: of one gradient; `per_invocation`: minibatches of one invocation; `channel`:
+    store of the vectors; `compute`: whether the database averages or functions fetch; `host`: instance type of the database hosts, ""
+    without any; `on`: platform, "" for an architecture with only one; `instance`: instance type of the workers' programs, "" if functions
+    compute; `spot`: whether these are spot instances; `limit`: number of training samples to use, None for all.
     """
 
     architecture: str
@@ -108,9 +108,9 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The part of a run's work that each worker does, and what it exchanges. `every`: minibatches between two exchanges; `limit`: number of
-    training samples to use in all, None for all there are; `updates`: whether the experiment's own updates result; `what`, `compression`:
-    what workers exchange, and how compressed.
+    """The part of a run's work that each worker does, and what it exchanges. `batch_size`: samples of a worker's minibatch; `every`:
+    minibatches between two exchanges; `limit`: number of training samples to use in all, None for all there are; `updates`: whether the
+    experiment's own updates result; `what`, `compression`: what workers exchange, and how compressed.
     """
 
     workers: int

@@ -18,9 +18,9 @@ TIE_SHARE = 0.001  # dollars of a run that differ by less are the same
 
 @dataclass(frozen=True)
 class SimulatedSize:
-    """A simulated run of an experiment in which one function has another memory size. `step`: the function's step; `own`: whether the size
-    is that in the experiment's file; `outcome`: result of the simulation, None if the function is too small; `problem`: why it is too
-    small, or, beside an outcome, why AWS would not run it; "" otherwise.
+    """A simulated run of an experiment in which one function has another memory size, `memory_mb`. `step`: the function's step; `own`:
+    whether the size is that in the experiment's file; `outcome`: result of the simulation, None if the function is too small; `problem`:
+    why it is too small, or, beside an outcome, why AWS would not run it; "" otherwise.
     """
 
     step: str

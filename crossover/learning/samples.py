@@ -116,7 +116,8 @@ class LabelScale:
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """Data set split into training and validation part for one experiment. `fingerprint`: hash that identifies its staged form.
+    """Data set split into training and validation part for one experiment: inputs and labels of each, as in `Samples`. `name`: of the data
+    set; `fingerprint`: hash that identifies its staged form.
 
     `classes`: number of classes, None if labels are numbers. `affine`: scaling that the inputs still need, None if not computed
     yet. `scale`: how labels are scaled. `understood`: description of the data as JSON, see `understood.describe`.

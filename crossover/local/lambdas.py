@@ -59,9 +59,9 @@ EVENT_LIMIT = 1024 * 1024  # bytes of an asynchronous one's
 
 @dataclass(frozen=True, kw_only=True)
 class Function:
-    """A deployed Lambda function as the local service runs it. `handler`: `module.function`; `folder`: its unpacked zip; `environment`: its
-    variables; `torch`: whether it needs torch; `waits`: whether it may wait for other functions, so that it is never queued. The last two
-    come from its tags.
+    """A deployed Lambda function as the local service runs it. `name`, `arn`, `timeout_s`, `memory_mb` (in MB), `log_group`: as deployed;
+    `handler`: `module.function`; `folder`: its unpacked zip; `environment`: its variables; `torch`: whether it needs torch; `waits`:
+    whether it may wait for other functions, so that it is never queued. The last two come from its tags.
     """
 
     name: str
@@ -80,8 +80,8 @@ class Function:
 class Answer:
     """The result of a synchronous invocation.
 
-    `payload`: the function's result as JSON bytes; `error`: None, or "Unhandled" if the function failed and `payload` is {"errorType",
-    "errorMessage", ...}; `log_tail`: the last 4 KB that it printed, as bytes.
+    `request_id`: id of the invocation; `payload`: the function's result as JSON bytes; `error`: None, or "Unhandled" if the function failed
+    and `payload` is {"errorType", "errorMessage", ...}; `log_tail`: the last 4 KB that it printed, as bytes.
     """
 
     request_id: str
@@ -150,8 +150,9 @@ _HEADER_LIMIT = 2 * 1024 * 1024  # an error's trace travels in a header of up to
 
 @dataclass(frozen=True, slots=True)
 class Handout:
-    """An invocation as it is handed to the runtime in an execution environment. `payload`: the event as JSON bytes; `deadline_ms`: when the
-    function times out, Unix time in milliseconds; `client_context`: as in Lambda's API (base64), None if the caller gave none.
+    """An invocation as it is handed to the runtime in an execution environment. `request_id`: its id; `function_arn`: of the invoked
+    function; `payload`: the event as JSON bytes; `deadline_ms`: when the function times out, Unix time in milliseconds; `client_context`:
+    as in Lambda's API (base64), None if the caller gave none.
     """
 
     request_id: str

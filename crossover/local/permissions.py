@@ -38,7 +38,9 @@ class ApiCall:
 
 @dataclass(frozen=True)
 class Denied:
-    """The HTTP response that refuses a call, in the service's own format. `status`: code and reason, such as `403 Forbidden`."""
+    """The HTTP response that refuses a call, in the service's own format. `status`: code and reason, such as `403 Forbidden`;
+    `content_type`, `body`: header and bytes of the response.
+    """
 
     status: str
     content_type: str

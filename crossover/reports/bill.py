@@ -56,8 +56,8 @@ class Fleet:
 @dataclass(frozen=True, kw_only=True)
 class Infrastructure:
     """Infrastructure that a run needs beside its functions' invocations and requests, and that AWS bills by the hour: instances, broker,
-    endpoints and secrets. `broker_instance_type`: None without a broker; `interface_endpoints`, `secrets`: their numbers; `memory_mb`:
-    memory size in MB by step of its function, which is not billed by the hour.
+    endpoints and secrets. `fleets`: groups of instances; `broker_instance_type`: None without a broker; `interface_endpoints`, `secrets`:
+    their numbers; `memory_mb`: memory size in MB by step of its function, which is not billed by the hour.
     """
 
     fleets: tuple[Fleet, ...] = ()
@@ -501,7 +501,7 @@ class Cost:
 class BilledRun:
     """A run and all that it is billed for. Records of failed and superseded attempts count too, because AWS bills them. They are summed
     when the object is created, so fields must not be changed afterwards. Creating it raises ConfigError if the papers' formula lacks a
-    price.
+    price, which `prices` has to hold.
 
     `infrastructure`: what existed during the run; `started_at`: unix seconds; `duration_s`: seconds from then until the end, or until now.
     `transitions`: state transitions of the whole run, None if they were not counted (one per invocation is billed then, as a lower bound);

@@ -112,11 +112,12 @@ class Sheet:
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """Content of one HTML page, which a template lays out. `title`: the finding, as a sentence; `kind`: sort of page; `labels`: origins
-    of its figures; `verdict`: the whole finding; `assumptions`: what the finding depends on, the first open and the others folded;
-    `choices`: options that select which plot is shown; `commands`: command lines to copy; `warnings`, `caveats`: doubts about these
-    figures, and about all such figures; `folded`: pages inside this one, closed at first; `play`, `data`, `styles`, `scripts`: HTML,
-    JSON, CSS and JavaScript of an interactive part.
+    """Content of one HTML page, which a template lays out. `title`: the finding, as a sentence; `subtitle`: text below it; `links`: (path,
+    words) of files in the same folder; `tiles`, `plots`, `sheets`: figures, pictures and tables; `kind`: sort of page; `labels`: origins of
+    its figures; `verdict`: the whole finding; `assumptions`: what the finding depends on, the first open and the others folded; `choices`:
+    options that select which plot is shown; `commands`: command lines to copy; `warnings`, `caveats`: doubts about these figures, and about
+    all such figures; `folded`: pages inside this one, closed at first; `play`, `data`, `styles`, `scripts`: HTML, JSON, CSS and JavaScript
+    of an interactive part.
     """
 
     title: str  # the finding, as a sentence with a figure

@@ -306,7 +306,9 @@ MARK_PT = 7.0  # size of a point with its outline
 
 
 class _Box(NamedTuple):
-    """A rectangle in the axes, in points from their lower left corner."""
+    """A rectangle in the axes: its four sides in points from the lower left corner of the axes, so `left` and `right` are x, `bottom` and
+    `top` are y.
+    """
 
     left: float
     bottom: float

@@ -129,9 +129,9 @@ WAIT_S, LOOK_EVERY_S = 180.0, 5.0
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """Lambda's own report of one invocation, from its log. `logged_at`: unix seconds when it was logged; `function`: the function's name;
-    `init_ms`: duration of INIT, None if the environment was warm; `memory_mb`, `max_memory_mb`: configured memory, and peak of the memory
-    that was used, in MB.
+    """Lambda's own report of one invocation, from its log. `request_id`: id of the invocation; `duration_ms`, `billed_ms`: its duration as
+    measured and as billed; `logged_at`: unix seconds when it was logged; `function`: the function's name; `init_ms`: duration of INIT, None
+    if the environment was warm; `memory_mb`, `max_memory_mb`: configured memory, and peak of the memory that was used, in MB.
     """
 
     request_id: str

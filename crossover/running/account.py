@@ -146,8 +146,9 @@ SHARED_KINDS = (BROKER, NETWORK)  # kinds of stacks other than experiments, in o
 class DeployedStack:
     """A CloudFormation stack, as AWS described it last.
 
-    `id`: its ARN, which still identifies the stack after its deletion. `state`: CloudFormation's status, such as CREATE_COMPLETE.
-    `created`: time of creation. `changed`: time of the last update, or of creation if there was no update.
+    `id`: its ARN, which still identifies the stack after its deletion. `state`: CloudFormation's status, such as CREATE_COMPLETE. `tags`:
+    of the stack itself, {key: value}. `created`: time of creation. `changed`: time of the last update, or of creation if there was no
+    update.
     """
 
     name: str
@@ -839,7 +840,7 @@ KINDS: dict[str, ResourceKind] = {
 @dataclass(frozen=True)
 class FoundResource:
     """A resource in the account that is this project's or looks like it. `kind`: a key of KINDS; `id`: id that the resource's own API
-    accepts; `whose`: verdict on the owner; `why`: reason if the owner is not proven.
+    accepts; `name`: its name for people; `whose`: verdict on the owner; `why`: reason if the owner is not proven.
     """
 
     kind: str

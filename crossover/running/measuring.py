@@ -82,8 +82,8 @@ class BudgetTracker:
 
 @dataclass(frozen=True)
 class MeasuredSize:
-    """The measured cost of one function at one memory size. `seconds`, `usd`: means over the invocations of the billed duration and the
-    cost; `peak_mb`: highest memory use of all invocations.
+    """The measured cost of one function at one memory size. `memory_mb`: the size; `invocations`: number of measured ones; `seconds`,
+    `usd`: means over the invocations of the billed duration and the cost; `peak_mb`: highest memory use of all invocations.
     """
 
     memory_mb: int
@@ -95,7 +95,9 @@ class MeasuredSize:
 
 @dataclass(frozen=True)
 class UnmeasuredSize:
-    """A memory size that could not be measured, because a step failed or AWS does not allow the size. `reason`: the error message."""
+    """A memory size that could not be measured, because a step failed or AWS does not allow the size. `memory_mb`: the size; `reason`: the
+    error message.
+    """
 
     memory_mb: int
     reason: str

@@ -25,9 +25,9 @@ from crossover.workflow.infrastructure import shared_stacks
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of one check of the account or the machine. `holds`: whether the requirement is met; `detail`: what was found, or how to
-    fix it. `certain`: False if the result is inferred because no API reports it; `asked`: False if AWS refused the question or gave an
-    unknown answer; `holds` is then True and `certain` False.
+    """The result of one check of the account or the machine. `name`: of the check; `holds`: whether the requirement is met; `detail`: what
+    was found, or how to fix it. `certain`: False if the result is inferred because no API reports it; `asked`: False if AWS refused the
+    question or gave an unknown answer; `holds` is then True and `certain` False.
     """
 
     name: str

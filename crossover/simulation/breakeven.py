@@ -115,7 +115,8 @@ class Crossing:
 class Breakeven:
     """Result of comparing experiments along several axes. `here`: points with the settings of the experiments' own files; `points`: points
     at all other values of all axes; `crossings`: changes of the leader; `left_out`: one sentence for each experiment or value that could
-    not be simulated; `rests`: sentence on the assumptions that the cheapest run depends on, "" if no run is significantly cheapest.
+    not be simulated; `prices_basis`: sentence on the prices; `rests`: sentence on the assumptions that the cheapest run depends on, "" if
+    no run is significantly cheapest.
     """
 
     experiments: tuple[Experiment, ...]
@@ -304,7 +305,8 @@ Change = Callable[[Experiment, Workload], Changed]
 
 
 class PlannedPoint(NamedTuple):
-    """A point of a break-even that is still to be simulated. `task`: index, in the list of tasks, of the simulation that gives its
+    """A point of a break-even that is still to be simulated. `axis`, `value`: its axis and position; `name`: name of the run; `rival`:
+    whether the run is a rival; `workers`: number of its workers; `task`: index, in the list of tasks, of the simulation that gives its
     outcomes; several points may share one.
     """
 

@@ -52,8 +52,8 @@ class FittedFigure:
 
 @dataclass(frozen=True)
 class FitResidual:
-    """A measured time beside the time that the fitted figures predict for it. `part`: what was timed; `session`, `level`: the measurement's
-    session and row; `functions`: how many ran at the same time.
+    """A measured time beside the time that the fitted figures predict for it, `measured_s` and `fitted_s`. `part`: what was timed;
+    `session`, `level`: the measurement's session and row; `functions`: how many ran at the same time.
     """
 
     part: str

@@ -31,9 +31,10 @@ class Simulated:
 
     `seconds`: time of the whole run; `usd`: total AWS bill; `used`, `lines`: usage and the lines of the bill; `paper_method_usd`: dollars
     as the papers count them; `traffic`: bytes and requests by channel, as in result.json; `steps`: usage by name of the step;
-    `epochs_end_s`: simulated time of each epoch's decision; `concurrency`: most functions at once; `problems`: why AWS would not run it;
-    `outside`: warnings that sizes lie beyond the measured range; `finished`: False if AWS would end it early, where the figures then end;
-    `records`: one per invocation, if they were asked for.
+    `epochs_end_s`: simulated time of each epoch's decision; `invocations`, `transitions`: number of function invocations and of state
+    transitions; `concurrency`: most functions at once; `problems`: why AWS would not run it; `outside`: warnings that sizes lie beyond the
+    measured range; `finished`: False if AWS would end it early, where the figures then end; `records`: one per invocation, if they were
+    asked for.
     """
 
     experiment: Experiment

@@ -56,8 +56,9 @@ class StepProcess(Protocol):
 
 @dataclass
 class SimulatedInvocation:
-    """The stages and requests so far of one simulated invocation, or of a program between two decisions. `deadline_s`: simulated time of
-    its timeout; `stages`: [seconds, count] by name; `notes`: further fields of its record.
+    """The stages and requests so far of one simulated invocation, or of a program between two decisions. `started_at`: simulated time of
+    its start; `tally`: requests and their bytes; `deadline_s`: simulated time of its timeout; `stages`: [seconds, count] by name; `notes`:
+    further fields of its record.
     """
 
     started_at: float

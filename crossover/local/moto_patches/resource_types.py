@@ -37,8 +37,9 @@ WITHOUT_EFFECT = frozenset(
 
 @dataclass(frozen=True, kw_only=True)
 class WantedResource:
-    """A resource as a template declares it, before it is created. `name`: the value of the property that names resources of its type, else
-    one generated from stack and logical id; `properties`: with template functions and dynamic references resolved.
+    """A resource as a template declares it, before it is created. `type`: CloudFormation's name of its type; `logical_id`: its id in the
+    template; `name`: the value of the property that names resources of its type, else one generated from stack and logical id;
+    `properties`: with template functions and dynamic references resolved.
     """
 
     type: str
