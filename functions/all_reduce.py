@@ -35,7 +35,9 @@ class AllReduce:
         ] = {}  # by length, memory that rounds share: fresh pages would cost as much as the transfer
 
     def is_combined(self, group: "Group") -> bool:
-        """Return whether the aggregate of the group's round is already stored."""
+        """Return whether the aggregate of the group's round is already stored. Raises Unavailable if the store does not answer for 60 s, or
+        the deadline is near.
+        """
         return group.is_published(group.keys.combination(group.round))
 
     def split(self, elements: int, count: int, unit: int) -> list[slice]:

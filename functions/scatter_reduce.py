@@ -36,7 +36,9 @@ class ScatterReduce:
         self._fetched: Tensor | None = None  # memory that rounds share: fresh pages would cost as much as the transfer
 
     def is_combined(self, group: "Group") -> bool:
-        """Return whether the chunk that this worker aggregates is already stored for the group's round."""
+        """Return whether the chunk that this worker aggregates is already stored for the group's round. Raises Unavailable if the store
+        does not answer for 60 s, or the deadline is near.
+        """
         return group.is_published(group.keys.combination(group.round, group.rank))
 
     def split(self, elements: int, count: int, unit: int) -> list[slice]:
@@ -91,7 +93,9 @@ class ScatterReduce:
         self._fetch(group, out, list(range(group.count)))
 
     def _fetch(self, group: "Group", out: "Tensor", parts: list[int]) -> None:
-        """Wait for the aggregated chunks of the workers in `parts`, and write them into their slices of `out`."""
+        """Wait for the aggregated chunks of the workers in `parts`, and write them into their slices of `out`. Raises what
+        `Group.fetch_result` raises, such as NearDeadline and Corrupt.
+        """
         with group.stage("synchronise"):
             for part in parts:
                 group.fetch_result(

@@ -99,13 +99,15 @@ class ByFunctions:
         mean.result()
 
     def _gradients(self, event: Event, samples: list[int]) -> "Iterator[Tensor]":
-        """Fetch and yield the gradient of each minibatch of the round, in order. `samples`: each minibatch's sample count."""
+        """Fetch and yield the gradient of each minibatch of the round, in order. `samples`: each minibatch's sample count. Raises what
+        `_fetch_gradient` raises.
+        """
         for minibatch, expected in enumerate(samples):
             key = self._ctx.keys.peer_gradient(event["round"], event["worker"], minibatch)
             yield self._fetch_gradient(key, samples=expected, elements=self._elements)
 
     def _collect(self, event: Event, out: "Tensor") -> None:
-        """Fetch the mean gradient that functions have computed, part by part, into `out`."""
+        """Fetch the mean gradient that functions have computed, part by part, into `out`. Raises what `_fetch_gradient` raises."""
         samples = sum(minibatch_weights(self._ctx.facts, event["round"], worker=event["worker"]))
         for number, part in enumerate(self._parts(event["minibatches"])):
             key = self._ctx.keys.peer_average(event["round"], event["worker"], number)

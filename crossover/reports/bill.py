@@ -157,18 +157,22 @@ def gb_seconds(billed_ms: int, *, memory_mb: int) -> float:
 
 
 def lambda_duration(prices: Prices, total_gb_seconds: float) -> Line:
-    """Return the line of the bill for the duration of Lambda functions on ARM, in GB-seconds."""
+    """Return the line of the bill for the duration of Lambda functions on ARM, in GB-seconds. Raises ConfigError if its price is
+    missing.
+    """
     return line(prices, "lambda.arm64.gb_second", total_gb_seconds, item="Lambda duration, arm64", kind="functions")
 
 
 def lambda_requests(prices: Prices, invocations: int) -> Line:
-    """Return the line of the bill for the requests to Lambda functions, one for each invocation."""
+    """Return the line of the bill for the requests to Lambda functions, one for each invocation. Raises ConfigError if the price is
+    missing.
+    """
     return line(prices, "lambda.request", invocations, item="Lambda requests", kind="logs")
 
 
 def transitions_line(prices: Prices, count: int, *, counted: bool) -> Line:
     """Return the line of the bill for Step Functions state transitions. `count`: number of transitions; `counted`: False if that is only a
-    lower bound, which the line then says.
+    lower bound, which the line then says. Raises ConfigError if the price is missing.
     """
     item = "Step Functions transitions" if counted else "Step Functions transitions, at least"
     return line(prices, "stepfunctions.transition", count, item=item, kind="transitions")
@@ -176,7 +180,7 @@ def transitions_line(prices: Prices, count: int, *, counted: bool) -> Line:
 
 def object_request_lines(prices: Prices, *, writes: int, reads: int) -> list[Line]:
     """Return the two lines of the bill for S3 requests. `writes`: number of requests at the price of PUT, such as PUT and LIST; `reads`:
-    number of requests at the price of GET.
+    number of requests at the price of GET. Raises ConfigError if a price is missing.
     """
     return [
         line(prices, "s3.write", writes, item="S3 requests, PUT and LIST", kind="objects"),
@@ -185,7 +189,9 @@ def object_request_lines(prices: Prices, *, writes: int, reads: int) -> list[Lin
 
 
 def object_storage_line(prices: Prices, bytes_: int, *, seconds: float) -> Line:
-    """Return the line of the bill for S3 storage of `bytes_` bytes for `seconds` seconds, as a share of a month."""
+    """Return the line of the bill for S3 storage of `bytes_` bytes for `seconds` seconds, as a share of a month. Raises ConfigError if the
+    price is missing.
+    """
     return line(prices, "s3.gb_month", bytes_ / GB * _months(prices, seconds), item="S3 storage", kind="objects")
 
 
@@ -219,12 +225,16 @@ def instance_hours(*, count: int, seconds: float, boot_s: float = 0.0) -> float:
 
 
 def broker_line(prices: Prices, instance_type: str, *, seconds: float) -> Line:
-    """Return the line of the bill for an Amazon MQ broker of type `instance_type` that runs for `seconds` seconds."""
+    """Return the line of the bill for an Amazon MQ broker of type `instance_type` that runs for `seconds` seconds. Raises ConfigError if
+    the price is missing.
+    """
     return line(prices, instance_type, seconds / 3_600, item=f"Amazon MQ broker, {instance_type}", kind="broker")
 
 
 def endpoints_line(prices: Prices, count: int, *, seconds: float) -> Line:
-    """Return the line of the bill for `count` interface endpoints that exist for `seconds` seconds. AWS bills each started hour."""
+    """Return the line of the bill for `count` interface endpoints that exist for `seconds` seconds. AWS bills each started hour. Raises
+    ConfigError if the price is missing.
+    """
     return line(
         prices,
         "vpc.interface_endpoint",
@@ -236,7 +246,7 @@ def endpoints_line(prices: Prices, count: int, *, seconds: float) -> Line:
 
 def secrets_lines(prices: Prices, count: int, *, seconds: float, calls: int) -> list[Line]:
     """Return two lines of the bill: for `count` secrets that exist for `seconds` seconds (a share of a month), and for `calls` calls that
-    read one of them.
+    read one of them. Raises ConfigError if a price is missing.
     """
     return [
         line(prices, "secretsmanager.secret", count * _months(prices, seconds), item="Secrets", kind="secrets"),
@@ -245,7 +255,9 @@ def secrets_lines(prices: Prices, count: int, *, seconds: float, calls: int) -> 
 
 
 def logs_line(prices: Prices, invocations: int, *, bytes_each: int) -> Line:
-    """Return the line of the bill for CloudWatch Logs: `invocations` invocations that write `bytes_each` bytes each."""
+    """Return the line of the bill for CloudWatch Logs: `invocations` invocations that write `bytes_each` bytes each. Raises ConfigError if
+    the price is missing.
+    """
     return line(
         prices,
         "logs.ingested_gb",

@@ -486,7 +486,7 @@ def load_owner(session: Any, project: str, experiment: str | None = None) -> Own
 
 def _list_project_stacks(session: Any, project: str) -> Iterator[DeployedStack]:
     """Yield each stack of the account whose name begins with `project` and a hyphen: the existing ones, then those deleted in the last 90
-    days. Such a stack may still belong to another project: the caller must check its tags.
+    days. Such a stack may still belong to another project: the caller must check its tags. Raises ClientError if AWS refuses a request.
     """
     for each in deployed_clients.list_items(session, "cloudformation", "describe_stacks", "Stacks"):
         if each["StackName"].startswith(f"{project}-"):
@@ -561,7 +561,9 @@ def _make_listing(
 
 
 def _list_stacks(session: Any, owner: Owner) -> Iterator[ListedResource]:
-    """Yield all CloudFormation stacks of the account that are not deleted. `owner`: not used; all listings take it."""
+    """Yield all CloudFormation stacks of the account that are not deleted. `owner`: not used; all listings take it. Raises ClientError if
+    AWS refuses a request.
+    """
     for entry in deployed_clients.list_items(session, "cloudformation", "describe_stacks", "Stacks"):
         if entry["StackStatus"] != "DELETE_COMPLETE":
             tags = tags_to_dict(entry.get("Tags", []))
@@ -589,7 +591,9 @@ def list_instances(session: Any, owner: Owner, *, states: Sequence[str]) -> Iter
 
 
 def _list_matching_instances(session: Any, wanted: Mapping[str, Sequence[str]]) -> Iterator[Any]:
-    """Yield the EC2 instances that match all filters. `wanted`: accepted values by name of the filter."""
+    """Yield the EC2 instances that match all filters. `wanted`: accepted values by name of the filter. Raises ClientError if AWS refuses a
+    request.
+    """
     filters = [{"Name": name, "Values": list(values)} for name, values in wanted.items()]
     for reservation in deployed_clients.list_items(
         session, "ec2", "describe_instances", "Reservations", Filters=filters
@@ -599,7 +603,7 @@ def _list_matching_instances(session: Any, wanted: Mapping[str, Sequence[str]]) 
 
 def _list_volumes(session: Any, owner: Owner) -> Iterator[ListedResource]:
     """Yield all EBS volumes of the account, each attributed to the instance that it is attached to, if any. `owner`: not used; all listings
-    take it.
+    take it. Raises ClientError if AWS refuses a request.
     """
     for each in deployed_clients.list_items(session, "ec2", "describe_volumes", "Volumes"):
         by = next((one["InstanceId"] for one in each.get("Attachments", []) if one.get("InstanceId")), None)
@@ -619,7 +623,7 @@ def _list_addresses(session: Any, owner: Owner) -> Iterator[ListedResource]:
 
 def _list_interfaces(session: Any, owner: Owner) -> Iterator[ListedResource]:
     """Yield all network interfaces of the account. Those that Lambda created in a VPC of the owner's project are attributed to their
-    function: Lambda does not tag them, and they outlive the function.
+    function: Lambda does not tag them, and they outlive the function. Raises ClientError if AWS refuses a request.
     """
     for each in deployed_clients.list_items(session, "ec2", "describe_network_interfaces", "NetworkInterfaces"):
         tags, words, made_by = tags_to_dict(each.get("TagSet", [])), str(each.get("Description", "")), None
@@ -638,7 +642,8 @@ def _list_interfaces(session: Any, owner: Owner) -> Iterator[ListedResource]:
 
 def _list_log_groups(session: Any, owner: Owner) -> Iterator[ListedResource]:
     """Yield all log groups of the account, with the function's name as the name to compare. A function that still writes a line after its
-    stack was deleted can create its log group again under the same name. `owner`: not used; all listings take it.
+    stack was deleted can create its log group again under the same name. `owner`: not used; all listings take it. Raises ClientError if AWS
+    refuses a request.
     """
     for each in deployed_clients.list_items(session, "logs", "describe_log_groups", "logGroups"):
         name = each["logGroupName"]
@@ -647,7 +652,7 @@ def _list_log_groups(session: Any, owner: Owner) -> Iterator[ListedResource]:
 
 def _list_layers(session: Any, owner: Owner) -> Iterator[ListedResource]:
     """Yield every version of the Lambda layers that are in a stack of the owner or have a similar name. Each version is a resource of its
-    own, as in CloudFormation.
+    own, as in CloudFormation. Raises ClientError if AWS refuses a request.
     """
     mine = {arn.rpartition(":")[0] for ids in (owner.held, owner.left) for arn in ids.get(LAYER, ())}
     for each in deployed_clients.list_items(session, "lambda", "list_layers", "Layers"):
@@ -661,7 +666,7 @@ def _list_layers(session: Any, owner: Owner) -> Iterator[ListedResource]:
 
 def _list_schedules(session: Any, owner: Owner) -> Iterator[ListedResource]:
     """Yield all EventBridge schedules of the account in the region of `session`. The id has the form `group/name`, without the group for
-    the default one, as CloudFormation names them. `owner`: not used; all listings take it.
+    the default one, as CloudFormation names them. `owner`: not used; all listings take it. Raises ClientError if AWS refuses a request.
     """
     for each in deployed_clients.list_items(session, "scheduler", "list_schedules", "Schedules"):
         group = "" if each["GroupName"] == "default" else f"{each['GroupName']}/"
@@ -670,7 +675,7 @@ def _list_schedules(session: Any, owner: Owner) -> Iterator[ListedResource]:
 
 def _list_queues(session: Any, owner: Owner) -> Iterator[ListedResource]:
     """Yield all SQS queues of the account in the region of `session`. The id is the queue's URL, as in CloudFormation, the name its last
-    part. `owner`: not used; all listings take it.
+    part. `owner`: not used; all listings take it. Raises ClientError if AWS refuses a request.
     """
     for url in deployed_clients.list_items(session, "sqs", "list_queues", "QueueUrls"):
         yield ListedResource(type="AWS::SQS::Queue", id=url, name=url.rpartition("/")[2])
@@ -678,7 +683,7 @@ def _list_queues(session: Any, owner: Owner) -> Iterator[ListedResource]:
 
 def _list_parameters(session: Any, owner: Owner) -> Iterator[ListedResource]:
     """Yield all SSM parameters below the path of the owner's project or experiment. They compare as if they had the name of the owner's
-    stack, so that all of them look like the owner's.
+    stack, so that all of them look like the owner's. Raises ClientError if AWS refuses a request.
     """
     path = f"/crossover/{owner.project}/" + (f"{owner.experiment}/" if owner.experiment else "")
     for each in deployed_clients.list_items(
@@ -688,7 +693,9 @@ def _list_parameters(session: Any, owner: Owner) -> Iterator[ListedResource]:
 
 
 def _list_budgets(session: Any, owner: Owner) -> Iterator[ListedResource]:
-    """Yield all budgets of the account, whoever owns them. `owner`: not used; all listings take it."""
+    """Yield all budgets of the account, whoever owns them. `owner`: not used; all listings take it. Raises ClientError if AWS refuses a
+    request.
+    """
     account = session.client("sts").get_caller_identity()["Account"]
     for each in deployed_clients.list_items(session, "budgets", "describe_budgets", "Budgets", AccountId=account):
         yield ListedResource(type="AWS::Budgets::Budget", id=each["BudgetName"], name=each["BudgetName"])
@@ -696,7 +703,8 @@ def _list_budgets(session: Any, owner: Owner) -> Iterator[ListedResource]:
 
 def _list_tagged(session: Any, owner: Owner) -> Iterator[ListedResource]:
     """Yield the resources with the owner's tags of those services for which this module has no listing. They are shown and never removed.
-    Resources of services with a listing are skipped, because the tagging API still lists deleted ones.
+    Resources of services with a listing are skipped, because the tagging API still lists deleted ones. Raises ClientError if AWS refuses a
+    request.
     """
     covered = ("ec2", "lambda", "logs", "secretsmanager", "ssm", "states", "s3", "cloudformation", "mq", "iam")
     mine = [{"Key": "project", "Values": [owner.project]}]

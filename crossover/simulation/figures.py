@@ -52,7 +52,7 @@ def _read_figures(path: Path) -> dict[str, Any]:
 
 def load_figures() -> Mapping[str, Mapping[str, float]]:
     """Return all figures of the calibration files as {service or network: {field: value}}. Figures that belong to no service are under "".
-    A fitted figure replaces the documented one of the same name.
+    A fitted figure replaces the documented one of the same name. Raises ConfigError if a file cannot be read or is no calibration.
     """
     found: dict[str, dict[str, float]] = {}
     for path in (DOCUMENTED, FITTED):
@@ -65,7 +65,7 @@ def load_figures() -> Mapping[str, Mapping[str, float]]:
 @cache
 def load_instances() -> Mapping[str, InstanceType]:
     """Return the EC2 instance types that documented.yaml lists, by name. Read at the first call; every caller gets the same mapping, which
-    must not be changed.
+    must not be changed. Raises ConfigError if the file cannot be read or is no calibration.
     """
     return {
         name: InstanceType(
@@ -113,26 +113,30 @@ def load_spot_markets(path: Path = DOCUMENTED) -> tuple[SpotMarket, ...]:
 
 @cache
 def load_function_vcpus() -> tuple[tuple[int, int], ...]:
-    """Return pairs (memory in MB, vCPUs), ascending: a Lambda function with at most that memory sees that many vCPUs."""
+    """Return pairs (memory in MB, vCPUs), ascending: a Lambda function with at most that memory sees that many vCPUs. Raises ConfigError if
+    the file cannot be read or is no calibration.
+    """
     return tuple((memory_mb, count) for memory_mb, count in _read_figures(DOCUMENTED)["function_vcpus"]["up_to_mb"])
 
 
 def load_network_2026_08() -> tuple[tuple[float, float], ...]:
-    """Return pairs (memory in MB, bytes per second): the network bandwidth of functions outside a VPC by the rule of August 2026."""
+    """Return pairs (memory in MB, bytes per second): the network bandwidth of functions outside a VPC by the rule of August 2026. Raises
+    ConfigError if the file cannot be read or is no calibration.
+    """
     listed = _read_figures(DOCUMENTED)["network_2026_08"]["gbps_by_memory_mb"]
     return tuple((float(memory_mb), gbps * 1e9 / BITS) for memory_mb, gbps in listed)
 
 
 def load_caveats() -> Mapping[str, tuple[str, ...]]:
     """Return caveats of the fits, by subject ("functions" or "databases"): sentences that say which measurements come from other
-    processors, runtimes or years.
+    processors, runtimes or years. Raises ConfigError if the file cannot be read or is no calibration.
     """
     return {name: tuple(words) for name, words in _read_figures(FITTED)["elsewhere"].items()}
 
 
 def load_measured_ranges() -> Mapping[str, tuple[float, float]]:
     """Return (smallest, largest) value that the fitted measurements cover, by quantity: "memory_mb", "object_bytes", "functions" and
-    "branches".
+    "branches". Raises ConfigError if the file cannot be read or is no calibration.
     """
     return {name: (least, most) for name, (least, most) in _read_figures(FITTED)["measured"].items()}
 
@@ -155,7 +159,7 @@ def find_equivalent_type(instance: str) -> str:
 @cache
 def load_gpus() -> Mapping[str, Mapping[str, Any]]:
     """Return the GPU cards of config/calibration/gpus.yaml as plain data, by the card's name. Read at the first call; every caller gets the
-    same mapping, which must not be changed.
+    same mapping, which must not be changed. Raises ConfigError if the file cannot be read.
     """
     return {name: dict(each) for name, each in _read_yaml(GPUS)["cards"].items()}
 

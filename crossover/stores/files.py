@@ -32,12 +32,16 @@ class FileObjectStore(ObjectStore):
         return FileObjectStore(self._folder, traffic)
 
     def put(self, key: str, data: Buffer | Sequence[Buffer]) -> None:
-        """Store `data` under `key`, replacing an older object."""
+        """Store `data` under `key`, replacing an older object. Raises Refused if the key is no plain relative path, or if one key would be
+        a folder for another.
+        """
         with self._open_temporary(key, data) as (temporary, path):
             _move_into_place(temporary, path, os.replace)
 
     def put_new(self, key: str, data: Buffer | Sequence[Buffer]) -> bool:
-        """Store `data` under `key` unless the key exists. Returns whether this call stored it."""
+        """Store `data` under `key` unless the key exists. Returns whether this call stored it. Raises Refused if the key is no plain
+        relative path, or if one key would be a folder for another.
+        """
         with self._open_temporary(key, data) as (temporary, path):
             try:
                 _move_into_place(temporary, path, os.link)
@@ -61,12 +65,14 @@ class FileObjectStore(ObjectStore):
         return data
 
     def exists(self, key: str) -> bool:
-        """Return whether there is an object under `key`."""
+        """Return whether there is an object under `key`. Raises Refused if it is no plain relative path."""
         self._traffic.count("exists")
         return self._path(key).is_file()
 
     def delete(self, *keys: str) -> None:
-        """Delete the objects under `keys`, and folders that become empty; missing keys are fine."""
+        """Delete the objects under `keys`, and folders that become empty; missing keys are fine. Raises Refused at the first key that is no
+        plain relative path.
+        """
         self._traffic.count("delete")
         for key in keys:
             path = self._path(key)
@@ -75,7 +81,7 @@ class FileObjectStore(ObjectStore):
             _remove_empty_folders(path.parent, up_to=self._folder)
 
     def list(self, prefix: str) -> list[str]:
-        """Return all keys that begin with `prefix`, sorted."""
+        """Return all keys that begin with `prefix`, sorted. Raises Refused if its folder is no plain relative path."""
         self._traffic.count("list")
         folder = prefix.rpartition("/")[0]
         start = self._path(folder) if folder else self._folder

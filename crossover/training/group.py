@@ -105,7 +105,9 @@ class Group:
         self.waits.retry(lambda: self.ctx.tensors[self.rank].create(key, vector))
 
     def is_published(self, key: str) -> bool:
-        """Return whether a vector is stored under `key`. Raises Unavailable if the store does not answer for 60 s."""
+        """Return whether a vector is stored under `key`. Raises Unavailable if the store does not answer for 60 s, or the deadline is
+        near.
+        """
         return self.waits.retry(lambda: self.ctx.tensors[self.rank].exists(key))
 
     def fetch(self, key: str, out: "Tensor", *, sender: int, samples: int, unless: str | None = None) -> "Tensor":
@@ -187,7 +189,7 @@ class Group:
 
         def is_unneeded() -> bool:
             """Return whether the result with the key `unless` exists, so that the awaited vector is not needed any more; False if `unless`
-            is None.
+            is None. Raises Unavailable if the store does not answer for 60 s, or the deadline is near.
             """
             return unless is not None and self.is_published(unless)
 
@@ -203,6 +205,7 @@ class Group:
     def agree(self, bad: list[int]) -> list[int]:
         """Agree with the other workers on whose contributions to leave out of this round, and return their ranks. `bad`: ranks that this
         worker would leave out. The first list that a worker stores counts for all; an empty `bad` is returned without asking the store.
+        Raises Unavailable if the store does not answer for 60 s, or the deadline is near.
         """
         return self.waits.retry(lambda: progress.drop_agreement(self.ctx, self.round)(bad))
 

@@ -211,7 +211,7 @@ class Invocation:
 
     def _is_over(self, worker: Worker) -> bool:
         """Return whether training is over. Called at the start of a round: first saves a checkpoint if one is due, and if an epoch has just
-        ended, evaluates or reads the decision on it.
+        ended, evaluates or reads the decision on it. Raises NearDeadline if the time is too short for the evaluation.
         """
         round = self.position.round
         if self.finished or self.position.minibatch:
@@ -268,8 +268,9 @@ class Invocation:
         return True
 
     def read_history(self) -> list[tuple[float, float]]:
-        """Return (validation loss, metric) of each evaluation before this round, oldest first. They are read from the store once per
-        epoch; until then the same list is returned, which must not be changed.
+        """Return (validation loss, metric) of each evaluation before this round, oldest first. They are read from the store once per epoch;
+        until then the same list is returned, which must not be changed. Raises Unavailable if the store does not answer for 60 s, or the
+        deadline is near.
         """
         before = self.days.epochs_before(self.round)
         if self._history[0] != before:

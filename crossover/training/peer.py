@@ -718,7 +718,7 @@ class _Peer:
         unless another peer has done so; otherwise return False.
 
         Every peer follows the decision that was created first. If it ends training, the peer whose model was evaluated stores the run's
-        outcome and model; any peer does so if all have the same model.
+        outcome and model; any peer does so if all have the same model. Raises Corrupt if the decision is damaged.
         """
         ctx, days, round = self._ctx, self._replica.days, self._replica.round
         if not round or not days.ends_epoch(round - 1):

@@ -197,7 +197,8 @@ def is_state_unneeded(ctx: Context) -> bool:
     """Return whether the state of the attempt of `ctx` may be deleted: it has concluded the run, or a later attempt has taken its state
     over.
 
-    Before that, a superseded attempt must keep its state for the next one, which then deletes it.
+    Before that, a superseded attempt must keep its state for the next one, which then deletes it. Raises Corrupt if the run's outcome is
+    damaged.
     """
     return has_concluded_run(ctx) or ctx.objects.exists(ctx.keys.takeover_marker)
 
@@ -242,7 +243,9 @@ def roll_back_if_over(ctx: Context, roll_back: Callable[[], object]) -> None:
 
 
 def is_obsolete(ctx: Context) -> bool:
-    """Return whether the attempt of `ctx` should stop training, because a higher attempt has begun or because it has concluded the run."""
+    """Return whether the attempt of `ctx` should stop training, because a higher attempt has begun or because it has concluded the run.
+    Raises Corrupt if the run's outcome is damaged.
+    """
     return is_superseded(ctx) or has_concluded_run(ctx)
 
 
@@ -298,7 +301,7 @@ def read_history_before(ctx: Context, round: int) -> list[tuple[float, float]]:
 
 def read_newest_decision(ctx: Context) -> dict[str, Any]:
     """Return the run's newest decision, as `read_decision` returns it; the initial one if there is none yet. Lists the bucket, so it is for
-    the end of a run, not for training.
+    the end of a run, not for training. Raises Corrupt if the decision is damaged.
     """
     return read_decision(ctx, calendar(ctx.facts).epoch_of_decision(len(ctx.objects.list(ctx.keys.decisions))))
 
@@ -355,7 +358,8 @@ def drop_agreement(ctx: Context, round: int) -> Agree:
 
     def agree(bad: list[int]) -> list[int]:
         """Return the ranks that all workers drop: the list that is stored for the round, or `bad`, which is stored now if there is none.
-        `bad`: the ranks that this worker would drop; if empty, it is returned without a request.
+        `bad`: the ranks that this worker would drop; if empty, it is returned without a request. Raises Corrupt if the stored list is
+        damaged.
         """
         if not bad:
             return bad

@@ -269,7 +269,9 @@ class SynchronousWorker:
             self._delete(spent)
 
     def _delete(self, spent: list[str]) -> None:
-        """Delete the keys `spent` from the worker's tensor store."""
+        """Delete the keys `spent` from the worker's tensor store. Raises Unavailable if it does not answer for 60 s, or the deadline is
+        near.
+        """
         self.invocation.waits.retry(lambda: self.ctx.tensors[self.invocation.rank].delete(*spent))
 
     def _list_spent_keys(self, group: "Group") -> list[str]:

@@ -321,7 +321,7 @@ class Context:
     @property
     def learner(self) -> "Learner":
         """The learner of this invocation, which holds and trains the model; taken from the process's resources, or built, at the first use.
-        Only for steps with `torch=True`.
+        Only for steps with `torch=True`. Raises what `Resources.take_learner` raises, such as Missing.
         """
         if self._learner is None:
             self._learner = self.resources.take_learner(self.run, self.facts, self.objects)

@@ -277,7 +277,8 @@ class Supervisor:
         """Delete the database keys of the last `checkpoint_every` + `slack` steps before `step`, which no worker needs any more. Called at
         each checkpoint: earlier calls deleted the older keys.
 
-        All workers have reported on a step that began with a checkpoint, so none returns to an earlier step.
+        All workers have reported on a step that began with a checkpoint, so none returns to an earlier step. Raises Unavailable if the
+        database does not answer for 60 s, or the deadline is near.
         """
         oldest = max(0, step - self._ctx.experiment.functions.checkpoint_every - self._slack)
         workers = range(self._workers)
@@ -289,7 +290,8 @@ class Supervisor:
         """Delete the words that `late` published on steps whose words a duplicate of this invocation had deleted before. Nobody else would
         delete them.
 
-        `late`: former state of this invocation, which was behind the duplicate from whose checkpoint this state was read.
+        `late`: former state of this invocation, which was behind the duplicate from whose checkpoint this state was read. Raises
+        Unavailable if the database does not answer for 60 s, or the deadline is near.
         """
         every = self._ctx.experiment.functions.checkpoint_every
         forgotten = (self._step - 1) // every * every - self._slack

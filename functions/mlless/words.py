@@ -168,7 +168,7 @@ def _last_of_group(step: int, span: int) -> int:
 
 
 def mark_dropped(checkpoint: Checkpoint, gone: Collection[int]) -> Checkpoint:
-    """Return a copy of `checkpoint` whose word also names the workers `gone` as dropped."""
+    """Return a copy of `checkpoint` whose word also names the workers `gone` as dropped. Raises Corrupt as `read_last_word` does."""
     word = read_last_word(checkpoint.facts)
     dropped = replace(word, dropped=(*word.dropped, *sorted(set(gone) - set(word.dropped))))
     return replace(checkpoint, facts={**checkpoint.facts, "word": asdict(dropped)})

@@ -59,7 +59,7 @@ class FilteringWorker:
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Set the shared model, the residual, the velocity, the unfinished sum of gradients with its loss, and the last word to those of
-        `checkpoint`; what it lacks is zero.
+        `checkpoint`; what it lacks is zero. Raises Corrupt as `words.read_last_word` does.
         """
         vectors, facts = checkpoint.vectors, checkpoint.facts
         self._shared = buffers.tensor(vectors["model"].data).clone()  # y
@@ -202,7 +202,8 @@ class FilteringWorker:
 
     def _base(self) -> "Tensor":
         """Return the shared model plus this worker's own updates that it has sent but not applied yet; if there are none, the shared model
-        itself, not a copy, which must not be changed. The residual is compared with it to find significant values.
+        itself, not a copy, which must not be changed. The residual is compared with it to find significant values. Raises Corrupt if an own
+        update is fetched and cannot be read, and what `_await` raises.
         """
         if not self._ahead:
             return self._shared
@@ -220,7 +221,7 @@ class FilteringWorker:
         also finds the update.
 
         `update`: encoded; None if nothing is significant. `farewell`: whether the worker leaves in this step, without having computed. Keys
-        that an earlier try has stored stay as they are.
+        that an earlier try has stored stay as they are. Raises Unavailable if a store does not answer for 60 s, or the deadline is near.
         """
         ctx, keys = self._ctx, self._ctx.keys
         samples = self._invocation.samples()[self._rank]
@@ -255,7 +256,8 @@ class FilteringWorker:
     def _apply(self, step: int) -> None:
         """Wait for the supervisor's word on `step`, and add exactly the updates that it names to the shared model, in rank order.
 
-        An update that cannot be read is left out, and its sender is named in the next report.
+        An update that cannot be read is left out, and its sender is named in the next report. Raises what `_await_word` raises, such as
+        StaleAttempt and NearDeadline.
         """
         ctx = self._ctx
         with ctx.stage("synchronise"):

@@ -46,7 +46,8 @@ def start(ctx: Context, event: Event) -> Event:
     """Set up the run: create its barrier, and the seeded model in every worker's database, or restore the newest round that every worker
     can resume. Return the changes of the event for the round to start at, such as `epoch`, `round` and `minibatches`.
 
-    What earlier attempts left is deleted.
+    What earlier attempts left is deleted. Raises what `databases.adopt_state` and `progress.set_up_attempt` raise, such as StaleAttempt,
+    Missing and Corrupt.
     """
     workers, barrier = range(event["workers"]), [(ctx.keys.barrier, event["workers"])]
 

@@ -70,6 +70,7 @@ def device_learner(ctx: Context, *, keeps_vectors: bool = False) -> "DeviceLearn
     optimizer stay in the GPU's memory.
 
     Return None if there is no GPU, or if the process's resources build learners of their own, as in a simulation; contexts then use those.
+    Raises Missing if the store lacks the base weights or constants, Corrupt if the weights' checksum differs.
     """
     from crossover.learning import device as device_learning
 

@@ -81,7 +81,8 @@ class Gathering:
 
     def _all(self, own: Contribution, keys: Keys, round: int, samples: list[int]) -> "Iterator[Tensor]":
         """Yield every member's contribution to `round` in rank order, waiting for each but `own`. Use each before the next is requested,
-        which may overwrite it. `keys`: of the exchange; `samples`: each member's sample count, by rank.
+        which may overwrite it. `keys`: of the exchange; `samples`: each member's sample count, by rank. Raises what `_await_gradient`
+        raises, and Corrupt if a contribution does not match.
         """
         for peer in range(self._member.members):
             if peer == self._member.rank:
