@@ -59,7 +59,7 @@ def write_experiment(model: str, data: str | None, epochs: int | None, table: Ta
 
     if data is None:
         raise ConfigError("--data: is missing; expected a CSV of numbers, or module:loader")
-    folder, factory = _locate(model, "training.model")
+    folder, factory = locate(model, "training.model")
     module = factory.partition(":")[0]
     path = folder / f"{module.replace('.', '-')}.yaml"
     user_code.set_folders(folder, Path.cwd())
@@ -96,7 +96,7 @@ def _table_as_plain(table: Table) -> dict[str, Any]:
     return {**plain, "drop": list(table.drop or ())}
 
 
-def _locate(given: str, field: str) -> tuple[Path, str]:
+def locate(given: str, field: str) -> tuple[Path, str]:
     """Return (folder, name) of user code, with the name as `module:name`. `given`: `file.py:name` or `package.module:name`; `field`: name
     of the YAML field for errors. Raises ConfigError if there is no such file, or if its name is no module name.
     """
@@ -117,7 +117,7 @@ def _locate_loader(given: str, folder: Path) -> str:
     """Return the name of a data loader as `module:name`. `given`: as on the command line; `folder`: folder of the model. Raises ConfigError
     unless the loader lies beside the model or in the current folder.
     """
-    where, dataset = _locate(given, "data.dataset")
+    where, dataset = locate(given, "data.dataset")
     if where.resolve() not in (folder.resolve(), Path.cwd()):
         raise ConfigError(
             f"data.dataset: {given}: is neither beside the model nor in the current folder; move it beside the model"

@@ -1,12 +1,10 @@
 """`crossover advise`, and how it measures the memory of functions on AWS."""
 
-import shlex
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -359,47 +357,6 @@ def advise(
         terminal.show(f"report, with all options and assumptions{'' if details else ' (or add --details)'}: {report}")
     if not found.met:
         raise typer.Exit(NOTHING_HOLDS)
-
-
-INIT_QUESTIONS = {
-    "--model": ("Which model? A Python file, or file.py:factory", "mine.py"),
-    "--data": ("Which data? A CSV file, or module:loader", "data.csv"),
-    "--every": ("How often do you train it? once, hour, day or week", "once"),
-    "--gpu-quota": (
-        "What is the account's GPU quota? none, or a number of vCPUs (AWS console: Service Quotas, EC2, G instances)",
-        "none",
-    ),
-}
-
-
-def init(
-    model: Annotated[str | None, typer.Option(help="Python file that defines the model, or file.py:factory.")] = None,
-    data: Annotated[str | None, typer.Option(help="CSV file of numbers, or module:loader.")] = None,
-    every: Annotated[Often | None, typer.Option(help="How often you train it.")] = None,
-    gpu_quota: GpuQuota = None,
-    debug: Debug = False,
-) -> None:
-    """Ask four questions, write the experiment's YAML file, and print the command to run next. Each option answers one question."""
-    from crossover.advice import own_model
-    from crossover.advice import question as asking
-
-    answers = {"--model": model, "--data": data, "--every": every, "--gpu-quota": gpu_quota}
-    for option in [each for each, answer in answers.items() if answer is None]:
-        if not sys.stdin.isatty():
-            raise ConfigError(
-                f"{option}: missing, and standard input is not a terminal, so no question can be asked; give it as an option"
-            )
-        words, usual = INIT_QUESTIONS[option]
-        answers[option] = typer.prompt(words, default=usual)
-    often, quota = str(answers["--every"]), str(answers["--gpu-quota"])
-    if often not in get_args(Often):
-        raise ConfigError(f"--every: {often!r} is not allowed; expected once, hour, day or week")
-    asking.parse_constraints(None, None, None, None, quota)
-    named = str(answers["--model"])
-    chosen = named if own_model.is_model(named) else str(documents.find_only_factory(Path(named)))
-    path = own_model.write_experiment(chosen, str(answers["--data"]), None)
-    terminal.show(f"written: {path}")
-    terminal.show(f"next: {shlex.join(['crossover', 'advise', str(path), '--every', often, '--gpu-quota', quota])}")
 
 
 def _verdict_lines(found: "Advice", changed: str = "", guesses: Sequence[str] = ()) -> list[str]:

@@ -18,7 +18,7 @@ from crossover.cli.signals import stop_on_signals
 PANELS = {
     "Train": {"run": "run", "compare": "run"},
     "Decide": {
-        "init": "advise",
+        "init": "init",
         "advise": "advise",
         "probe": "probe",
         "breakeven": "projection",

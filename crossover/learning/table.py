@@ -23,6 +23,7 @@ from torch import Tensor
 from crossover import runtime
 from crossover.errors import DataError
 from crossover.experiment import Table
+from crossover.learning import formats
 from crossover.learning.samples import Kind, Reading, Samples
 
 MAX_CLASSES = 20  # different whole numbers in a label that are taken for classes
@@ -64,40 +65,6 @@ SHOWN_NAMES = 5  # of columns with one reason, in a message
 SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars (|)", " ": "blanks"}
 EXPECTED_INPUT = "expected a CSV of numbers, or a loader of your own, module:loader"
 
-# Formats of data other than CSV, by the first bytes of a file; a table in one of TABLES is converted by pandas.
-FORMATS = {
-    b"\x93NUMPY": "an array of NumPy",
-    b"PAR1": "Parquet",
-    b"ARROW1": "Arrow",
-    b"\x89HDF": "HDF5",
-    b"\x89PNG": "a picture",
-    b"\xff\xd8\xff": "a picture",
-    b"GIF8": "a picture",
-    b"II*\0": "a picture",
-    b"MM\0*": "a picture",
-    b"\x1f\x8b": "packed by gzip",
-    b"BZh": "packed by bzip2",
-    b"\xfd7zXZ": "packed by xz",
-    b"PK\x03\x04": "a zip archive",
-    b"SQLite format 3": "a database",
-    b"\x80": "a pickle",
-}
-ENDINGS = {
-    ".npz": "arrays of NumPy",
-    ".pt": "tensors of torch",
-    ".pth": "tensors of torch",
-    ".xlsx": "Excel",
-    ".xls": "Excel",
-}
-TEXTS = {".json": "JSON", ".jsonl": "JSON", ".ndjson": "JSON"}
-TABLES = {"Parquet": "parquet", "Arrow": "feather", "Excel": "excel", "JSON": "json"}
-CONTROLS = re.compile(rb"[\x00-\x08\x0e-\x1f]")  # that some format has in its head, and hardly any text
-UTF16 = (b"\xff\xfe", b"\xfe\xff")
-LOADER_ADVICE = """For arrays or pictures write a loader, and give it as --data mine:load (docs/your-own.md):
-    # mine.py, beside the model: x is a torch tensor with one row per sample, y has the labels; without classes if these are numbers
-    from crossover.learning.datasets import Samples
-    def load(experiment): return Samples(x, y, classes=4)"""
-
 FileRow = tuple[int, list[str]]  # the line of the file in which it begins, and its cells
 
 
@@ -109,8 +76,8 @@ def read(path: Path, table: Table | None = None, *, also_drop: Sequence[str | in
     names or numbers (from 1) of more columns to leave out. The process remembers the samples that it read last, and returns copies.
     """
     known = runtime.get_or_make("the table read last", dict[_Key, Samples])
-    if (found_format := _find_format(path)) is not None:
-        raise _build_error(path, _explain_format(path, found_format))
+    if problem := formats.explain_other_format(path):
+        raise _build_error(path, problem)
     key = _make_key(path, table or Table(), also_drop)
     if key not in known:
         with _pause_collector():
@@ -165,39 +132,6 @@ def _read(path: Path, table: Table, also_drop: Sequence[str | int]) -> Samples:
     places = {text: place for place, text in enumerate(reading.classes)}
     labels = torch.tensor([places[text] for text in texts], dtype=torch.int64)
     return Samples(inputs, labels, classes=len(reading.classes), reading=reading)
-
-
-# --- files that are no CSV --------------------------------------------------------------------------------------------
-
-
-def _find_format(path: Path) -> str | None:
-    """Return in words what the file is instead of a CSV, by its first bytes and the ending of its name: a folder, one of FORMATS, ENDINGS
-    or TEXTS, or "" for other bytes that are no text. None if it may be a CSV, or cannot be read.
-    """
-    if path.is_dir():
-        return "a folder"
-    try:
-        with path.open("rb") as file:
-            head = file.read(4_096)
-    except OSError:
-        return None
-    ending = path.suffix.lower()
-    if head.startswith(UTF16) or not CONTROLS.search(head):
-        return TEXTS.get(ending) if head.lstrip()[:1] in (b"{", b"[") else None
-    known = next((words for begin, words in FORMATS.items() if head.startswith(begin)), "")
-    return ENDINGS.get(ending, known) if known or b"\0" in head else None
-
-
-def _explain_format(path: Path, known: str) -> str:
-    """Return in words that `path` is no CSV, and how to bring its data: convert a table, unpack, or write a loader. `known`: its format
-    in words, "" if it is not known.
-    """
-    told = f"is not a CSV file{f', but {known}' if known else ''}. "
-    if way := TABLES.get(known):
-        told += f'A table: pandas.read_{way}("{path.name}").to_csv("{path.stem}.csv", index=False) writes a CSV. '
-    elif known.startswith("packed") or known == "a zip archive":
-        told += "Unpack it if it holds a CSV. "
-    return told + LOADER_ADVICE
 
 
 # --- rows and cells ---------------------------------------------------------------------------------------------------
@@ -421,7 +355,7 @@ def _canonicalize(cell: str) -> str:
 def _build_read_error(path: Path, error: Exception) -> DataError:
     """Return the DataError for a file that cannot be opened or decoded; for text that is not UTF-8 it says how to convert the file."""
     if isinstance(error, UnicodeDecodeError):
-        is_utf16 = path.read_bytes()[:2] in UTF16
+        is_utf16 = path.read_bytes()[:2] in formats.UTF16
         encoding = "utf-16" if is_utf16 else "latin-1"
         return _build_error(
             path,

@@ -30,9 +30,9 @@ raise SystemExit("imported")
         ),
         (["advise", "none.py"], "none.py: no function takes (classes, input_shape); expected none.py:FACTORY"),
         (["advise", "mine.py"], "--data: is missing; expected a CSV of numbers, or module:loader"),
-        (["init", "--data", "d.csv"], "--model: missing, and standard input is not a terminal"),
+        (["init", "--data", "trips.csv"], "--model: missing, and standard input is not a terminal"),
         (
-            ["init", "--model", "m", "--data", "d", "--every", "week", "--gpu-quota", "-1"],
+            ["init", "--model", "mine.py", "--data", "trips.csv", "--every", "week", "--gpu-quota", "-1"],
             "--gpu-quota: '-1' is not a quota",
         ),
         (
@@ -98,19 +98,3 @@ def test_a_likely_slip_is_answered_with_what_was_meant(
     """A mistyped command or option ends with status 2 and a suggestion, `words`."""
     assert status(*arguments) == 2
     assert words in " ".join(capsys.readouterr().err.split())
-
-
-def test_four_answers_become_an_experiment_and_the_next_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """`init` writes the YAML file from the four options and prints the `advise` command with them."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "answers.py").write_text(MODEL.partition("raise")[0])
-    (tmp_path / "d.csv").write_text(
-        "a,b,c,d,label\n" + "".join(f"{n},{n % 3},{n * n},1.5,{'xy'[n % 2]}\n" for n in range(20))
-    )
-    options = ("--model", "answers.py", "--data", "d.csv", "--every", "week", "--gpu-quota", "8")
-    assert status("init", *options) == 0
-    said = capsys.readouterr().out
-    assert "next: crossover advise answers.yaml --every week --gpu-quota 8" in said
-    assert "model: answers:network" in (tmp_path / "answers.yaml").read_text()
