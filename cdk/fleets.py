@@ -61,7 +61,8 @@ class ProgramFleet(Construct):
     ) -> None:
         """Build code, role, launch template and Auto Scaling group. `module`: module whose `main` the instances run; `uses`: constructs
         that the program may access; `groups`: further security groups; `environment`: further environment variables. Raises ConfigError if
-        the fleet's name would be too long.
+        the fleet's name would be too long. `identity`: environment variables of the experiment (`ExperimentStack.identity`); `lifetime`: of
+        the experiment; `user_code`: files to include, None for none.
         """
         super().__init__(scope, id)
         name = resource_name(self, "fleet")

@@ -84,7 +84,7 @@ def common_facts(scope: Construct, project: str, name: str, instance_type: str) 
     """Return the shell variables that `boot/common.sh` reads, for a host of `project`. `name`: the host's name in the log.
 
     SESSION_AGENT is the version of the session manager's agent to install, and SESSION_AGENT_SHA256 its digest for the processor; both are
-    empty if the account file pins none, and no agent is installed then.
+    empty if the account file pins none, and no agent is installed then. `instance_type`: decides on the processor.
     """
     agent = organisation.account_of(scope).session_agent
     return {

@@ -27,7 +27,9 @@ class Keeper(Construct):
     def __init__(
         self, scope: Construct, id: str, *, project: str, vpc: ec2.IVpc, subnet: ec2.ISubnet, group: ec2.ISecurityGroup
     ) -> None:
-        """Build the function, its log group and its role. `subnet`, `group`: those of the experiments' functions."""
+        """Build the function, its log group and its role. `subnet`, `group`: those of the experiments' functions. `project`: gives the
+        function's name.
+        """
         super().__init__(scope, id)
         name = stack_name(project, "network-keeper")
         log = logs.LogGroup(

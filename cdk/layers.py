@@ -38,7 +38,9 @@ class Layers(Construct):
         return self._versions if torch else self._versions[:1]
 
     def _layer(self, name: str, description: str) -> lambda_.LayerVersion:
-        """Build the layer `name` from its zip, or from a placeholder that CloudFormation refuses to deploy."""
+        """Build the layer `name` from its zip, or from a placeholder that CloudFormation refuses to deploy. `name`: short name;
+        `description`: text that AWS shows for the layer.
+        """
         built = self._folder / f"layer-{name}.zip"
         if not built.exists():
             refuse_deployment(self, f"{name.capitalize()}Layer", what=f"The {name} layer", target="layer")

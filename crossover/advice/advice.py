@@ -450,7 +450,7 @@ class _Repeater:
         return tuple(self._known[candidate] for candidate, _ in found)
 
     def _known_outcomes(self, candidate: Candidate) -> tuple[Outcome, ...]:
-        """Return the results of the candidate's repetitions so far."""
+        """Return the results of the candidate's repetitions so far; () if there are none."""
         return self._known[candidate].outcomes if candidate in self._known else ()
 
     def race(self, found: Sequence[tuple[Candidate, Estimate]], leaders: Sequence[Finalist]) -> tuple[Finalist, ...]:
@@ -462,14 +462,16 @@ class _Repeater:
         return self.repeat(found, FEW_REPETITIONS)
 
     def complete(self, finalists: Sequence[Finalist]) -> bool:
-        """Simulate the missing repetitions of the candidates, and return whether any was missing."""
+        """Simulate the missing repetitions of the candidates `finalists`, whose results `repeat` then returns without simulating; return
+        whether any was missing.
+        """
         missing = {each.candidate: each.figures for each in finalists if len(each.outcomes) < len(self._draws)}
         self.repeat(list(missing.items()))
         return bool(missing)
 
     def race_on_demand(self, finalists: Sequence[Finalist], leaders: Sequence[Finalist]) -> dict[Candidate, Finalist]:
         """Return {spot candidate: its on-demand variant} for each of the `finalists` that uses spot instances. The on-demand variants are
-        simulated repeatedly, too, as by `race`.
+        simulated repeatedly, too, as by `race`. `leaders`: as for `race`.
         """
         spot = {each.candidate: replace(each.candidate, spot=False) for each in finalists if each.candidate.spot}
         found = self.race([(twin, self._estimate(twin)) for twin in spot.values()], leaders)

@@ -129,7 +129,7 @@ class Question:
 
     def _workload(self, workers: int, batch_size: int, limit: int | None) -> Workload:
         """Return the sizes of the work with the minibatch sizes of the worker that has most samples. `limit`: number of training samples to
-        use, None for all.
+        use, None for all. `batch_size`: samples of a worker's minibatch.
         """
         each = -(-min(self.samples, limit or self.samples) // workers)
         full, rest = divmod(each, batch_size)
@@ -146,7 +146,7 @@ class Question:
 
     def _compute_span(self, workers: int, batch_size: int, limit: int | None, every: int | Literal["epoch"]) -> int:
         """Return the smallest number of epochs that a run with this share of the work can train; `span` caches it. `limit`: number of
-        training samples to use, None for all; `every`: minibatches in a round.
+        training samples to use, None for all; `every`: minibatches in a round. `batch_size`: samples of a worker's minibatch.
         """
         minibatches = len(self._get_cached(self._workload, workers, batch_size, limit).samples)
         return Calendar(minibatches, minibatches if every == "epoch" else every, self.base.training.epochs).span
@@ -242,7 +242,7 @@ class Question:
     ) -> tuple[int, int, int, int]:
         """Return (minibatches, rounds, samples, longest): counts of an epoch of the worker that has most samples. A round ends with an
         exchange; `longest` are the samples in the largest minibatch of each round, summed over the rounds. `limit`: number of training
-        samples to use, None for all; `every`: minibatches in a round.
+        samples to use, None for all; `every`: minibatches in a round. `batch_size`: samples of a worker's minibatch.
         """
         samples = self._get_cached(self._workload, workers, batch_size, limit).samples
         parts = list(batched(samples, len(samples) if every == "epoch" else every))
@@ -335,7 +335,7 @@ class Question:
     ) -> tuple[float, float]:
         """Return the two bounds of `_least_factors`, which caches them. `limit`: number of training samples to use, None for all; `every`:
         minibatches in a round; `mapped`: whether functions compute a round's minibatches side by side; `epochs`: number of epochs whose
-        stragglers count.
+        stragglers count. `batch_size`: samples of a worker's minibatch.
         """
         each_epoch = len(self._get_cached(self._workload, workers, batch_size, limit).samples)
         minibatches = epochs * each_epoch

@@ -167,7 +167,9 @@ def _list_commands(found: Advice, files: Sequence[Path], here: Sequence[str]) ->
 
 
 def _monthly_cost_sheet(every: str, monthly: Sequence[MonthlyCost], schedule: Schedule) -> Iterator[Sheet]:
-    """Yield the table of the dollars per month, if the model is trained more than once. `schedule`: how to start it so often."""
+    """Yield the table of the dollars per month, if the model is trained more than once. `schedule`: how to start it so often. `every`: time
+    between two runs, in words such as "week"; `monthly`: cost of each way, empty if the model is trained once.
+    """
     if monthly:
         yield Sheet(
             title=f"Trained every {every}: dollars a month",

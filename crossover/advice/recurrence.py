@@ -219,7 +219,8 @@ def describe_schedule(
     found: Advice, every: str, monthly: Sequence[MonthlyCost], *, here: Sequence[str], file: Path
 ) -> Schedule:
     """Return how to start the runs: a line for cron on this machine, as Crossover sets up no schedule on AWS; empty if the model is trained
-    only once. `here`: YAML file that was asked about, and the --set options given with it; `file`: the winner's YAML file.
+    only once. `here`: YAML file that was asked about, and the --set options given with it; `file`: the winner's YAML file. `every`: time
+    between two runs, a key of CRON unless it is trained once; `monthly`: monthly costs, empty if it is trained once.
     """
     if (way := find_winner(monthly)) is None:
         return Schedule("", "")

@@ -564,7 +564,7 @@ class Learner:
         return self._objective.count_answers(like, batch.labels)
 
     def _score_batches(self, batches: Iterable[Batch]) -> tuple[list[BatchScores], int]:
-        """Return the scores (see `Objective.score`) of each part of at most 256 samples, and the total number of samples."""
+        """Return (the scores of each part of at most 256 samples, in order, see `Objective.score`; the total number of samples)."""
         keep_freed_memory()
         judged, samples = list[BatchScores](), 0
         for batch in batches:

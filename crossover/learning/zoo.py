@@ -275,7 +275,9 @@ class MobileNet(nn.Module):
 
 
 def mobilenet(classes: int, input_shape: tuple[int, int, int]) -> nn.Module:
-    """Build a MobileNetV1 for `input_shape` (C, H, W) with initial weights that allow large learning rates."""
+    """Build a MobileNetV1 for images of `input_shape` (C, H, W), of which only C matters, with initial weights that allow large learning
+    rates (`_balance_initial_weights`).
+    """
     model = MobileNet(classes, input_shape[0])
     initialise(model)
     if not model.classifier.weight.is_meta:

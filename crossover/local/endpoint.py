@@ -233,7 +233,7 @@ def _make_server(log: Path, in_flight: _InFlight, keys: AccessKeys) -> Any:
 
     def answer_counted(environ: Any, start_response: Any) -> Any:
         """Check and answer a request by `answer`, and return the response's body as WSGI expects it. The request counts as in flight
-        meanwhile.
+        meanwhile. `environ`, `start_response`: from WSGI.
         """
         with in_flight.request():
             return answer(environ, start_response)
@@ -297,7 +297,9 @@ def _make_server(log: Path, in_flight: _InFlight, keys: AccessKeys) -> Any:
 
 
 def _send_response(start_response: Any, status: str, content_type: str, body: bytes) -> list[bytes]:
-    """Send status and headers of a response, and return its body as WSGI expects it."""
+    """Send status and headers of a response, and return its body as WSGI expects it. `start_response`: WSGI's function that sends status
+    and headers; `status`: code and reason, such as `403 Forbidden`; `content_type`: for the header.
+    """
     start_response(status, [("Content-Type", content_type), ("Content-Length", str(len(body)))])
     return [body]
 

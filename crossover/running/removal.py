@@ -86,7 +86,7 @@ def empty_bucket(session: Any, name: str) -> None:
 
 
 def _delete_bucket(session: Any, name: str) -> None:
-    """Delete the bucket and all objects in it."""
+    """Delete the bucket and all objects in it. Raises CrossoverError or botocore's error as `empty_bucket` does."""
     empty_bucket(session, name)
     session.client("s3").delete_bucket(Bucket=name)
 

@@ -47,8 +47,8 @@ class LocalCopies:
         return body
 
     def _store_copy(self, key: str, body: bytes) -> None:
-        """Keep the object `body` in memory, or in a file if memory has no room; do nothing if neither has. The caller holds the lock.
-        A failed write to the disk ends the use of the disk.
+        """Keep the object `body` in memory, or in a file if memory has no room; do nothing if neither has. The caller holds the lock. A
+        failed write to the disk ends the use of the disk. `key`: under which the copy is found again.
         """
         if len(body) <= self._memory_left:
             self._memory_left -= len(body)
