@@ -84,15 +84,15 @@ class Walk:
         return seconds
 
     def _run_branch(self, node: Node, place: WhereInRun) -> SimProcess:
-        """Simulate one branch of a Map or Parallel state, and count one more state transition, for the state that drops the branch's
-        result.
+        """Simulate, as a simpy process, one branch of a Map or Parallel state, and count one more state transition, for the state that
+        drops the branch's result.
         """
         yield from self.run(node, place, last=False)
         self._world.transitions += 1  # the state that drops the branch's result
 
     def _run_branches(self, place: WhereInRun, branches: Iterable[tuple[Node, WhereInRun]]) -> SimProcess:
-        """Simulate branches concurrently until all have ended. Each starts `branch_s` seconds after the one before, and takes over the
-        delays collected in `place`, which are then reset. `branches`: pairs (node, position in the run).
+        """Simulate, as a simpy process, branches concurrently until all have ended. Each starts `branch_s` seconds after the one before,
+        and takes over the delays collected in `place`, which are then reset. `branches`: pairs (node, position in the run).
         """
         factor, running = (
             place.started or self._world.factors[place.worker].draw_task_factor(),
@@ -106,9 +106,9 @@ class Walk:
         yield self._env.all_of([self._env.process(branch) for branch in running])
 
     def _run_map(self, node: ForEach, place: WhereInRun) -> SimProcess:
-        """Simulate a Map state over the workers or over the round's minibatches until all branches have ended. Minibatches are simulated as
-        one group if the body is a step with a script and the account's concurrency cannot limit them; otherwise each branch is a process of
-        its own.
+        """Simulate, as a simpy process, a Map state over the workers or over the round's minibatches until all branches have ended.
+        Minibatches are simulated as one group if the body is a step with a script and the account's concurrency cannot limit them;
+        otherwise each branch is a process of its own.
         """
         self._world.transitions += 2
         count = self._world.workers if node.count == "workers" else place.minibatches
@@ -123,8 +123,8 @@ class Walk:
             yield self._env.timeout(self._calibration.distributed_s)
 
     def _run_loop(self, node: Repeat, place: WhereInRun, *, last: bool) -> SimProcess:
-        """Simulate a loop until its condition holds, a flag of `place` that its steps set and that is reset first. A loop that only polls
-        is computed at once instead of poll by poll. `last`: whether the loop is the last node of its state machine.
+        """Simulate, as a simpy process, a loop until its condition holds, a flag of `place` that its steps set and that is reset first. A
+        loop that only polls is computed at once instead of poll by poll. `last`: whether the loop is the last node of its state machine.
         """
         self._world.transitions += 1
         place.synchronised = place.epoch_finished = place.finished = False
@@ -144,8 +144,8 @@ class Walk:
     # --- steps --------------------------------------------------------------------------------------------------------
 
     def _run_step(self, step: Step, place: WhereInRun) -> SimProcess:
-        """Simulate one invocation of a step, including the waits for an execution slot and for an environment, add it to the run's usage,
-        then apply the step's changes to `place`.
+        """Simulate, as a simpy process, one invocation of a step, including the waits for an execution slot and for an environment, add it
+        to the run's usage, then apply the step's changes to `place`.
         """
         world, model = self._world, self._models[step.name]
         world.transitions += 1
@@ -182,7 +182,9 @@ class Walk:
         return self._calibration.torch_step_s if torch else self._calibration.plain_step_s
 
     def _run_script(self, step: Step, script: Script, place: WhereInRun, started: InvocationStart) -> SimProcess:
-        """Simulate an invocation phase by phase, as its script says, and add it to the run's usage. `started`: how it started."""
+        """Simulate, as a simpy process, an invocation phase by phase, as its script says, and add it to the run's usage. `started`: how it
+        started.
+        """
         world, env = self._world, self._env
         factors, host = world.factors[place.worker], world.host(place.worker)
         request, compute = (
@@ -210,8 +212,8 @@ class Walk:
         )
 
     def _run_process(self, step: Step, model: Model, place: WhereInRun, started: InvocationStart) -> SimProcess:
-        """Simulate an invocation of a step that waits for other workers, by the step's `process`, and add it to the run's usage.
-        `started`: how it started.
+        """Simulate, as a simpy process, an invocation of a step that waits for other workers, by the step's `process`, and add it to the
+        run's usage. `started`: how it started.
         """
         world, env = self._world, self._env
         assert model.process is not None
@@ -286,8 +288,8 @@ class Walk:
         world.slots.give_back(count)
 
     def _poll(self, step: Step, node: Repeat, place: WhereInRun) -> SimProcess:
-        """Simulate a loop that polls until its gate opens, count its polls, and set `place.synchronised`. They are computed after the gate
-        has opened, because nothing happens between two of them.
+        """Simulate, as a simpy process, a loop that polls until its gate opens, count its polls, and set `place.synchronised`. They are
+        computed after the gate has opened, because nothing happens between two of them.
         """
         world, env, model = self._world, self._env, self._models[step.name]
         assert model.polls is not None

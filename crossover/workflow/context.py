@@ -246,12 +246,12 @@ class Context:
 
     @lazy
     def objects(self) -> ObjectStore:
-        """Return the run's bucket as an object store; its requests and bytes are counted for the record."""
+        """The run's bucket as an object store, opened at the first use; its requests and bytes are counted for the record."""
         return self.resources.clients.objects(self.traffic["object_store"])
 
     @lazy
     def data(self) -> ByWorker[ReadableObjects]:
-        """Return the stores with the workers' training data, by rank. Each is opened at its first use."""
+        """The stores with the workers' training data, by rank. Each is opened at its first use."""
 
         def open_data(worker: int) -> ReadableObjects:
             """Open the store with the training data of the rank `worker`. After `keep_data`, it keeps each object that was read, in memory
@@ -279,7 +279,7 @@ class Context:
 
     @lazy
     def _tensors(self) -> ByWorker[TensorStore]:
-        """Return the tensor stores of the workers, by rank. Each is opened at its first use."""
+        """The tensor stores of the workers, by rank. Each is opened at its first use."""
         make, traffic = self.resources.clients.tensors, self._vectors
         return ByWorker(self.experiment.workers, lambda w: make(self.experiment, w, traffic))
 
@@ -291,7 +291,7 @@ class Context:
 
     @lazy
     def _compute(self) -> ByWorker[TensorCompute]:
-        """Return the objects that average and update the workers' stored vectors, by rank. Each is opened at its first use."""
+        """The objects that average and update the workers' stored vectors, by rank. Each is opened at its first use."""
         make, traffic = self.resources.clients.compute, self._vectors
         return ByWorker(self.experiment.workers, lambda w: make(self.experiment, w, traffic))
 
@@ -342,7 +342,7 @@ class Context:
 
     @lazy
     def facts(self) -> RunConfiguration:
-        """Return the run's configuration, which is read from the bucket at the first use. Raises Missing if there is none, Corrupt if it is
+        """The run's configuration, which is read from the bucket at the first use. Raises Missing if there is none, Corrupt if it is
         damaged.
         """
         return self.resources.read_configuration(self.run, self.objects)
