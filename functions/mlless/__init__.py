@@ -6,7 +6,7 @@ shared Redis, and send their keys to the peers through a fanout exchange; wait f
 the worker.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import partial
 
 from crossover.errors import Missing
@@ -53,6 +53,7 @@ def initialise(ctx: Context, event: Event) -> Event:
     with progress.set_up_attempt(ctx, roll_back, clear) as before:
         ctx.bus.remove(barriers=[(keys.updates, members) for keys in before])
         ctx.bus.declare(barriers=[(ctx.keys.updates, members)])
+        reached = {keys: long_worker.find_last_rounds(ctx.objects.list(keys.own_checkpoints)) for keys in before}
         round = long_worker.adopt_checkpoints(
             ctx, before, partial(_find_resumable_rounds, ctx), partial(_list_first_checkpoints, ctx)
         )
@@ -60,8 +61,8 @@ def initialise(ctx: Context, event: Event) -> Event:
             long_worker.write_first_checkpoints(ctx, event["workers"])
             ctx.objects.put_new(ctx.keys.checkpoint(rank, 0), checkpoints.encode(Checkpoint(Position(0), {})))
             return build_round_event(ctx, 0)
-        for keys in before:
-            _delete_keys(ctx, keys, long_worker.rounds_around(ctx, round, slack=ctx.experiment.settings(MLLess).slack))
+        for keys, last in reached.items():
+            _delete_keys(ctx, keys, _list_left_rounds(ctx, round, last.values()))
         return build_round_event(ctx, round)
 
 
@@ -119,6 +120,17 @@ def _find_resumable_rounds(ctx: Context, keys: Keys) -> dict[int, list[int]]:
     if not most:
         raise Missing(f"{keys.own_checkpoints}: a round that the supervisor and a worker can start from")
     return {round: present for round, present in found.items() if len(present) == most}
+
+
+def _list_left_rounds(ctx: Context, round: int, reached: Collection[int]) -> list[int]:
+    """Return the rounds of which an earlier attempt may have left keys, ascending, if the run is resumed at `round`. `reached`: round of
+    each member's newest checkpoint of that attempt; empty if they are deleted already, which gives all rounds.
+
+    A worker that was dropped may be many rounds behind, and may have stored its last step after the supervisor deleted it.
+    """
+    slack = ctx.experiment.settings(MLLess).slack
+    near = {each for last in (round, *reached) for each in long_worker.rounds_around(ctx, last, slack=slack)}
+    return sorted(near if reached else range(max(near) + 1))
 
 
 def _list_round_starts(ctx: Context, saved: list[str]) -> list[int]:

@@ -65,8 +65,11 @@ def test_invocations_of_a_minute_outlast_patience_together() -> None:
 
 @pytest.mark.parametrize("architecture", ["spirt", "mlless", "scatter_reduce", "p2p_serverless"])
 def test_workers_of_unequal_data_train_what_the_reference_does(architecture: str) -> None:
-    """Take samples from the data set so that workers have unequal numbers: no promise is broken, that of the reference's model included."""
+    """Take samples from the data set so that workers have unequal numbers, or labels, so that a worker has none in a round: no promise is
+    broken, that of the reference's model included.
+    """
     run(small(architecture), limit("missing_samples"))
+    run(small(architecture), limit("unlabelled"))
 
 
 @pytest.mark.parametrize("architecture", ["spirt", "scatter_reduce", "p2p_instance", "gpu"])
@@ -74,6 +77,13 @@ def test_a_worker_whose_gradients_are_not_finite_is_left_out_by_all(architecture
     trial = run(small(architecture, workers=3), limit("non_finite"))
 
     assert any("/dropped/" in entry.key and entry.changed for entry in trial.history.entries)
+
+
+def test_a_function_that_computes_until_its_timeout_has_not_waited_until_then() -> None:
+    """Give a minibatch more seconds than its function has: no finding says that a function waited until its timeout."""
+    trials, short = Trials(reduce_experiment(small("all_reduce"))), limit("timeout_s")
+    late = trials.run_with((short, Fault(kind="limit", service="even_s", seconds=90.0)), 1)
+    assert not any(each.startswith("leaves_in_time: ended") for each in late.findings)
 
 
 def test_workers_that_keep_step_hardly_wait() -> None:

@@ -326,3 +326,21 @@ def test_a_worker_that_wakes_when_the_others_have_dropped_it_does_not_end_their_
 
     assert set(sleeps) <= set(trial.struck) and not trial.findings
     assert {entry.process for entry in trial.history.entries if entry.role == "client"} == {"client 1"}
+
+
+def test_what_a_dropped_worker_stores_late_goes_though_the_run_is_resumed_many_rounds_later() -> None:
+    """Drop a worker in the first round, let it store its step when the others are far ahead, and resume the run at its last step: nothing
+    is left.
+    """
+    limits = [
+        Fault(kind="limit", service=name, seconds=value)
+        for name, value in (("minibatches", 6.0), ("checkpoint_every", 1.0))
+    ]
+    sleeps = [
+        Fault(kind="freeze", role="train 0", request=request, seconds=seconds)
+        for request, seconds in ((1, 1_208.0), (5, 1_258.0))
+    ]
+    dies = [Fault(kind="kill", role="collect 0", request=request) for request in range(1, 9)]
+    trial = Trials(reduce_experiment(load("config/mlless.yaml"))).run_with((*limits, *sleeps, *dies), 50)
+
+    assert {*sleeps, *dies} <= set(trial.struck) and not trial.findings

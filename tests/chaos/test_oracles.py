@@ -130,6 +130,23 @@ def test_a_bad_end_is_told(changes: dict[str, object], said: str) -> None:
     assert any(each.startswith(said) for each in judge(outcome=replace(WELL, **changes)))  # type: ignore[arg-type]
 
 
+def test_an_outcome_says_what_its_model_and_the_last_decision_say() -> None:
+    said = {"val_loss": 0.5, "val_metric": 0.75, "epochs": 2, "reason": "target reached"}
+    decisions = [{"epoch": 2, "reason": "target reached", "finished": True}]
+
+    def told(**changed: object) -> list[str]:
+        """Return the findings about an outcome with these changes."""
+        return judge(outcome=replace(WELL, said=said | changed, decisions=decisions), evaluated=(0.5, 0.75))
+
+    assert not told()
+    assert told(val_metric=1.0)[0].startswith("outcome_says_what_is_so: the outcome says (0.5, 1.0, 2,")
+    assert told(val_loss=0.25) and told(epochs=1) and told(reason="")
+
+
+def test_an_invocation_that_waits_until_its_timeout_is_told() -> None:
+    assert judge(cut_off=["train 0 (train/2)"]) == ["leaves_in_time: ended by its timeout: train 0 (train/2)"]
+
+
 def test_what_passes_by_itself_needs_no_resumption() -> None:
     """Judge a run that took three clients: a finding if two should have been enough, none if three or any number were allowed."""
     resumed = replace(WELL, clients=3, failures=["RunFailed: worker 1", "RunFailed: worker 0"])
@@ -426,6 +443,18 @@ def test_who_stores_asks_behind_it_and_who_agrees_has_kept_the_round() -> None:
     assert any("whether the run is over" in each for each in judge(kept, kept)) and not judge(kept, over, kept)
     assert not judge(stores, keeps, agrees, keeps=True)
     assert any("has not kept" in each for each in judge(stores, agrees, keeps=True))
+
+
+def test_who_stores_a_contribution_asks_behind_it_whether_the_run_is_over() -> None:
+    program = {"role": "program 1"}
+    stored = entry("runs/r/body/00000002/1", "", "g1", **program)
+    asked = entry("runs/r/over", "", "", operation="HeadObject", **program)
+    saved = entry("runs/r/checkpoint/000000000000/1/00000003.00000", "", "c1", **program)
+    record = entry("runs/r/records/train_gpu/1.json", "", "r1", **program)
+
+    assert not judge(stored, asked, record) and not judge(entry(stored.key, "g1", "g1", **program), record)
+    assert ["stores a contribution, and does not ask" in each for each in judge(stored, record, asked)] == [True]
+    assert any("stores a contribution" in each for each in judge(stored, saved, asked))
 
 
 def test_the_model_of_a_state_comes_last() -> None:

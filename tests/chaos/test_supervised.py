@@ -8,7 +8,13 @@ from functions.mlless.words import StepReport, Word
 from tests.architectures.harness import small
 from tests.chaos.world.nemeses import Disturbed
 from tests.chaos.world.schedule import Fault
-from tests.chaos.world.supervised import judge_removals, judge_reports, judge_resumptions, judge_words
+from tests.chaos.world.supervised import (
+    judge_fewest,
+    judge_removals,
+    judge_reports,
+    judge_resumptions,
+    judge_words,
+)
 from tests.chaos.world.trials import Trials, reduce_experiment
 from tests.chaos.world.world import VirtualWorld
 from tests.chaos.world.yardstick import EpochResult
@@ -53,6 +59,15 @@ def test_the_slowest_worker_leaves() -> None:
     assert not judge_removals({(0, 0): (word, reports)}, 3)
     assert "[2] must leave" in judge_removals({(0, 0): (replace(word, leaves={2: 4}), reports)}, 3)[0]
     assert not judge_removals({(5, 0): (replace(word, leaves={2: 4}), reports)}, 3)
+
+
+def test_as_many_workers_stay_as_must() -> None:
+    word = Word(step=1, leaves={1: 4})
+
+    assert judge_fewest({(0, 1): (word, {})}, 3, 3) == ["attempt 0, step 1: only workers [0, 2] stay; at least 3 must"]
+    assert not judge_fewest({(0, 1): (word, {})}, 3, 2)
+    dropped = replace(word, step=2, dropped=(2,))  # nobody has sent that one away
+    assert not judge_fewest({(0, 1): (word, {}), (0, 2): (dropped, {})}, 3, 2)
 
 
 def test_a_report_says_what_the_algorithm_computes() -> None:

@@ -2,7 +2,8 @@
 
 import random
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar, get_args
 
@@ -35,7 +36,7 @@ def draw(terrain: Terrain, seed: int) -> tuple[Fault, ...]:
     Limits come first: those of `_draw_limits` in a third of the schedules, one of RARE_LIMITS in about as many, each of LEARNING_LIMITS in
     a quarter, and each of OWN_LIMITS in an eighth. Then come the faults of `_draw_schedule`, each refusal with a code, then faults that
     make these limits harmful. Limits, codes and these last faults have random generators of their own, so that the other faults do not
-    depend on them. In a few schedules, the faults of `_draw_late_state` or `_draw_late_set_up` are the only ones besides limits.
+    depend on them. In a few schedules, the faults of one of _ALONE are the only ones besides limits.
     """
     terrain = replace(terrain, kinds=[kind for kind in terrain.kinds if kind not in ("gone", "limit")])
     chance = random.Random(f"limits {seed}")
@@ -47,10 +48,9 @@ def draw(terrain: Terrain, seed: int) -> tuple[Fault, ...]:
     limits += _draw_own_limits(terrain.limits, OWN_LIMITS, 1 / 8, random.Random(f"own limit {seed}"))
     faults = _draw_schedule(terrain, seed)
     coded = [_draw_code(each, chance) if each.kind == "refusal" else each for each in faults]
-    if late := tuple(_draw_late_state(terrain, random.Random(f"late state {seed}"))):
-        return (*limits, *late)
-    if late := tuple(_draw_late_set_up(terrain, random.Random(f"late set-up {seed}"))):
-        return (*limits, *late)
+    for name, draw_alone in _ALONE.items():
+        if alone := tuple(draw_alone(terrain, random.Random(f"{name} {seed}"))):
+            return (*limits, *alone)
     return (*limits, *coded, *_draw_at_limits(terrain, limits, random.Random(f"at limits {seed}")))
 
 
@@ -91,6 +91,7 @@ def _draw_own_limits(names: Sequence[str], of: Sequence[str], share: float, chan
             yield Fault(kind="limit", service=name, seconds=chance.choice(LIMITS[name]))
 
 
+_OF_RUN = re.compile("PutObject .*/(body|checkpoint|computing)/")  # what a run deletes at its end
 _STORES_GRADIENT, _TAKES_RANK = re.compile("PutObject .*/gradient/"), re.compile("PutObject .*/lease/")
 
 
@@ -123,6 +124,10 @@ def _draw_at_limits(terrain: Terrain, limits: Sequence[Fault], chance: random.Ra
         for _ in range(3):
             again = _one_of(terrain.messages, chance)
             yield Fault(kind="message", **again, side="after", behind=1, seconds=_spread(chance, 0.001, 1.0))
+    if "staleness_limit" in named and terrain.may_go > 1:
+        slow, gone = chance.sample(sorted(terrain.programs), 2)  # the others need the slow one once another is gone
+        yield Fault(kind="slow", role=slow, request=1, seconds=_spread(chance, 0.1, 2.0))
+        yield Fault(kind="gone", role=gone, request=_any(terrain.requests[gone], chance) + 1)
     if "even_s" in named and chance.random() < 0.75:
         at_s = _moment(terrain.requests[chance.choice(sorted(terrain.requests))], chance)
         yield Fault(kind="client_dies", at_s=at_s, seconds=0.1)
@@ -154,7 +159,8 @@ def _draw_late_state(terrain: Terrain, chance: random.Random) -> Iterator[Fault]
 
 def _draw_late_set_up(terrain: Terrain, chance: random.Random) -> Iterator[Fault]:
     """Yield, in one schedule in ten, faults by which the first step of a resumed run stands still while the run is resumed once more. Then
-    it continues, or in a third of these schedules is killed. Yields none for architectures without a first step.
+    it continues, or in a third of these schedules is killed. In half of them a worker of the first attempt has died and left what it
+    stored. Yields none for architectures without a first step.
     """
     role = next((role for role in sorted(terrain.again) if role.startswith("initialise ")), "")
     if not role or chance.random() > 1 / 10:
@@ -167,6 +173,92 @@ def _draw_late_set_up(terrain: Terrain, chance: random.Random) -> Iterator[Fault
     if chance.random() < 1 / 3:
         yield Fault(kind="kill", role=role, request=before + number + 2)
     yield Fault(kind="client_dies", at_s=round(asked[number][0] + _spread(chance, 0.01, 3.0), 3), seconds=0.1)
+    workers = [each for each in sorted(terrain.requests) if each.startswith("train ")]
+    if workers and chance.random() < 1 / 2:
+        dies = chance.choice(workers)
+        before = sum(at_s < terrain.again_s for at_s, _ in terrain.requests[dies])
+        yield from _die(dies, chance.randint(1, max(1, before)))
+
+
+def _die(role: str, first: int) -> Iterator[Fault]:
+    """Yield faults that kill a role at its request number `first`, and all its retries at their beginning."""
+    for number in range(first, first + _MOST_TRIES):
+        yield Fault(kind="kill", role=role, request=number)
+
+
+def _draw_lost_before_decision(terrain: Terrain, chance: random.Random) -> Iterator[Fault]:
+    """Yield, in one schedule in ten of SPIRT, faults by which a run is resumed with a database that has lost its memory, before the first
+    epoch's decision exists: all workers freeze before they decide, and meanwhile the database restarts and the run is resumed.
+    """
+    roles = [role for role in sorted(terrain.requests) if role.startswith("detect_convergence ")]
+    if not roles or not terrain.servers.get("redis") or chance.random() > 1 / 10:
+        return
+    for role in roles:
+        yield Fault(kind="freeze", role=role, request=1, seconds=_spread(chance, 20.0, 60.0))
+    at_s = max(terrain.requests[role][0][0] for role in roles) + _spread(chance, 0.1, 10.0)
+    yield Fault(kind="memory_lost", service="redis", server=chance.randrange(terrain.servers["redis"]), at_s=at_s)
+    yield Fault(kind="client_dies", at_s=round(at_s + 0.01, 3), seconds=_spread(chance, 0.1, 10.0))
+
+
+def _draw_half_cleared(terrain: Terrain, chance: random.Random) -> Iterator[Fault]:
+    """Yield, in one schedule in twelve, kills of the last step and of all its retries behind the outcome, so that the run is resumed only
+    to delete what all its attempts have left. Yields none for architectures without a last step.
+    """
+    role = next((role for role in sorted(terrain.requests) if role.startswith("collect ")), "")
+    asked = [what for _, what in terrain.requests.get(role, ())]
+    concludes = [number for number, what in enumerate(asked, 1) if "/outcome.json" in what and what.startswith("Put")]
+    if not concludes or chance.random() > 1 / 12:
+        return
+    behind = concludes[0] + 1  # before anything is deleted, in half of the schedules
+    yield from _die(role, behind if chance.random() < 1 / 2 else chance.randint(behind, len(asked)))
+
+
+def _draw_late_sleeper(terrain: Terrain, chance: random.Random) -> Iterator[Fault]:
+    """Yield, in one schedule in twelve of MLLess, faults by which a worker that was given up goes on while the others still have many
+    steps to do, so that only what it stores late may be left of it. In half of these schedules the run is resumed behind its last step.
+    """
+    if not terrain.may_go or not any(role.startswith("supervise ") for role in terrain.requests):
+        return
+    if chance.random() > 1 / 12:
+        return
+    for name, value in (("minibatches", max(LIMITS["minibatches"])), ("checkpoint_every", 1)):
+        if name in terrain.limits:
+            yield Fault(kind="limit", service=name, seconds=value)
+    yield from _as_sleeper(terrain, chance)
+    last = [role for role in terrain.requests if role.startswith("collect ") and chance.random() < 1 / 2]
+    for role in last:
+        yield from _die(role, 1)
+
+
+def _draw_late_program(terrain: Terrain, chance: random.Random) -> Iterator[Fault]:
+    """Yield, in one schedule in twelve of architectures with spare instances, faults by which a program freezes before it stores something
+    of one of its last rounds, until a spare has taken its rank and the run may be over.
+    """
+    if "spares" not in terrain.limits or chance.random() > 1 / 12:
+        return
+    role = chance.choice([each for each in terrain.programs if terrain.requests.get(each)])
+    stored = Counter(what for _, what in terrain.requests[role] if _OF_RUN.match(what))
+    if not stored:
+        return
+    sort = chance.choice(sorted(stored))
+    last = chance.randint(max(1, stored[sort] - 1), stored[sort])
+    yield Fault(kind="limit", service="spares", seconds=LIMITS["spares"][0])
+    yield Fault(kind="freeze", role=role, request=last, sort=sort, seconds=_spread(chance, 60.0, 400.0))
+    began_s = terrain.requests[role][0][0]  # a client that sees the run's end would end the program
+    yield Fault(kind="client_dies", at_s=round(began_s + _spread(chance, 0.1, 3.0), 3), seconds=900.0)
+
+
+_MOST_TRIES = 8  # of a step, and more than it has
+
+# Schedules that consist of these faults and of limits, each drawn by a random number generator that is named so.
+_ALONE: Mapping[str, Callable[[Terrain, random.Random], Iterator[Fault]]] = {
+    "late state": _draw_late_state,
+    "late set-up": _draw_late_set_up,
+    "lost before decision": _draw_lost_before_decision,
+    "half cleared": _draw_half_cleared,
+    "late sleeper": _draw_late_sleeper,
+    "late program": _draw_late_program,
+}
 
 
 def _draw_code(fault: Fault, chance: random.Random) -> Fault:
@@ -354,7 +446,12 @@ def _published(terrain: Terrain, role: str) -> Requests:
     return [each for each in terrain.requests[role] if each[1].startswith("basic.publish")]
 
 
-_ANYTHING, _STATE = re.compile(""), re.compile("PutObject .*/checkpoint/|AI.TENSORSET .*/model")
+_ANYTHING, _STATE = (
+    re.compile(""),
+    re.compile(
+        r"PutObject .*/checkpoint/|(AI\.TENSORSET|TENSOR\.\w+|EVAL) .*/model"  # one stored, or one that a database computes from it
+    ),
+)
 
 
 def _write(

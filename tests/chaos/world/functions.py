@@ -85,6 +85,7 @@ class VirtualFunctions:
     invocations: int = 0
     crashes: list[BaseException] = field(default_factory=list)  # what no step raises on purpose
     timed_out: set[str] = field(default_factory=set)  # processes
+    cut_off: list[tuple[str, str]] = field(default_factory=list)  # of these: role and name of those that waited
     _idle: dict[str, list[VirtualEnvironment]] = field(default_factory=dict)
 
     def invoke(self, name: str, event: dict[str, Any]) -> Event:
@@ -156,6 +157,9 @@ class VirtualFunctions:
         if not kernel.wait(task.ended, function.timeout_s):
             process.kill()
             self.timed_out.add(process.name)
+            # Behind a gradient of unusual length there may be no time left to leave.
+            if process.computes_until_s < context.deadline_s - 0.1 * function.timeout_s and function.step.waits:
+                self.cut_off.append((process.role, process.name))
             words = f"RequestId: {request_id} Error: Task timed out after {function.timeout_s:.2f} seconds"
             raise _failed("Sandbox.Timedout", words)
         if not process.alive:

@@ -23,7 +23,8 @@ class JudgedRun:
     duration in seconds, 0 for none. `seen`: of each asynchronous peer, by round, which versions of the others it has averaged.
     `wrong_steps`: in words, its rounds that led elsewhere than what it averaged. `wrong_words`: in words, what MLLess's supervisor and
     workers have said that is not so. `begun_late`: in words, gradients that no invocation should have begun, although no fault held it up.
-    `kept_rounds`: how many rounds back a key may still exist; 0 if that is unknown.
+    `kept_rounds`: how many rounds back a key may still exist; 0 if that is unknown. `evaluated`: loss and metric of the final model, None
+    if there is none. `cut_off`: in words, long workers' invocations that their timeout ended, although no fault held them up.
     """
 
     history: RequestHistory
@@ -47,3 +48,5 @@ class JudgedRun:
     wrong_words: Sequence[str] = ()
     begun_late: Sequence[str] = ()
     kept_rounds: int = 0
+    evaluated: tuple[float, float] | None = None
+    cut_off: Sequence[str] = ()

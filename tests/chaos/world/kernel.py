@@ -41,6 +41,7 @@ class Process:
         self.began_s = kernel.now_s
         self.deadline_s = inf  # of a long worker's invocation
         self.longest_s = 0.0  # what its gradients have taken at most
+        self.computes_until_s = 0.0
         self.alive = True
         self.at_end: Callable[[], None] = lambda: None  # what the rest of the world sees of its death
         self.frozen_until_s = -inf

@@ -16,7 +16,8 @@ from crossover.algorithms import buffers
 from crossover.experiment import Experiment
 from crossover.learning.batches import Batch
 from crossover.learning.learner import Evaluation
-from crossover.learning.samples import Dataset
+from crossover.learning.samples import NO_CLASS, Dataset
+from crossover.learning.staging import Minibatches, plan_staging
 
 PARAMETERS, BUFFERS = 10, 2
 _STEPS = 64  # a gradient's values are multiples of 1/64 between -1 and 1: with a rate of 2**-k, sums of thousands are exact in float32
@@ -76,15 +77,23 @@ class ExactLearner:
         """Do nothing, because there is no user code to try."""
 
 
-def samples_of(experiment: Experiment, *, minibatches: int, size: int = 2, missing: int = 0) -> Dataset:
+def samples_of(
+    experiment: Experiment, *, minibatches: int, size: int = 2, missing: int = 0, unlabelled: int = 0
+) -> Dataset:
     """Return a data set of `minibatches` minibatches per worker, of `size` samples each; every sample is one value, derived from its
-    number. `missing`: by how many samples there are fewer, if no minibatch becomes empty.
+    number. `missing`: by how many samples there are fewer, if no minibatch becomes empty. `unlabelled`: number of workers whose first
+    minibatch has no labels.
     """
     count = experiment.workers * minibatches * size - min(missing, experiment.workers * (size - 1))
     inputs = (torch.arange(count + 2) % 256).to(torch.uint8).view(-1, 1, 1, 1)
     labels = torch.zeros(count + 2, dtype=torch.int64)
-    fingerprint = hashlib.sha256(f"{count} {experiment.workers} {size} {experiment.seed}".encode()).hexdigest()
-    return Dataset(inputs[:count], labels[:count], inputs[count:], labels[count:], 2, "exact", fingerprint)
+    said = f"{count} {experiment.workers} {size} {experiment.seed}" + f" {unlabelled}" * bool(unlabelled)
+    fingerprint = hashlib.sha256(said.encode()).hexdigest()
+    made = Dataset(inputs[:count], labels[:count], inputs[count:], labels[count:], 2, "exact", fingerprint)
+    cut = Minibatches(experiment, made, plan_staging(experiment, count))
+    for worker in range(min(unlabelled, experiment.workers)):
+        made.train_labels[cut.build_minibatch(worker, 0).sample_ids] = NO_CLASS
+    return made
 
 
 def _samples(batch: Batch) -> bytes:

@@ -82,9 +82,13 @@ class Disturbed:
         self.requests, self.messages, self.deliveries = Counter[str](), Counter[str](), Counter[str]()
         self.asked: dict[str, list[tuple[float, str]]] = defaultdict(list)  # by role: when, and for what sort of thing
         self._strikes: dict[tuple[str, int, Side], list[Fault]] = defaultdict(list)
+        self._freezes: dict[tuple[str, str, int], list[Fault]] = defaultdict(list)  # by role, sort and its number
         for fault in self.faults:
-            if fault.kind in ("kill", "freeze", "slow", "lose", "gone"):
+            if fault.sort:
+                self._freezes[fault.role, fault.sort, fault.request].append(fault)
+            elif fault.kind in ("kill", "freeze", "slow", "lose", "gone"):
                 self._strikes[fault.role, fault.request, fault.side].append(fault)
+        self._sorts = Counter[tuple[str, str]]()  # requests, by role and sort
         self._slow_s: dict[str, float] = {}
         self._found: dict[int, list[str]] = {}
         self._resumed_s: list[float] = []
@@ -125,13 +129,17 @@ class Disturbed:
         role = call.process.role
         self.requests[role] += 1
         nth = self.requests[role]  # others of its tasks ask meanwhile
-        self.asked[role].append((call.at_s, _sort(call.request)))
+        self.asked[role].append((call.at_s, sort := _sort(call.request)))
+        self._sorts[role, sort] += 1
         if self._gone.get(role) == self._world.client.attempts:
             self._kill(call.process)
         if self._slow_s.get(role):
             call.process.kernel.sleep(self._slow_s[role])
         self._refuse(call)
         self._hit(call, nth, "before")
+        for fault in self._freezes.get((role, sort, self._sorts[role, sort]), ()):
+            self._strike(fault)
+            self._freeze(call.process, fault.seconds)
         message = 0
         if call.request.operation == "basic.publish":
             self.messages[role] += 1

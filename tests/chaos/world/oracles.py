@@ -62,6 +62,19 @@ def decisions_say_what_is_so(run: JudgedRun) -> list[str]:
     return found
 
 
+def outcome_says_what_is_so(run: JudgedRun) -> list[str]:
+    """Return a finding if the run's outcome does not have loss and metric of the model that it names, or epoch and reason of the last
+    decision.
+    """
+    said = run.outcome.said
+    if run.evaluated is None or not run.outcome.decisions:
+        return []
+    last = run.outcome.decisions[-1]
+    now = (said["val_loss"], said["val_metric"], said["epochs"], said["reason"])
+    wanted = (*run.evaluated, last["epoch"], last["reason"])
+    return [] if now == wanted else [f"the outcome says {now}; expected {wanted}"]
+
+
 def workers_hold_one_model(run: JudgedRun) -> list[str]:
     """Return findings about workers that saved different models at the start of a round. MLLess's workers must agree too, since all apply
     the same updates.
@@ -81,15 +94,18 @@ def peers_step_along_what_they_average(run: JudgedRun) -> list[str]:
 
 
 def words_say_what_is_so(run: JudgedRun) -> list[str]:
-    """Return findings about words of MLLess's supervisor that do not follow from the reports, about reports with another loss than the
-    algorithm's in one process, and about attempts that begin with a worker that was dropped.
+    """Return findings about words of MLLess's supervisor that do not follow from the reports, or that send too many workers away, about
+    reports with another loss than the algorithm's in one process, and about attempts that begin with a worker that was dropped.
     """
     return list(run.wrong_words)
 
 
 def leaves_in_time(run: JudgedRun) -> list[str]:
-    """Return findings about long workers that began a gradient although less time was left than their longest had taken."""
-    return [f"begins a gradient too late: {each}" for each in run.begun_late]
+    """Return findings about long workers that began a gradient although less time was left than their longest had taken, or that waited
+    until their timeout ended them.
+    """
+    late = [f"begins a gradient too late: {each}" for each in run.begun_late]
+    return late + [f"ended by its timeout: {each}" for each in run.cut_off]
 
 
 def ends_well(run: JudgedRun) -> list[str]:
@@ -134,12 +150,14 @@ def nothing_left(run: JudgedRun) -> list[str]:
 
 
 _DECLARES, _GOES = ("exchange.declare", "queue.declare"), ("exchange.delete", "queue.delete")
+_TEMPORARY = re.compile(r"[^:]*/attempt-\d+/[^:]*:[0-9a-f]+")
 _OF_BARRIER = re.compile(r"[^./]+\.(?:round|updates)(?:\.(\d{9,}))?(?:\.\d{1,4})?")
 
 
 def _written_too_late(run: JudgedRun) -> set[str]:
     """Return keys last written, or queues declared, by a process that was killed, at a time when nobody needed them any more. Checkpoints
-    count as late only after the run's end, since those of all attempts are cleared then.
+    count as late only after the run's end, since those of all attempts are cleared then. Temporary keys always do: only their writer knows
+    them.
     """
     over, overtaken, found = False, set[str](), dict[str, bool]()
     for entry in run.history.entries:
@@ -154,6 +172,7 @@ def _written_too_late(run: JudgedRun) -> set[str]:
         queue = _OF_BARRIER.fullmatch(entry.key)
         attempt = queue[1] or "0" if queue else attempt_of(entry.key)
         late = over or (attempt in overtaken and not _CHECKPOINT.fullmatch(entry.key)) or entry.role in run.outlived
+        late = late or bool(_TEMPORARY.fullmatch(entry.key))
         found[entry.key] = late and entry.process in run.killed
     return {key for key, excused in found.items() if excused}
 
@@ -362,6 +381,7 @@ Oracle = Callable[[JudgedRun], list[str]]
 ORACLES: tuple[Oracle, ...] = (
     right_model,
     decisions_say_what_is_so,
+    outcome_says_what_is_so,
     workers_hold_one_model,
     peers_step_along_what_they_average,
     words_say_what_is_so,

@@ -47,6 +47,8 @@ LIMITS: Mapping[str, tuple[float, ...]] = {
     "exchange_every": (1,),  # minibatches; otherwise there is one exchange an epoch, and no mailbox is used twice
     "page_s": (0.3, 2.0),  # what a page of a listing takes, while others write and delete
     "missing_samples": (1, 3),  # of the training data: so many workers have a smaller minibatch
+    "unlabelled": (1, 2),  # how many workers have a minibatch without a label, which counts for nothing
+    "staleness_limit": (0, 1),  # rounds that a gradient of an asynchronous peer may be behind
     "epochs": (3, 4),  # at most: training ends after one without a better loss, or after two
     "own_bits": (1,),  # whether each process of a GPU computes other bits than any other
     "non_finite": (1,),  # how many workers send a NaN or an infinity each round, and are left out
@@ -57,15 +59,21 @@ RARE_LIMITS = (
     "exchange_every",
     "page_s",
 )  # each drawn also by itself, with the faults that show what it brings about
-LEARNING_LIMITS = ("missing_samples", "epochs", "own_bits")  # each drawn by itself, since they change what is learnt
-OWN_LIMITS = ("non_finite", "even_s")  # each drawn by itself, too, but more rarely
+LEARNING_LIMITS = (
+    "missing_samples",
+    "epochs",
+    "own_bits",
+    "staleness_limit",
+)  # each drawn by itself, since they change what is learnt
+OWN_LIMITS = ("non_finite", "even_s", "unlabelled")  # each drawn by itself, too, but more rarely
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
     """One fault of a schedule. Its fields mean, by kind:
 
-    - kill, freeze, slow, lose: strike the `request`-th request of `role`, before or after its effect (`side`). A frozen process continues
+    - kill, freeze, slow, lose: strike the `request`-th request of `role`, before or after its effect (`side`); a freeze with a `sort`, only
+      the `request`-th of that sort, before its effect. A frozen process continues
       after `seconds`; a slow one takes `seconds` longer for each request from then on; a lost reply is a broken connection, or no reply at
       all (`silent`).
     - message: the `request`-th message that `role` sends reaches the broker `seconds` late, so that others overtake it (`side` before), or
@@ -88,6 +96,7 @@ class Fault:
     kind: FaultKind
     role: str = ""
     request: int = 0  # from 1; 0 if the fault has a time
+    sort: str = ""  # of the requests that are counted, as nemeses.py names it; "": all
     behind: int = 0  # number of later messages to the same place that come first
     side: Side = "before"
     silent: bool = False
@@ -109,7 +118,9 @@ def refusal_of(fault: Fault) -> str:
 
 def _at_request(what: str) -> Callable[[Fault], str]:
     """Return a function that describes a fault at a request, with `what` as its effect."""
-    return lambda f: f"{f.role}, request {f.request}, {f.side} its effect: {what.format(f=f)}"
+    return lambda f: (
+        f"{f.role}, request {f.request}{f.sort and ' of ' + f.sort}, {f.side} its effect: {what.format(f=f)}"
+    )
 
 
 def _at_moment(what: str) -> Callable[[Fault], str]:

@@ -44,6 +44,17 @@ def _equals(one: float | None, other: float | None) -> bool:
     return one == other if one is None or other is None else isclose(one, other, abs_tol=1e-9)
 
 
+def judge_fewest(words: Mapping[Place, tuple[Word, Reports]], workers: int, fewest: int) -> list[str]:
+    """Return a sentence for each word that sends a worker away although fewer than `fewest` workers then stay."""
+    found = list[str]()
+    for (attempt, step), (word, _) in sorted(words.items()):
+        before = words[attempt, step - 1][0].leaves if (attempt, step - 1) in words else {}
+        staying = word.list_staying(workers)
+        if len(staying) < fewest and not set(word.leaves) <= set(before):
+            found.append(f"attempt {attempt}, step {step}: only workers {staying} stay; at least {fewest} must")
+    return found
+
+
 def judge_removals(words: Mapping[Place, tuple[Word, Reports]], workers: int) -> list[str]:
     """Return a sentence for each word of the first attempt that sends away another worker than the slowest, by the mean duration of each
     worker's latest reports. `words`: of one process, since a supervisor that is started again has forgotten some durations.

@@ -32,7 +32,13 @@ from tests.chaos.world.schedule import (
     pass_by,
 )
 from tests.chaos.world.shrink import shrink_schedule
-from tests.chaos.world.supervised import judge_removals, judge_reports, judge_resumptions, judge_words
+from tests.chaos.world.supervised import (
+    judge_fewest,
+    judge_removals,
+    judge_reports,
+    judge_resumptions,
+    judge_words,
+)
 from tests.chaos.world.world import RunOutcome, VirtualWorld
 from tests.chaos.world.yardstick import (
     EpochResult,
@@ -60,6 +66,7 @@ _OF_WORLD = (
         "minibatch_s",
         "minibatches",
         "missing_samples",
+        "unlabelled",
         "own_bits",
         "even_s",
     ),
@@ -100,7 +107,8 @@ class Trials:
         saved = world.resolved.functions.checkpoint_every if self._setting("slack") else 0
         settings = world.resolved
         rounds: tuple[Any, ...] = (
-            *(saved, world.minibatches, settings.exchange.every, settings.training.epochs, world.missing_samples),
+            *(saved, world.minibatches, settings.exchange.every, settings.training.epochs),
+            *(world.missing_samples, world.unlabelled),
             *(settings.aggregation.rule, settings.seed),
         )
         if rounds not in self._yardsticks:
@@ -222,6 +230,8 @@ class Trials:
         database = replace(database, time_to_live_s=int(limits.get("time_to_live_s", database.time_to_live_s)))
         if "exchange_every" in limits:
             exchange = replace(exchange, every=int(limits["exchange_every"]))
+        if "staleness_limit" in limits:
+            p2p = replace(p2p, staleness_limit=int(limits["staleness_limit"]))
         if "body_bytes" in limits:
             p2p = replace(p2p, message_limit_mb=limits["body_bytes"] / 2**20)
         training, learning_seed = self.experiment.training, self.experiment.seed
@@ -266,6 +276,8 @@ class Trials:
             "exchange_every": self.architecture.resolve(self.experiment).exchange.every == "epoch",
             # Weights that are no power of two make sums inexact, which only where they are always in one order changes no bit.
             "missing_samples": not self.experiment.data.drop_last and not self._adds,
+            "unlabelled": not self._adds and training.loss == "cross_entropy",
+            "staleness_limit": self.experiment.p2p.mode == "asynchronous",
             "epochs": not (training.steps or training.early_stopping or training.image_size.begin)
             and training.schedule != "plateau",
             "own_bits": self.experiment.module == "gpu",
@@ -361,12 +373,29 @@ class Trials:
             wrong_steps=self._wrong_steps(nemesis, outcome, world),
             wrong_words=[
                 *judge_words(nemesis.words),
+                *judge_fewest(nemesis.words, given.workers, self._setting("min_workers") or 1),
                 *(judge_removals(nemesis.words, given.workers) if len(supervisors) <= 1 else ()),
                 *judge_reports(nemesis.words, epochs),
                 *judge_resumptions(nemesis.dropped),
             ],
             begun_late=[f"{role} ({when})" for role, when in world.begun_late if not _held_up(nemesis.struck, role)],
+            evaluated=self._evaluate(outcome, world, epochs, removed=nemesis.removed),
+            cut_off=[f"{role} ({process})" for role, process in outcome.cut_off if not _held_up(nemesis.struck, role)],
         )
+
+    def _evaluate(
+        self, outcome: RunOutcome, world: VirtualWorld, epochs: Yardstick, *, removed: bool
+    ) -> tuple[float, float] | None:
+        """Return loss and metric of the run's final model, of `epochs` if they have it; None if there is no model, or if an attempt that
+        removed workers may have trained another model than the one that an earlier attempt has decided on.
+        """
+        decided = {each.get("attempt") for each in outcome.decisions[-1:]}
+        if not outcome.stored or (removed and decided != {outcome.said["attempt"]}):
+            return None
+        known = {each.model: (each.loss, each.metric) for each in epochs.values()}
+        if outcome.model in known:
+            return known[outcome.model]
+        return evaluate_model(outcome.stored, world.resolved, world.dataset, self.make_learner(world))
 
     def _wrong_steps(self, nemesis: Disturbed, outcome: RunOutcome, world: VirtualWorld) -> list[str]:
         """Return, in words, the rounds of asynchronous peers that led elsewhere than what they averaged. Where gradients are compressed,

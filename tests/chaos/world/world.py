@@ -1,7 +1,7 @@
 """One run of the real code in a virtual world: its services and processes, what time everything takes, and what is left at the end."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache, partial
 from math import inf
@@ -16,6 +16,7 @@ from crossover.reports import prices as pricing
 from crossover.running.preparing import Materials
 from crossover.simulation.calibration import AWS, Calibration, Service
 from crossover.stores.clients import Clients
+from crossover.stores.encoding import decode
 from crossover.stores.keys import Keys
 from crossover.training.fleet import ServingSettings
 from crossover.workflow import context
@@ -126,8 +127,9 @@ class Nothing:
 
 @dataclass
 class RunOutcome:
-    """The result of a run. `model`: SHA-256 of its final model, "" if none is stored; `left`: what each service still
-    contains at the end.
+    """The result of a run. `model`: SHA-256 of its final model, "" if none is stored; `stored`: that model's vector, empty if there is
+    none; `left`: what each service still contains at the end; `said`: the outcome's document, empty if there is none. `cut_off`: (role,
+    process) of the long workers that Lambda killed while they waited.
     """
 
     run: str
@@ -140,6 +142,9 @@ class RunOutcome:
     decisions: list[dict[str, Any]] = field(default_factory=list)  # after each epoch
     failures: list[str] = field(default_factory=list)  # how clients ended that were not the last
     timed_out: frozenset[str] = frozenset()  # processes that Lambda killed
+    cut_off: Sequence[tuple[str, str]] = ()
+    said: Mapping[str, Any] = field(default_factory=dict)
+    stored: bytes = b""
 
 
 @dataclass
@@ -161,6 +166,7 @@ class VirtualWorld:
     page_s: float = 0.0  # what a page of a listing takes
     spares: int = 0  # instances beside those that hold a rank
     missing_samples: int = 0  # of the training data
+    unlabelled: int = 0  # workers with a minibatch without labels
     own_bits: bool = False  # whether gradients depend on the process that computes them, as on a GPU
     even_s: float = 0.0  # of every gradient, if its duration is not drawn
 
@@ -229,6 +235,7 @@ class VirtualWorld:
         if gradient and (left_s := process.deadline_s - self.kernel.now_s) < process.longest_s:
             self.begun_late.append((process.role, f"{process.name}, {left_s:.1f} s before its timeout"))
         process.longest_s = max(process.longest_s, seconds * gradient)
+        process.computes_until_s = self.kernel.now_s + seconds
         self.kernel.sleep(seconds)
 
     def carry(self, request: Request, effect: Effect) -> Any:
@@ -292,8 +299,14 @@ class VirtualWorld:
     def dataset(self) -> Dataset:
         """Return the run's data set; created once and shared."""
         found: Dataset = self._shared(
-            f"dataset without {self.missing_samples}",
-            partial(samples_of, self.resolved, size=self.resolved.training.batch_size, missing=self.missing_samples),
+            f"dataset without {self.missing_samples} and {self.unlabelled}",
+            partial(
+                samples_of,
+                self.resolved,
+                size=self.resolved.training.batch_size,
+                missing=self.missing_samples,
+                unlabelled=self.unlabelled,
+            ),
         )
         return found
 
@@ -366,10 +379,11 @@ class VirtualWorld:
     def _outcome(self) -> RunOutcome:
         """Return the run's result from the state of the world."""
         run, left = self.client.run, self.left()
-        model = ""
+        said, stored, model = dict[str, Any](), b"", ""
         if Keys(run).outcome in left["s3"]:
-            model = json.loads(self.servers.bucket.objects[Keys(run).outcome]).get("parameters_sha256", "")
-            model = model if Keys(run).final_model(model) in left["s3"] else ""
+            said = json.loads(self.servers.bucket.objects[Keys(run).outcome])
+            if (key := Keys(run).final_model(said.get("parameters_sha256", ""))) in left["s3"]:
+                model, stored = said["parameters_sha256"], bytes(decode(self.servers.bucket.objects[key], key=key).data)
         told = [key for key in left["s3"] if key.startswith(Keys(run).decisions)] if run else []
         decisions = [json.loads(self.servers.bucket.objects[key]) for key in told]
         crashes = [*self.functions.crashes, *(self.fleet.crashes if self.fleet else [])]
@@ -384,6 +398,9 @@ class VirtualWorld:
             decisions,
             self.client.failures,
             frozenset(self.functions.timed_out),
+            self.functions.cut_off,
+            said,
+            stored,
         )
 
     def left(self) -> dict[str, list[str]]:

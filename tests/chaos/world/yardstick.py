@@ -146,7 +146,7 @@ class _MLLessInOneProcess:
             mean.add(buffers.tensor(learner.gradient))
         samples = weigh_contributions([sum(each) for each in counts])
         summed = sum(loss * count for loss, count in zip(losses, counts[rank], strict=True))
-        self._reports[step, rank] = summed / sum(counts[rank]), samples[rank]
+        self._reports[step, rank] = summed / (sum(counts[rank]) or 1), samples[rank]
         significance.take_local_step(
             worker.residual,
             worker.velocity,
