@@ -26,7 +26,9 @@ def list_user_code(experiment: Experiment) -> dict[str, str]:
 
 
 def _list_user_code_with_architecture(experiment: Experiment) -> dict[str, str]:
-    """Return the result of `list_user_code`, and under "architecture" the user's own architecture if the experiment has one."""
+    """Return the result of `list_user_code`, and under "architecture" the user's own architecture (`package.module:ARCHITECTURE`) if the
+    experiment has one.
+    """
     own = {"architecture": f"{experiment.module}:ARCHITECTURE"} if experiment.outside else {}
     return own | list_user_code(experiment)
 

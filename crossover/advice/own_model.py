@@ -126,9 +126,9 @@ def _locate_loader(given: str, folder: Path) -> str:
 
 
 def _training_settings(dataset: str, table: Table) -> dict[str, object]:
-    """Load the data, and return the training settings that follow from it: a batch size, and if the labels are numbers rather than classes
-    also loss, metric and learning rate. `dataset`: name of the loader; `table`: how a CSV is read. Raises ConfigError if the loader returns
-    no Samples, OwnCodeError if it fails.
+    """Load the data, and return the training settings that follow from it, by name: `batch_size`, and if the labels are numbers rather than
+    classes also `loss`, `metric` and `learning_rate`. `dataset`: name of the loader; `table`: how a CSV is read. Raises ConfigError if the
+    loader returns no Samples, OwnCodeError if it fails.
     """
     from crossover.learning.samples import Samples, describe_wrong_type
 

@@ -367,8 +367,8 @@ class PlannedFiles:
 
     @cached_property
     def foreign(self) -> dict[Path, Path]:
-        """The YAML files that exist and are part of an advice in another folder, with that folder: they must not be overwritten. Looked up
-        at the first access, then kept.
+        """The YAML files that exist and are part of an advice in another folder, as {file: that folder}: they must not be overwritten.
+        Looked up at the first access, then kept.
         """
         found = ((path, _find_owner(path)) for path, text in self.texts.items() if path.exists())
         return {path: owner for path, owner in found if owner and owner.resolve() != self.out.resolve()}

@@ -92,7 +92,9 @@ def _find_file(name: str) -> str | None:
 
 
 def _list_files(folder: str, name: str) -> tuple[str, str]:
-    """Return the two files in which the top-level module `name` may be in `folder`, in Python's order."""
+    """Return the paths of the two files in which the top-level module `name` may be in `folder`, in Python's order: a package's
+    __init__.py, and a .py file. They need not exist.
+    """
     return os.path.join(folder, name, "__init__.py"), os.path.join(folder, f"{name}.py")
 
 

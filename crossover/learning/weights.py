@@ -253,8 +253,8 @@ def list_adapted_layers(module: nn.Module) -> dict[str, nn.Linear]:
 
 
 def merge_adapters(module: nn.Module, wanted: Adapters) -> dict[str, Tensor]:
-    """Return the module's state_dict without adapters, but with their products added to the weights of their layers. `wanted`:
-    adapter settings (rank and alpha).
+    """Return the module's state_dict without adapters, but with their products added to the weights of their layers. `wanted`: adapter
+    settings (rank and alpha). The merged weights are new tensors, all others the module's own.
     """
     state: Mapping[str, Tensor] = module.state_dict()
     layers = list_adapted_layers(module)

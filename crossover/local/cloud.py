@@ -682,8 +682,8 @@ class LocalCloud:
         )
 
     def _build_variables(self, function: Function) -> dict[str, str]:
-        """Return the environment variables with which a function runs here: its own with local addresses, and the cloud's address with an
-        access key of the function's role.
+        """Return the environment variables with which a function runs here: its own with local addresses, the cloud's address with an
+        access key of the function's role, and CROSSOVER_SLOTS, the folder of the compute slots.
         """
         own = {name: self.servers.replace_addresses(value) for name, value in function.environment.items()}
         cloud = self.endpoint.environment(permissions.make_access_key(str(_find_function(function.arn).role)))

@@ -931,7 +931,7 @@ def _zygote_kind(function: Function) -> ZygoteKind:
 
 def _standard_variables(function: Function, number: int) -> dict[str, str]:
     """Return the environment variables that Lambda itself sets for a function. `number`: of the execution environment, in the name of its
-    log stream.
+    log stream. Those with the address of the runtime API and with credentials are not among them.
     """
     return {
         "_HANDLER": function.handler,

@@ -371,7 +371,9 @@ class Projection:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """Return this projection as plain data: the data of `run`, and under "repetitions" the bands, the problems and every outcome."""
+        """Return this projection as plain data: the data of `run`, and under "repetitions" {"label", "count", "seed", "words", "problems",
+        "outcomes"} and for each of FIGURES its band.
+        """
         said = {
             "label": LABEL,
             "count": len(self.outcomes),

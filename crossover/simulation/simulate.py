@@ -63,7 +63,9 @@ class Simulated:
         return sum(channel["bytes_in"] + channel["bytes_out"] for channel in self.traffic.values())
 
     def as_json(self) -> dict[str, Any]:
-        """Return this projected run as plain data, without its records."""
+        """Return this projected run as plain data under the names of its fields, without `used`, `epochs_end_s` and `records`, but with
+        `epoch_s`; "steps" is a list.
+        """
         return {
             "label": self.label,
             "experiment": self.experiment.to_plain(),
