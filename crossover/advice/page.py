@@ -176,7 +176,7 @@ def _monthly_cost_sheet(every: str, monthly: Sequence[MonthlyCost], schedule: Sc
             head=["way", "consists of", "why not", "a month", "ready in"],
             rows=[[each.way, each.parts, each.why_not or display.DASH, *each.figures] for each in monthly],
             words=3,
-            note=f"{schedule.words[:1].upper()}{schedule.words[1:]}",
+            note=f"{schedule.words[:1].upper()}{schedule.words[1:]}".replace("`", ""),
             command=schedule.line,
             label="projected",
             stacked=True,

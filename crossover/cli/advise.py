@@ -20,7 +20,7 @@ from crossover.cli.arguments import (
     show_waiting,
 )
 from crossover.cli.signals import stop_on_signals
-from crossover.errors import ConfigError, NoProjection, UserError
+from crossover.errors import ConfigError, NoProjection, UserError, print_line
 from crossover.experiment import Experiment, Table
 from crossover.learning.kept import keep_results
 from crossover.reports import display, tables
@@ -339,10 +339,11 @@ def advise(
         print_json(answer)
     else:
         terminal.show(*_verdict_lines(found, changed, guesses))
-        print_choices(found, due.yamls)
         if monthly:
             rows = [[each.way, *each.figures, each.why_not or display.DASH] for each in monthly]
-            terminal.show(TextTable(f"[projected] trained every {every}", recurrence.WAYS_HEAD, rows), *schedule)
+            terminal.show(TextTable(f"[projected] trained every {every}", recurrence.WAYS_HEAD, rows), schedule.words)
+            print_line(schedule.line)  # not broken into lines, so that it can be copied into a crontab
+        print_choices(found, due.yamls)
         if details:
             print_details(found, notes)
             terminal.show(*_verdict_lines(found)[:1])

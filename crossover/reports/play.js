@@ -198,11 +198,16 @@
         ctx.globalAlpha = 1;
         if (!seen.length) return;
         const [n, value] = seen.at(-1), left = u.valToPos(xs[n], "x", true);
-        let top = u.valToPos(value, "y", true);
+        const mark = u.valToPos(value, "y", true);
         const wide = ctx.measureText(run.name).width, flip = left + wide + 14 * scale > u.bbox.left + u.bbox.width;
         const from = flip ? left - wide - 10 * scale : left + 10 * scale;
-        const hits = (other) => Math.abs(other.top - top) < 14 * scale && from < other.to && from + wide > other.from;
-        for (let turn = 0; turn < 12 && taken.some(hits); turn++) top -= 7 * scale;
+        const free = (step) => {  // the next place for the name, from the mark on, where no other is
+          let top = mark;
+          const hits = (other) => Math.abs(other.top - top) < 14 * scale && from < other.to && from + wide > other.from;
+          for (let turn = 0; turn < 12 && taken.some(hits); turn++) top += step * scale;
+          return top;
+        };
+        const above = free(-7), top = above > 16 * scale ? above : free(7);  // above the drawing it would be cut
         taken.push({ top, from, to: from + wide });
         ctx.textAlign = "left";
         ctx.fillStyle = css("--ink");
