@@ -75,7 +75,7 @@ class Codec:
 
     def nbytes(self, parameters: int) -> int:
         """Return the number of bytes that `parameters` elements take when encoded as one part. Codecs with one exchange per round override
-        it.
+        it. Raises NotImplementedError for other codecs.
         """
         raise NotImplementedError
 

@@ -144,7 +144,7 @@ def _move_by_adam(
 ) -> "Sequence[Tensor]":
     """Take one Adam step: write the new parameters to `out` and return (first moment, second moment) as new tensors. `vectors`: both
     moments before the step, which are not changed; none at the first, which starts from zeros. `decoupled`: apply the weight decay to the
-    parameters instead of the gradient (AdamW).
+    parameters instead of the gradient (AdamW). Raises ValueError if the step's number is negative.
     """
     import torch
 

@@ -236,8 +236,8 @@ class RedisConnection:
         return received
 
     def _read_bulk(self, bytes_: int, place: Allocate | None) -> bytes | memoryview | None:
-        """Read a bulk string of `bytes_` bytes and return it: as bytes, or as the memory that `place` returned; None if the length
-        is negative (nil).
+        """Read a bulk string of `bytes_` bytes and return it: as bytes, or as the memory that `place` returned; None if the length is
+        negative (nil). Raises ConnectionResetError if the server closes the connection before the end.
         """
         if bytes_ < 0:
             return None

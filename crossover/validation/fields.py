@@ -248,7 +248,7 @@ def describe(annotation: Any) -> str:
 
 
 def _describe_bound(mark: Any) -> str:
-    """Return a bound (Ge, Gt, Le or Lt) as text, such as `>= 1`."""
+    """Return a bound (Ge, Gt, Le or Lt) as text, such as `>= 1`. Raises TypeError for any other mark."""
     match mark:
         case Ge(ge=bound):
             return f">= {bound:g}"

@@ -251,7 +251,7 @@ def walk(node: Node) -> Iterator[Node]:
 
 
 def map_steps(node: Node, change: Callable[[Step], Step]) -> Node:
-    """Return a copy of the tree `node` in which each step is replaced by `change(step)`."""
+    """Return a copy of the tree `node` in which each step is replaced by `change(step)`. Raises TypeError if `node` is no node."""
     match node:
         case Step():
             return change(node)

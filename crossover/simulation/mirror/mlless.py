@@ -93,7 +93,8 @@ def train(world: World, place: WhereInRun, invocation: SimulatedInvocation) -> S
 
 def supervise(world: World, place: WhereInRun, invocation: SimulatedInvocation) -> SimProcess:
     """Simulate one invocation of the supervisor, as a simpy process. In each step it waits for the reports of all workers, then answers
-    them, until training ends or the invocation must end. `place`: its position in the run; sets `place.finished`.
+    them, until training ends or the invocation must end. `place`: its position in the run; sets `place.finished`. `invocation`: receives
+    its stages and requests.
     """
     progress = world.state.setdefault("supervisor", WorkerProgress())
     place.worker = world.workers  # the supervisor has random factors of its own
