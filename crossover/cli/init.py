@@ -109,7 +109,14 @@ def init(
     training = documents.read(path)["training"]
     size = training.get("batch_size", "the default number of")
     terminal.show(f"written: {path} ({training['epochs']} epochs, minibatches of {size} samples; change them there)")
-    command = ["crossover", "advise", str(path), "--every", answers["--every"]]
+    command = [
+        "crossover",
+        "advise",
+        str(path),
+        "--probe",
+        "--every",
+        answers["--every"],
+    ]  # this machine is compared, too
     command += [] if answers["--gpu-quota"] == UNKNOWN else ["--gpu-quota", answers["--gpu-quota"]]
     command += [] if epochs in (None, training["epochs"]) else ["--epochs", str(epochs)]  # of an earlier command's file
     terminal.show(f"next: {shlex.join(command)}")

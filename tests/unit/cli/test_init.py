@@ -43,7 +43,7 @@ def test_four_answers_become_an_experiment_and_the_next_command(
     options = ("--model", "answers.py", "--data", "d.csv", "--every", "week", "--gpu-quota", "8")
     assert status("init", *options) == 0
     said = capsys.readouterr()
-    assert "next: crossover advise answers.yaml --every week --gpu-quota 8\n" in said.out
+    assert "next: crossover advise answers.yaml --probe --every week --gpu-quota 8\n" in said.out
     assert "written: answers.yaml (10 epochs, minibatches of 10 samples; change them there)\n" in said.out
     assert said.err.startswith("reading d.csv, then trying answers.py:network on it")
     assert "model: answers:network" in (folder / "answers.yaml").read_text()
@@ -68,7 +68,7 @@ def test_wrong_answers_are_asked_for_again(
         "--gpu-quota: 'I do not know' is not a quota; expected none, or the vCPUs",
     ):
         assert reason in told
-    assert "next: crossover advise answers.yaml --every week\n" in said.out
+    assert "next: crossover advise answers.yaml --probe --every week\n" in said.out
     assert (folder / "answers.yaml").is_file()
 
 
@@ -78,7 +78,7 @@ def test_an_empty_answer_leaves_the_quota_unknown(
     """Pressing Enter at the question of the quota means that it is unknown."""
     monkeypatch.setattr(sys, "stdin", Typed("\n"))
     assert status("init", "--model", "answers.py", "--data", "d.csv", "--every", "once") == 0
-    assert "next: crossover advise answers.yaml --every once\n" in capsys.readouterr().out
+    assert "next: crossover advise answers.yaml --probe --every once\n" in capsys.readouterr().out
 
 
 def test_options_of_the_table_and_epochs_are_those_of_advise(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -87,7 +87,10 @@ def test_options_of_the_table_and_epochs_are_those_of_advise(folder: Path, capsy
     (folder / "d.csv").write_text(TABLE.replace(",1.5,", ",1,", 3))
     assert status("init", "--model", "answers.py", "--data", "d.csv", "--every", "day", *options) == 0
     said = capsys.readouterr().out
-    assert "written: answers.yaml (3 epochs, " in said and "next: crossover advise answers.yaml --every day\n" in said
+    assert (
+        "written: answers.yaml (3 epochs, " in said
+        and "next: crossover advise answers.yaml --probe --every day\n" in said
+    )
     assert (
         status(
             "init",
@@ -105,7 +108,7 @@ def test_options_of_the_table_and_epochs_are_those_of_advise(folder: Path, capsy
         == 0
     )
     said = capsys.readouterr().out
-    assert "(3 epochs, " in said and "next: crossover advise answers.yaml --every day --epochs 7\n" in said
+    assert "(3 epochs, " in said and "next: crossover advise answers.yaml --probe --every day --epochs 7\n" in said
 
 
 @pytest.mark.parametrize(
