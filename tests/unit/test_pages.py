@@ -36,7 +36,6 @@ WRITTEN = {
     "study.yaml",
     "1-single.yaml",
     "mine-advice-1-single.yaml",
-    *(f"examples/adapters-advice-{number}-single.yaml" for number in (1, 2, 3)),
 }  # by users and by advise
 OTHERS = {"torch", "aws", "docs"}  # packages, services and sites of others that a module of ours is called after
 
