@@ -28,8 +28,9 @@ def stack_tags(experiment: Experiment, kind: str, *, now: datetime) -> dict[str,
 
 
 def tag_resources(stack: Stack, experiment: Experiment, kind: str) -> None:
-    """Put the tags for project, experiment and owner, which never change, on every resource in the template of `stack`. `kind`: EXPERIMENT,
-    or the name of a shared stack, whose resources get "shared" for the experiment and no owner.
+    """Put the tags for project, experiment and owner, which never change, on every resource in the template of `stack`. What a launch
+    template starts is not in the template: cdk/fleets.py tags it. `kind`: EXPERIMENT, or the name of a shared stack, whose resources get
+    "shared" for the experiment and no owner.
     """
     for key, value in _owner_tags(experiment, kind).items():
         Tags.of(stack).add(key, value)

@@ -10,7 +10,7 @@ from cdk.nag import acknowledge
 from cdk.names import resource_name
 from crossover.errors import ConfigError
 
-KEEP_DAYS = 30
+KEEP_DAYS = 30  # as long as a stack may live (lifetime.ttl_hours)
 EMPTIER = "Custom::S3AutoDeleteObjectsCustomResourceProvider"
 BUCKET_LIMIT = 20  # names in a function's environment, which holds 4 KB
 

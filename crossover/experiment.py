@@ -14,7 +14,7 @@ NonNegative = Annotated[float, Ge(0.0)]
 Fraction = Annotated[float, Ge(0.0), Lt(1.0)]
 MAX_THREADS = 256  # more than any instance for training has; with some thousands OpenMP ends the process
 
-LOWER_IS_BETTER = ("mean_absolute_error", "perplexity")  # of the metrics that come with the project
+LOWER_IS_BETTER = ("mean_absolute_error", "perplexity")  # of the metrics that come with the project: KNOWN_METRICS
 
 
 @dataclass(frozen=True, kw_only=True)

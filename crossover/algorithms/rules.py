@@ -22,9 +22,9 @@ class Rule:
     (D,) vectors. `samples`: weight of each vector.
 
     `name`: in `aggregation.rule`; `bears`: returns how many faulty workers the rule tolerates, given its settings and the number of
-    workers; `by_coordinate`: whether a part of the result follows from that part of the vectors alone; `command`: the tensor database's
-    command TENSOR.<command>, None if functions combine the vectors; `options`: returns the command's own options, names and values in
-    turn.
+    workers (validation/exchanges.py refuses settings with too few workers); `by_coordinate`: whether a part of the result follows from
+    that part of the vectors alone; `command`: the tensor database's command TENSOR.<command>, None if functions combine the vectors;
+    `options`: returns the command's own options, names and values in turn.
     """
 
     name: str

@@ -112,7 +112,8 @@ _END = _START / 10_000
 
 def learning_rate(training: Training, *, round: int, rounds: int, history: History = ()) -> float:
     """Return the learning rate of `round` (from 0) out of `rounds` of the run. `training.learning_rate` is the constant, the first or the
-    peak rate; `history`: (validation loss, metric) of each evaluation so far. Raises ValueError for an unknown schedule.
+    peak rate; `history`: (validation loss, metric) of each evaluation so far. Raises ValueError for an unknown schedule. Schedules that
+    depend on the number of epochs are listed in advice/evidence.py, too.
 
     - constant: always that rate
 

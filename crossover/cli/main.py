@@ -1,8 +1,8 @@
 """The entry point of the command `crossover`, and its exit statuses.
 
 0 done; 1 an internal fault, a fault of the cloud's, or a run or check that failed; 2 an error that the user can fix; 3 no candidate meets
-the constraints; 130 stopped by Ctrl-C; 141 the reader of the output has left; docs/using.md has the table. Tracebacks are shown only with
---debug. The modules imported here load quickly, so that Ctrl-C is handled almost from the start.
+the constraints; 130 stopped by Ctrl-C (by typer, during imports by this module); 141 the reader of the output has left; docs/using.md has
+the table. Tracebacks are shown only with --debug. The modules imported here load quickly, so that Ctrl-C is handled almost from the start.
 """
 
 import errno

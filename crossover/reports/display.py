@@ -47,7 +47,9 @@ def usd_tick(value: float) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """Return a duration as text in a readable unit, from `12 ms` over `3.4 s` and `2 min 05 s` to `1 h 20 min`. None becomes a dash."""
+    """Return a duration as text in a readable unit, from `12 ms` over `3.4 s` and, from 120 s on, `2 min 05 s` to `1 h 20 min`. None
+    becomes a dash. `rounded_seconds` rounds in the same way.
+    """
     if value is None:
         return DASH
     if value == 0:
@@ -70,7 +72,9 @@ def rough_usd(value: float) -> str:
 
 
 def rough_seconds(value: float) -> str:
-    """Return a time for a headline, with two significant digits: `0.30 s`, `28 s`, `24 minutes`, `3.4 hours`, `2.1 days`."""
+    """Return a time for a headline, with two significant digits: `0.30 s`, `28 s`, from 90 s on `24 minutes`, from 90 minutes `3.4 hours`,
+    from 2 days `2.1 days`.
+    """
     for limit, unit_s, unit in ((90.0, 1.0, "s"), (5_400.0, 60.0, "minutes"), (172_800.0, 3_600.0, "hours")):
         if value < limit:
             return f"{_two_digits(value / unit_s)}{GAP}{unit}"

@@ -10,7 +10,7 @@ from typing import Any
 from crossover.errors import ConfigError
 
 PRICING = Path(__file__).parents[2] / "config" / "pricing.yaml"
-STALE_AFTER = 180  # days, if the file does not say
+DEFAULT_STALE_AFTER = 180  # days; config/pricing.yaml says its own
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ class Prices:
     as_of: str
     hours_per_month: float
     items: Mapping[str, Price]
-    stale_after: int = STALE_AFTER  # days from the end of a price's month or day
+    stale_after: int = DEFAULT_STALE_AFTER  # days from the end of a price's month or day
 
     @property
     def basis(self) -> str:
@@ -81,7 +81,7 @@ def load(path: Path = PRICING) -> Prices:
         loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast; wheels bring it
         plain = yaml.load(path.read_text(encoding="utf-8"), Loader=loader)  # noqa: S506 - both are safe
         as_of, region, hours = str(plain["as_of"]), str(plain["region"]), float(plain["hours_per_month"])
-        stale_after = plain.get("stale_after", STALE_AFTER)
+        stale_after = plain.get("stale_after", DEFAULT_STALE_AFTER)
         _last_day(as_of)
         listed: Mapping[str, Mapping[str, Any]] = dict(plain["prices"])
     except (OSError, yaml.YAMLError, KeyError, TypeError, ValueError) as problem:

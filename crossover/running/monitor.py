@@ -246,7 +246,7 @@ class DeployedParameters:
 # --- following --------------------------------------------------------------------------------------------------------
 # From a started execution to its end: progress, records, the budget, and the folder after any end.
 
-POLL_S = 0.25
+POLL_S = 0.25  # between two looks at a run, on this machine and on AWS alike
 BUDGET_POLL_S = 5.0
 DEADLINE_EVERY_S = 60.0  # between two writes of the deadline
 

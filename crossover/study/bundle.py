@@ -69,7 +69,7 @@ _CELLS = [{"table": str, "row": str, "column": str, **dict.fromkeys(("value", "l
 def write(out: Path, rows: Sequence[TrialRow]) -> Path:
     """Write the archive of the study in the folder `out` as `<name of the folder>.zip` inside that folder, replace an earlier one, and
     return its path. Equal studies give equal bytes. `rows`: the trials to include, whose result.json and metrics.jsonl must exist. Raises
-    DataError if a file is larger than `read` accepts; an earlier archive then stays as it was.
+    DataError if a file is larger than `read` accepts; an earlier archive then stays as it was. The number of files is not checked.
     """
     path = out / f"{out.resolve().name}.zip"
     part = path.with_suffix(".part")

@@ -1,4 +1,5 @@
-"""Step Functions: patches that make moto's interpreter execute, behave as the service does, and run fast.
+"""Step Functions: patches that make moto's interpreter execute, behave as the service does, and run fast. Pauses before retries are those
+of the definitions (workflow/state_machines.py).
 
 Source of the semantics: AWS Step Functions Developer Guide ("startExecution.sync:2", "Map state", "Error handling", the AWS SDK
 integrations).
