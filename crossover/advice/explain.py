@@ -193,7 +193,7 @@ def answer_by_calibration(found: Advice) -> AnswerOf:
         """
         changed = []
         for each, before in zip(told, assumed, strict=True):
-            times = {name: value / before[name] for name, value in took(each, cloud).items()}
+            times = {name: value / max(1e-12, before[name]) for name, value in took(each, cloud).items()}
             outcomes = (
                 replace(one, seconds=one.seconds * times["seconds"], usd=one.usd * times["usd"])
                 for one in each.outcomes

@@ -73,7 +73,7 @@ def simulate_run(
             end_s = longer.seconds + more * (longer.seconds - short.seconds)
             few = limited and longer_rounds < LONGER_ROUNDS and end_s >= experiment.functions.timeout_s
             enough = seen >= ENOUGH or (seen == 0 and not few)
-        if enough:
+        if enough and longer.seconds > short.seconds:
             return _extend_run(short, longer, more, workload, price_list)
         if longer_rounds < LONGER_ROUNDS:
             short_rounds, longer_rounds = SHORT_ROUNDS, LONGER_ROUNDS

@@ -515,9 +515,10 @@ class SimulatedPeer:
         tally.count("objects", "get", chunks, into=bytes_).count("objects", "put", out=DECISION_BYTES)
         if number > 1:
             tally.count("objects", "get")
-        compute_s = self._evaluation_s()
         requests_s = self.objects.read.seconds(bytes_, chunks + 3) + self.objects.write.latency_s
-        yield from self._wait(requests_s + compute_s * self.factors.draw_compute_factor())
+        # Without a random factor, as in functions: of a long evaluation it would exceed what a few more rounds take, by whose
+        # difference long epochs are extrapolated.
+        yield from self._wait(requests_s + self._evaluation_s())
         world.note_epoch_end(epoch)
         yield from self._conclude(epoch)
 

@@ -1,9 +1,11 @@
 """Epochs of many rounds are simulated by shorter ones: the figures stay, the work does not grow."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
+from crossover.advice.candidates import Candidate, experiment_of
 from crossover.simulation import AWS, Workload, long_epochs, simulate
 from crossover.simulation.long_epochs import LONGER_ROUNDS, QUICK_LONGER_ROUNDS, simulate_run
 from crossover.validation import load
@@ -30,6 +32,18 @@ def test_a_shortened_epoch_gives_the_figures_of_the_whole_one(name: str, paramet
         assert getattr(found, figure) == pytest.approx(getattr(whole, figure), rel=0.02), figure
     assert found.problems == whole.problems
     assert found.workload == workload
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("on", "instance"), [("gpu", "g6e.2xlarge"), ("instance", "c7g.2xlarge")])
+def test_a_long_evaluation_does_not_hide_what_more_rounds_take(on: str, instance: str, seed: int) -> None:
+    """With stragglers, and more samples to evaluate than an epoch trains, a shortened epoch has the seconds of the whole one."""
+    base = load("config/all-reduce-cifar10.yaml", ["training.epochs=1"])
+    experiment = replace(experiment_of(base, Candidate("single", 1, 60, 1, on=on, instance=instance)), seed=seed)
+    workload = Workload.from_experiment(experiment).with_equal_minibatches(minibatches=2_000, batch_size=60)
+    workload = replace(workload, validation_samples=1_000_000)
+    quick, whole = (each(experiment, AWS, workload=workload) for each in (partial(simulate_run, quick=True), simulate))
+    assert quick.seconds == pytest.approx(whole.seconds, rel=0.05)
 
 
 @pytest.mark.parametrize(("minibatches", "rounds"), [(400, QUICK_LONGER_ROUNDS), (100_000, LONGER_ROUNDS)])
