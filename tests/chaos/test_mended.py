@@ -277,7 +277,7 @@ def test_mlless_with_a_slack_keeps_its_promises_over_checkpoints(seed: int, faul
 
 
 SEEN = {  # of the faults that it was blind to: a seed that finds each
-    "dead-worker-not-removed": "49",
+    "dead-worker-not-removed": "102",
     "resumed-at-the-oldest-common-round": "6",
     "report-before-update": "0",
 }
