@@ -22,6 +22,7 @@ from crossover.advice.advice import (
     describe_drivers,
     headline,
     is_this_machine_best,
+    quota_line,
     rivals_of,
     verdict,
 )
@@ -118,6 +119,7 @@ def build_page(
             *explain.list_notes(found),
         ],
         verdict=" ".join((*verdict(found), describe_drivers(found))),
+        warnings=[line] if (line := quota_line(found)) and not is_this_machine_best(found) else [],
         commands=_list_commands(found, files, here),
         plots=list(_draw_front(found)),
         sheets=[

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from crossover.advice import advice, recurrence
+from crossover.advice import advice, page, recurrence
 from crossover.advice import question as subject
 from crossover.advice.advice import Advice
 from crossover.advice.question import Constraints, describe_needed_quota
@@ -146,6 +146,15 @@ def test_a_quota_says_which_gpus_may_start_today(found: Advice) -> None:
     )
     today = found.startable
     assert today is not None and not describe_needed_quota(today.candidate)
+
+
+def test_the_page_says_above_its_commands_which_quota_is_needed(found: Advice) -> None:
+    """The page warns of a needed quota, as the terminal does, unless the account has it or the advice is this machine."""
+    gpu = replace(found, winner=next(each for each in found.finalists if each.candidate.gpu))
+    granted = replace(gpu, constraints=replace(gpu.constraints, gpu_quota=10_000))
+    own = replace(gpu, here=ThisMachine(seconds=1.0, threads=1, sooner=found.winner, times=None))
+    line = advice.quota_line(gpu)
+    assert line and [page.build_page(each, []).warnings for each in (gpu, granted, own)] == [[line], [], []]
 
 
 def test_what_a_new_account_may_start_today_takes_few_standard_vcpus(found: Advice) -> None:
