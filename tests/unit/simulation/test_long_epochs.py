@@ -37,7 +37,7 @@ def test_a_shortened_epoch_gives_the_figures_of_the_whole_one(name: str, paramet
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize(("on", "instance"), [("gpu", "g6e.2xlarge"), ("instance", "c7g.2xlarge")])
 def test_a_long_evaluation_does_not_hide_what_more_rounds_take(on: str, instance: str, seed: int) -> None:
-    """With stragglers, and more samples to evaluate than an epoch trains, a shortened epoch has the seconds of the whole one."""
+    """A shortened epoch has the seconds of the whole one, with stragglers and more samples to evaluate than an epoch trains."""
     base = load("config/all-reduce-cifar10.yaml", ["training.epochs=1"])
     experiment = replace(experiment_of(base, Candidate("single", 1, 60, 1, on=on, instance=instance)), seed=seed)
     workload = Workload.from_experiment(experiment).with_equal_minibatches(minibatches=2_000, batch_size=60)
