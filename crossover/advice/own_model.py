@@ -190,7 +190,7 @@ def _write_yaml(path: Path, plain: Mapping[str, Any]) -> None:
         return
     there, asked = dict(flatten_fields(documents.read(path))), dict(flatten_fields(plain))
     other = [name for name in {**asked, **there} if name != "training.epochs" and there.get(name) != asked.get(name)]
-    if other and all(map(DECIDED.fullmatch, other)) and is_as_written(path):
+    if other and all(map(DECIDED.fullmatch, other)) and is_unedited(path):
         epochs = {"training": {**plain["training"], "epochs": there.get("training.epochs", EPOCHS)}}
         path.write_text(_yaml_text({**plain, **epochs}), encoding="utf-8")
     elif other:
@@ -203,14 +203,14 @@ def _write_yaml(path: Path, plain: Mapping[str, Any]) -> None:
 
 
 def _yaml_text(plain: Mapping[str, Any]) -> str:
-    """Return the YAML text of an experiment, with a first line that contains a digest of the rest, by which `is_as_written`
+    """Return the YAML text of an experiment, with a first line that contains a digest of the rest, by which `is_unedited`
     notices edits.
     """
     body = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
     return f"{UNCHANGED}{hashlib.sha256(body.encode()).hexdigest()[:16]}\n{body}"
 
 
-def is_as_written(path: Path) -> bool:
+def is_unedited(path: Path) -> bool:
     """Return whether nobody has edited a YAML file: it still matches the digest in its first line."""
     head, _, body = path.read_text("utf-8").partition("\n")
     return head == f"{UNCHANGED}{hashlib.sha256(body.encode()).hexdigest()[:16]}"

@@ -51,7 +51,7 @@ def write_page(
     notes: Sequence[str],
     files: Sequence[Path] = (),
     *,
-    here: Sequence[str] = (),
+    here: str = "",
     every: str = "once",
     monthly: Sequence[MonthlyCost] = (),
     schedule: Schedule = NO_SCHEDULE,
@@ -70,7 +70,7 @@ def build_page(
     notes: Sequence[str],
     files: Sequence[Path] = (),
     *,
-    here: Sequence[str] = (),
+    here: str = "",
     every: str = "once",
     monthly: Sequence[MonthlyCost] = (),
     schedule: Schedule = NO_SCHEDULE,
@@ -78,9 +78,9 @@ def build_page(
     """Return the page of the advice `found`. `notes`: assumptions, a sentence each, which are folded.
 
     `files`: YAML files of the candidates `found.told`, in their order, empty if none was written; the first is the winner's, for the
-    command that deploys it; `here`: YAML file that was asked about, and the --set options given with it, for the command that trains it on
-    this machine, if that is the advice; `every`: how often it is trained; `monthly`: the cost of each way to train it that often;
-    `schedule`: how to start it so often, empty if it is trained once.
+    command that deploys it; `here`: YAML file that was asked about with its --set options, quoted (`command_words`), for the command that
+    trains it on this machine, if that is the advice; `every`: how often it is trained; `monthly`: the cost of each way to train it that
+    often; `schedule`: how to start it so often, empty if it is trained once.
     """
     base, prices = found.question.base, found.question.prices
     entries = (found.winner, *found.alternatives)
@@ -158,12 +158,12 @@ def build_page(
     )
 
 
-def _list_commands(found: Advice, files: Sequence[Path], here: Sequence[str]) -> list[str]:
+def _list_commands(found: Advice, files: Sequence[Path], here: str) -> list[str]:
     """Return the commands that follow the advice: train on this machine, or deploy the winner, train there and destroy it. Arguments: see
     `build_page`.
     """
     if here and is_this_machine_best(found):
-        return [shlex.join(["crossover", "run", *here, "--on", "inline"])]
+        return [f"crossover run {here} --on inline"]
     steps = (("deploy",), ("run", "--on", "aws"), ("destroy",)) if files else ()
     return [shlex.join(["crossover", name, str(files[0]), *options]) for name, *options in steps]
 

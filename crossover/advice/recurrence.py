@@ -215,26 +215,23 @@ class Schedule(NamedTuple):
     line: str
 
 
-def describe_schedule(
-    found: Advice, every: str, monthly: Sequence[MonthlyCost], *, here: Sequence[str], file: Path
-) -> Schedule:
+def describe_schedule(found: Advice, every: str, monthly: Sequence[MonthlyCost], *, here: str, file: Path) -> Schedule:
     """Return how to start the runs: a line for cron on this machine, as Crossover sets up no schedule on AWS; empty if the model is trained
-    only once. `here`: YAML file that was asked about, and the --set options given with it; `file`: the winner's YAML file. `every`: time
-    between two runs, a key of CRON unless it is trained once; `monthly`: monthly costs, empty if it is trained once.
+    only once. `here`: YAML file that was asked about with its --set options, quoted (`command_words`); `file`: the winner's YAML file;
+    `every`: time between two runs, a key of CRON unless it is trained once; `monthly`: monthly costs, empty if it is trained once.
     """
     if (way := find_winner(monthly)) is None:
         return Schedule("", "")
     program = Path(sys.executable).with_name("crossover")
     own, named = shlex.quote(str(program) if program.exists() else "crossover"), shlex.quote(str(file))
+    first = ""
     if is_this_machine_best(found):
-        command = f"{own} {shlex.join(['run', *here, '--on', 'inline'])}"
+        command = f"{own} run {here} --on inline"
     elif way.stays:
+        first = f"deploy it first, and again every 30 days: `crossover deploy {named}`; "
         command = f"{own} run {named} --on aws"
     else:
         command = f"{own} deploy {named} --yes && {own} run {named} --on aws; {own} destroy {named} --yes"
-    first = ""
-    if way.stays and not is_this_machine_best(found):
-        first = f"deploy it first, and again every 30 days: `crossover deploy {named}`; "
     return Schedule(
         f"{first}to start it every {every}, add this line with `crontab -e` on a machine that stays on (Crossover sets up no schedule "
         "on AWS):",

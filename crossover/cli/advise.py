@@ -15,6 +15,7 @@ from crossover.cli.arguments import (
     Override,
     TakeOver,
     check_writable,
+    command_words,
     load_runnable,
     print_json,
     show_waiting,
@@ -293,8 +294,7 @@ def advise(
     from crossover.advice import question as asking
 
     wished = asking.parse_constraints(deadline, budget, target, on_hand, gpu_quota)
-    kind: Literal["classes", "numbers"] | None = None if classes is None else "classes" if classes else "numbers"
-    table = Table(label=label, kind=kind, header=header, drop=tuple(drop) if drop else None)
+    table = read_table_options(label, classes, header, drop)
     config, probe_s = _find_experiment_file(config, data, epochs, table, probe=probe)
     override = [*(override or []), *([f"training.epochs={epochs}"] if epochs is not None else [])]
     if on and not tune:
@@ -311,7 +311,7 @@ def advise(
     assumed = _is_minibatch_assumed(experiment, config, override, flags=data is not None)
     data_found, first = _report_data(experiment, wished, first, flags=data is not None, assumed=assumed)
     found, notes = _find_best_advice(experiment, wished, target, runs or [], probe_s=probe_s, gpu_row=measured)
-    here = [str(config), *(f"--set={each}" for each in override)]
+    here = command_words(config, override)
     guesses = [_describe_minibatch(experiment)] if assumed else []
     if ":" in experiment.training.model and not probe_s:
         guesses.append(UNMEASURED)
@@ -358,6 +358,16 @@ def advise(
         terminal.show(f"report, with all options and assumptions{'' if details else ' (or add --details)'}: {report}")
     if not found.met:
         raise typer.Exit(NOTHING_HOLDS)
+
+
+def read_table_options(
+    label: str | None, classes: bool | None, header: bool | None, drop: Sequence[str] | None
+) -> Table:
+    """Return how a CSV is read by the options of the command line, each None if it was not given. `classes`: whether the label is a class,
+    otherwise it is a number.
+    """
+    kind: Literal["classes", "numbers"] | None = None if classes is None else "classes" if classes else "numbers"
+    return Table(label=label, kind=kind, header=header, drop=tuple(drop) if drop else None)
 
 
 def _verdict_lines(found: "Advice", changed: str = "", guesses: Sequence[str] = ()) -> list[str]:
@@ -418,7 +428,7 @@ def _is_minibatch_assumed(experiment: Experiment, config: Path, override: list[s
     from crossover.advice import own_model
 
     training = documents.read(config).get("training")
-    ours = flags or own_model.is_as_written(config)
+    ours = flags or own_model.is_unedited(config)
     given = isinstance(training, Mapping) and "batch_size" in training and not ours
     named = any(each.startswith("training.batch_size=") for each in override)
     return ":" in experiment.training.model and not given and not named

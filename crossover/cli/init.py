@@ -5,16 +5,24 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Annotated, get_args
 
 import typer
 
 from crossover.advice import own_model
 from crossover.advice import question as asking
-from crossover.cli.advise import ClassesOption, DropOption, Epochs, GpuQuota, HeaderOption, LabelOption, Often
+from crossover.cli.advise import (
+    ClassesOption,
+    DropOption,
+    Epochs,
+    GpuQuota,
+    HeaderOption,
+    LabelOption,
+    Often,
+    read_table_options,
+)
 from crossover.cli.arguments import Debug
 from crossover.errors import ConfigError
-from crossover.experiment import Table
 from crossover.learning import formats
 from crossover.reports import tables as terminal
 from crossover.validation import documents
@@ -102,21 +110,14 @@ def init(
     """Ask four questions, write the experiment's YAML file, and print the command to run next. An option answers its question."""
     given = {"--model": model, "--data": data, "--every": every, "--gpu-quota": gpu_quota}
     answers = _answer_questions(given)
-    kind: Literal["classes", "numbers"] | None = None if classes is None else "classes" if classes else "numbers"
-    table = Table(label=label, kind=kind, header=header, drop=tuple(drop) if drop else None)
+    table = read_table_options(label, classes, header, drop)
     terminal.show(f"reading {answers['--data']}, then trying {answers['--model']} on it: some seconds", stderr=True)
     path = own_model.write_experiment(answers["--model"], answers["--data"], epochs, table)
     training = documents.read(path)["training"]
     size = training.get("batch_size", "the default number of")
     terminal.show(f"written: {path} ({training['epochs']} epochs, minibatches of {size} samples; change them there)")
-    command = [
-        "crossover",
-        "advise",
-        str(path),
-        "--probe",
-        "--every",
-        answers["--every"],
-    ]  # this machine is compared, too
+    # With --probe, as `advise` of a model without a YAML file: the same answer by both ways.
+    command = ["crossover", "advise", str(path), "--probe", "--every", answers["--every"]]
     command += [] if answers["--gpu-quota"] == UNKNOWN else ["--gpu-quota", answers["--gpu-quota"]]
     command += [] if epochs in (None, training["epochs"]) else ["--epochs", str(epochs)]  # of an earlier command's file
     terminal.show(f"next: {shlex.join(command)}")

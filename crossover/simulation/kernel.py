@@ -43,20 +43,20 @@ class Clock(simpy.Environment):
         """Move the time on by `seconds` and return True, if no other event is due until then and the present event resumes only one
         process. Otherwise return False without moving the time, and the caller must yield a timeout.
         """
-        until = self._now + seconds
-        if not self._resumes_one or (self._queue and self._queue[0][0] <= until):
+        return self._skip_to(self._now + seconds)
+
+    def _skip_to(self, at: float) -> bool:
+        """Move the time on to `at` under the conditions of `skip`, and return whether they held."""
+        if not self._resumes_one or (self._queue and self._queue[0][0] <= at):
             return False
-        self._now = until
+        self._now = at
         return True
 
     def wait_until(self, at: float) -> SimProcess:
         """Wait, as a simpy process, until the simulated time is `at`; return at once if it is that already. The time is then exactly `at`,
         which a timeout of the difference might miss by a rounding error.
         """
-        if at <= self._now:
-            return
-        if self._resumes_one and not (self._queue and self._queue[0][0] <= at):
-            self._now = at  # as `skip`
+        if at <= self._now or self._skip_to(at):
             return
         due = simpy.Event(self)
         due._ok, due._value = True, None

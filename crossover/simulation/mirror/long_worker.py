@@ -252,10 +252,9 @@ class WorkerInvocation:
         world, progress, invocation = self.world, self.progress, self.invocation
         asked, factors = world.experiment.exchange.minibatches_per_invocation, world.factors[self.place.worker]
         limit = asked if isinstance(asked, int) else inf
-        deadline_s, reserved_s = invocation.deadline_s, reserve_s(world.experiment)
         host = factors.list_host_factors(self.step)[0]
         for number in world.days.list_minibatches(progress.round)[progress.minibatch :]:
-            if self.computed >= limit or deadline_s - self.now - reserved_s < 2 * self.slowest_s:
+            if self.computed >= limit or self.remaining_s() < 2 * self.slowest_s:
                 raise Leave
             batch, read_s, gradient_s = self._minibatch_costs(world.workload.samples[number])
             self.tally.count("objects", "get", into=batch)
@@ -265,7 +264,7 @@ class WorkerInvocation:
             invocation.add_seconds("fetch", fetch_s)
             invocation.add_seconds("compute", compute_s)
             self._ahead_at = self.now + fetch_s + compute_s
-            if self._ahead_at > deadline_s:
+            if self._ahead_at > invocation.deadline_s:
                 yield from self._end_at_deadline()
             self.computed += 1
             self.slowest_s = max(self.slowest_s, fetch_s + compute_s)

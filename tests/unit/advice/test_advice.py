@@ -420,14 +420,14 @@ def test_this_machine_is_a_point_of_the_chart(found: Advice) -> None:
 def test_the_pages_command_and_months_follow_the_answer(found: Advice) -> None:
     """The page shows the commands of the advice (deploy, run and destroy, or a run on this machine) and the monthly costs."""
     here = ThisMachine(seconds=found.winner.seconds.p50 / 2, threads=1, sooner=found.winner, times=None)
-    files, asked = [Path(f"advice/{n}.yaml") for n in range(len(found.told))], ["mine.yaml", "--set=training.epochs=3"]
+    files, asked = [Path(f"advice/{n}.yaml") for n in range(len(found.told))], "mine.yaml --set training.epochs=3"
     assert page.build_page(found, [], files, here=asked).commands == [
         "crossover deploy advice/0.yaml",
         "crossover run advice/0.yaml --on aws",
         "crossover destroy advice/0.yaml",
     ]
     made = page.build_page(replace(found, here=here), [], files, here=asked)
-    assert made.commands == ["crossover run mine.yaml --set=training.epochs=3 --on inline"]
+    assert made.commands == ["crossover run mine.yaml --set training.epochs=3 --on inline"]
     way = MonthlyCost("left deployed", 7.4, "parts", 90.0, "late")
     made = page.build_page(found, [], every="day", monthly=[way], schedule=Schedule("add this:", "0 3 * * * run"))
     (months,) = (each for each in made.sheets if "every day" in each.title)

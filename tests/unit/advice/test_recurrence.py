@@ -100,7 +100,7 @@ def test_the_schedule_is_one_line_for_cron(every: str, times: str, found: Advice
     """The line for cron deploys, runs and destroys at the times of `times`; if the stack stays deployed, it only runs, and the words say to
     deploy it first. On this machine the run has the options of the question.
     """
-    here, file = ["my model.yaml", "--set=training.epochs=3"], Path("advice/1-single.yaml")
+    here, file = "'my model.yaml' --set training.epochs=3", Path("advice/1-single.yaml")
 
     def line(advised: Advice, hourly: recurrence.HourlyCost) -> str:
         """Return the line for cron. `advised`: the advice; `hourly`: dollars per hour of its stack."""
@@ -120,7 +120,7 @@ def test_the_schedule_is_one_line_for_cron(every: str, times: str, found: Advice
     deployed = line(found, recurrence.HourlyCost(0.0, 0.0))
     assert "run advice/1-single.yaml --on aws" in deployed
     own = replace(found, here=ThisMachine(seconds=1.0, threads=1, sooner=found.winner, times=None))
-    assert "run 'my model.yaml' --set=training.epochs=3 --on inline" in line(own, HOURLY)
+    assert "run 'my model.yaml' --set training.epochs=3 --on inline" in line(own, HOURLY)
     assert recurrence.describe_schedule(found, "once", (), here=here, file=file) == ("", "")
 
 
