@@ -50,11 +50,10 @@ INDEXES = (
     "nr",
     "#",
 )
-MISSING = ("", "na", "n/a", "nan", "null", "none", "nil", "?", "-", ".", "inf", "-inf", "+inf", "infinity", "-infinity")
+MISSING = frozenset(
+    ("", "na", "n/a", "nan", "null", "none", "nil", "?", "-", ".", "inf", "-inf", "+inf", "infinity", "-infinity")
+)
 NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*", flags=re.ASCII)
-EMPTY = frozenset(
-    ("", "NA", "N/A", "NaN", "nan", "NULL", "null", "None", "?", "-")
-)  # usual spellings, compared as they are
 REASONS = {  # why a cell that is not missing is no number: the first pattern that it matches
     "dates or times": re.compile(r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}([ T].*)?|\d{1,2}:\d{2}(:\d{2}.*)?( ?[AaPp][Mm])?"),
     "numbers beyond float32": NUMBER,
@@ -234,12 +233,10 @@ def _find_unusable_columns(rows: Sequence[FileRow], columns: Sequence[int]) -> d
         for each in columns:
             if odd[each].total() >= SAMPLED_ROWS:
                 continue
-            filled = [cell for cell in block[each] if cell not in EMPTY]
+            filled = [cell for cell in block[each] if cell.strip().lower() not in MISSING]
             missing[each] += len(block[each]) - len(filled)
             if not _are_plain_numbers(filled):
-                reasons = [_find_reason(cell) for cell in filled if _find_cell_problem(cell)]
-                missing[each] += reasons.count("")
-                odd[each].update(filter(None, reasons))
+                odd[each].update(_find_reason(cell) for cell in filled if _find_cell_problem(cell))
     return {
         each: (next(iter(odd[each])) if len(odd[each]) == 1 else "texts" if odd[each] else "empty cells", missing[each])
         for each in columns
@@ -260,9 +257,7 @@ def _are_plain_numbers(cells: Sequence[str]) -> bool:
 
 
 def _find_reason(cell: str) -> str:
-    """Return why the cell is no number that float32 can hold: one of REASONS, or "" if it is missing."""
-    if cell.strip().lower() in MISSING:
-        return ""
+    """Return why the cell, which is not missing, is no number that float32 can hold: one of REASONS."""
     return next(reason for reason, pattern in REASONS.items() if pattern.fullmatch(cell.strip()))
 
 

@@ -177,10 +177,10 @@ def _draw_late_set_up(terrain: Terrain, chance: random.Random) -> Iterator[Fault
     if workers and chance.random() < 1 / 2:
         dies = chance.choice(workers)
         before = sum(at_s < terrain.again_s for at_s, _ in terrain.requests[dies])
-        yield from _die(dies, chance.randint(1, max(1, before)))
+        yield from _kill_every_try(dies, chance.randint(1, max(1, before)))
 
 
-def _die(role: str, first: int) -> Iterator[Fault]:
+def _kill_every_try(role: str, first: int) -> Iterator[Fault]:
     """Yield faults that kill a role at its request number `first`, and all its retries at their beginning."""
     for number in range(first, first + _MOST_TRIES):
         yield Fault(kind="kill", role=role, request=number)
@@ -210,7 +210,7 @@ def _draw_half_cleared(terrain: Terrain, chance: random.Random) -> Iterator[Faul
     if not concludes or chance.random() > 1 / 12:
         return
     behind = concludes[0] + 1  # before anything is deleted, in half of the schedules
-    yield from _die(role, behind if chance.random() < 1 / 2 else chance.randint(behind, len(asked)))
+    yield from _kill_every_try(role, behind if chance.random() < 1 / 2 else chance.randint(behind, len(asked)))
 
 
 def _draw_late_sleeper(terrain: Terrain, chance: random.Random) -> Iterator[Fault]:
@@ -227,7 +227,7 @@ def _draw_late_sleeper(terrain: Terrain, chance: random.Random) -> Iterator[Faul
     yield from _as_sleeper(terrain, chance)
     last = [role for role in terrain.requests if role.startswith("collect ") and chance.random() < 1 / 2]
     for role in last:
-        yield from _die(role, 1)
+        yield from _kill_every_try(role, 1)
 
 
 def _draw_late_program(terrain: Terrain, chance: random.Random) -> Iterator[Fault]:
