@@ -751,7 +751,9 @@ def find_file(name: str) -> Path:
 
 
 def _load(name: str, field: str, kind: Any) -> Any:
-    """Import and return the object `name`, as `load` does, but without undoing what its code changes in the process."""
+    """Import and return the object `name`, as `load` does, but without undoing what its code changes in the process. Raises the same
+    errors.
+    """
     check_name(name, field)
     module_name, _, attribute = name.partition(":")
     _make_findable(name, field)

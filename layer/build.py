@@ -117,7 +117,9 @@ def _create_folder(folder: Path) -> Path:
 
 
 def main() -> int:
-    """Build both layers that are not up to date, check that they fit Lambda's size limit, and return the exit status."""
+    """Build each of the layers that are not up to date, check that they fit Lambda's size limit, and return the exit status. A
+    CrossoverError is printed, and its exit status is returned.
+    """
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "build"
     try:
         for layer in layers():

@@ -116,7 +116,9 @@ def list_needed_libraries(data: bytes) -> set[str]:
 
 
 def list_needed_versions(data: bytes) -> set[str]:
-    """Return the symbol versions that an ELF file needs from other libraries, such as GLIBC_2.28 and GLIBCXX_3.4.22."""
+    """Return the symbol versions that an ELF file needs from other libraries, such as GLIBC_2.28 and GLIBCXX_3.4.22. Empty if it needs
+    none.
+    """
     strings, entries = _read_dynamic_section(data)
     tags = dict(entries)
     if VERNEED not in tags:

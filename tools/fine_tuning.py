@@ -210,7 +210,7 @@ def build_table(found: Mapping[str, float], task: str) -> list[str]:
 
 def project_runs() -> list[str]:
     """Return the lines of a Markdown table with projected bytes, time and cost of one run on every architecture, with adapters and with all
-    parameters. Prints each line as soon as it is known.
+    parameters. Prints each line as soon as it is known. If a run cannot be projected, its cell has the reason.
     """
     lines = [
         "| where | adapters: moved by an exchange | seconds | dollars | all parameters: moved | seconds | dollars |",

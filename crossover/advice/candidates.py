@@ -179,7 +179,7 @@ def _sums_gradients(own: Experiment) -> bool:
 
 def _ends_alike(own: Experiment, architecture: Architecture) -> bool:
     """Return whether `architecture`, with the same workers and minibatches, trains exactly the same model, bit for bit, as the experiment's
-    own architecture.
+    own architecture. True for the experiment's own architecture in any case.
     """
     mine, asked = load(own.architecture), own.exchange
     if architecture.name == mine.name:
@@ -231,8 +231,8 @@ def _shares_with_other_updates(
     own: Experiment, architecture: Architecture, workers: int, samples: int
 ) -> Iterator[Share]:
     """Yield ways to share the work that use the experiment's minibatches but make other updates: workers that train models of their own and
-    average them; and, with the experiment's number of workers, an outer optimizer or compressed gradients. `own`: the experiment;
-    `samples`: number of training samples.
+    average them; and, with the experiment's number of workers, an outer optimizer or compressed gradients. Yields nothing for one worker,
+    or if the workers would not get the same number of minibatches. `own`: the experiment; `samples`: number of training samples.
     """
     batch, limit = own.training.batch_size, own.data.limit
     known = (

@@ -216,7 +216,7 @@ class Question:
 
     def _computing_time(self, candidate: Candidate) -> tuple[float, float]:
         """Return (seconds of computing in the whole run, seconds that one worker's functions or program spend on it). They differ if
-        functions compute minibatches in parallel. The evaluations of functions are included.
+        functions compute minibatches in parallel. Evaluations by functions and by GPUs are included; those by other instances are not.
         """
         batch_s, sample_s = self._get_cached(
             self._gradient_times, candidate.memory_mb, candidate.threads, candidate.instance
@@ -257,7 +257,9 @@ class Question:
         experiment, cloud = replace(self.base, training=training), self.calm
 
         def of(samples: int) -> float:
-            """Return the seconds in which one gradient of `samples` samples is computed."""
+            """Return the seconds in which one gradient of `samples` samples is computed, on the function or instance type that the outer
+            call names.
+            """
             if memory_mb:
                 return cloud.function_gradient_s(experiment, self.workload, samples, memory_mb=memory_mb)
             if instance.startswith("g"):

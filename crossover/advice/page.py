@@ -159,8 +159,8 @@ def build_page(
 
 
 def _list_commands(found: Advice, files: Sequence[Path], here: str) -> list[str]:
-    """Return the commands that follow the advice: train on this machine, or deploy the winner, train there and destroy it. Arguments: see
-    `build_page`.
+    """Return the commands that follow the advice: train on this machine, or deploy the winner, train there and destroy it. Without `files`
+    the latter are left out. Arguments: see `build_page`.
     """
     if here and is_this_machine_best(found):
         return [f"crossover run {here} --on inline"]

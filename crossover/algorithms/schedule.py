@@ -157,8 +157,8 @@ def compute_image_side(training: Training, side: int, *, epoch: int) -> int:
     """Return the height, in pixels, to which `epoch` (from 1) resizes its training images, as `training.image_size` sets it.
     `side`: height of the data set's images.
 
-    It grows from `image_size.begin` by `step`, each size for an equal part of the epochs before the fraction `full_from`; after
-    that, and in the last epoch, it is `side`. Evaluations always use `side`.
+    It grows from `image_size.begin` by `step`, each size for an equal part of the epochs before the fraction `full_from`; after that, in
+    the last epoch, and if `image_size.begin` is not set or not below `side`, it is `side`. Evaluations always use `side`.
     """
     asked = training.image_size
     if asked.begin is None or asked.begin >= side or epoch >= training.epochs:

@@ -147,10 +147,11 @@ class _Reference:
         return exchange_in_process(self.encoders, contributions, combine, round=self.round)
 
     def _run_worker(self, worker: int, numbers: range, history: History) -> tuple[Tensor, int, float]:
-        """Compute one worker's part of the round. Returns (its contribution, number of labels that count, summed loss). The
-        contribution is a mean gradient, a model or a delta, as `exchange.what` says.
+        """Compute one worker's part of the round. Returns (its contribution, number of labels that count, summed loss). The contribution is
+        a mean gradient, a model or a delta, as `exchange.what` says. Unless it is a gradient, the worker trains a model of its own on all
+        the minibatches, and its optimizer's state is kept.
 
-        `numbers`: the round's minibatches, counted from the start of the run. `history`: (validation loss, metric) of earlier
+                `numbers`: the round's minibatches, counted from the start of the run. `history`: (validation loss, metric) of earlier
         epochs.
         """
         what = self.experiment.exchange.what

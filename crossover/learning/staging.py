@@ -138,7 +138,9 @@ def count_minibatches(n_train: int, workers: int, batch_size: int, *, drop_last:
 
 
 def _suggest_sizes(n_train: int, workers: int, batch_size: int, *, drop_last: bool) -> str:
-    """Return the error text for a batch size and number of workers that do not work together, with the nearest values of each that do."""
+    """Return the error text for a batch size and number of workers that do not work together, with the nearest values of each that do.
+    `drop_last`: value of `data.drop_last`.
+    """
 
     def is_possible(workers: int, batch_size: int) -> bool:
         """Return whether every worker would get the same number of minibatches of the `n_train` samples, at least one. False also if

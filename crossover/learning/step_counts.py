@@ -99,7 +99,7 @@ class _Counter(_UncompiledMode):
 
 
 def _list_tensors(of: Any) -> list[Tensor]:
-    """Return all tensors in the value `of`, including those in nested mappings, tuples and lists."""
+    """Return all tensors in the value `of`, including those in nested mappings, tuples and lists. Other objects have none."""
     if isinstance(of, Tensor):
         return [of]
     if isinstance(of, Mapping):

@@ -245,7 +245,9 @@ def _find_unusable_columns(rows: Sequence[FileRow], columns: Sequence[int]) -> d
 
 
 def _are_plain_numbers(cells: Sequence[str]) -> bool:
-    """Return whether all cells are numbers that float32 can hold. False also for a spelling that only `_find_cell_problem` can judge."""
+    """Return whether all cells are numbers that float32 can hold; True if there are no cells. False also for a spelling that only
+    `_find_cell_problem` can judge.
+    """
     try:
         values = array("d", map(float, cells))
     except ValueError:
@@ -593,8 +595,9 @@ def _add_kind(path: Path, reading: Reading, body: Sequence[FileRow], table: Tabl
 
 
 def _guess_kind(different: int, rows: int, *, texts: bool, whole: bool) -> tuple[Kind, str]:
-    """Return (kind of the label, the reason in words). `different`: number of distinct values; `texts`, `whole`: whether all values
-    are texts, or whole numbers.
+    """Return (kind of the label, the reason in words). `different`: number of distinct values; `texts`, `whole`: whether all values are
+    texts, or whole numbers. Texts are classes, and so are whole numbers if they are at most two different ones, or few for the number of
+    rows.
     """
     if texts:
         return "classes", "texts"

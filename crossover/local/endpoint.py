@@ -45,7 +45,9 @@ class AccessKeys:
         self._drawn = secrets.token_bytes(32)
 
     def secret(self, access_key: str) -> str:
-        """Return the secret of an access key id: that of an assumed role, or one that is derived from the id."""
+        """Return the secret of an access key id: that of an assumed role, or one that is derived from the id. Equal for each call with the
+        same id; any id has one.
+        """
         if assumed := sts_backends[ACCOUNT]["aws"].get_assumed_role_from_access_key(access_key):
             return str(assumed.secret_access_key)
         return hmac.digest(self._drawn, access_key.encode(), "sha256").hex()

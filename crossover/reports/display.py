@@ -82,7 +82,7 @@ def rough_seconds(value: float) -> str:
 
 
 def _two_digits(value: float) -> str:
-    """Return a number with two significant digits, never in powers of ten."""
+    """Return a number with two significant digits, never in powers of ten. `0.0` for 0."""
     if value >= 10:
         return f"{float(f'{value:.2g}'):,.0f}"
     decimals = 1 - floor(log10(value)) if value > 0 else 1

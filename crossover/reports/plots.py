@@ -281,7 +281,9 @@ FREE_SHARE = 0.2  # how far left of the others points of 0 stand, as a share of 
 
 
 def _place_free(found: Sequence[Mark]) -> list[Mark]:
-    """Return the points with those whose x is 0 moved to one place left of all others, where a logarithmic axis can show them."""
+    """Return the points with those whose x is 0 moved to one place left of all others, where a logarithmic axis can show them. All points
+    are unchanged if none has an x above 0.
+    """
     values = [value for each in found for value in each.x if value > 0]
     if not values:
         return list(found)

@@ -402,7 +402,9 @@ class Calibration:
         return self.gpu_pace * bytes_ / (card_of(instance_type).bytes_s * share)
 
     def client(self, service: Service, *, memory_mb: float, in_vpc: bool) -> ServiceClient:
-        """Return the speed of a service as a function of `memory_mb` MB sees it. `in_vpc`: whether the function is in a VPC."""
+        """Return the speed of a service as a function of `memory_mb` MB sees it. `in_vpc`: whether the function is in a VPC. Without
+        measured figures of that network, only the function's vCPUs limit the speed.
+        """
         network = self.vpc_network if in_vpc else self.network
         if network is None:
             return service.for_client(vcpus=vcpus(memory_mb))

@@ -66,10 +66,10 @@ class RedisAddress:
 
 
 def parse_address(url: str, *, password: str | None = None, certificate: str | None = None) -> RedisAddress:
-    """Return the address in `url`: redis://host:port, rediss://host:port (TLS) or unix:///path. `certificate`: PEM text that a TLS
-    server must present or be signed by.
+    """Return the address in `url`: redis://host:port, rediss://host:port (TLS) or unix:///path. The port is 6379 if the URL has none.
+    `certificate`: PEM text that a TLS server must present or be signed by; not used without TLS.
 
-    Raises ConfigError for any other URL, and for one with a password, since URLs end up in logs.
+        Raises ConfigError for any other URL, and for one with a password, since URLs end up in logs.
     """
     try:
         parts = urlsplit(url)
@@ -359,8 +359,8 @@ class RedisClient:
             connection.close()
 
     def _take_connection(self, *, fresh: bool) -> tuple[RedisConnection, bool]:
-        """Return (connection, whether it was used before): one from the pool that still works, or a new one. `fresh`: always open a
-        new one.
+        """Return (connection, whether it was used before): one from the pool that still works, or a new one. Broken ones are closed; after
+        a fork the parent's are left alone. Raises the errors of `_connect_and_login`. `fresh`: always open a new one.
         """
         while not fresh:
             with self._lock:

@@ -71,7 +71,7 @@ _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 def _reset_peak(alone: bool) -> None:
     """Reset Linux's figure of the process's peak memory, so that it covers only what follows. `alone`: whether this process runs a single
-    peer; otherwise nothing is reset.
+    peer; otherwise nothing is reset, nor if the kernel does not permit it.
     """
     if alone:
         try:

@@ -202,7 +202,7 @@ class Waits:
             ) from None
 
     def _name_of(self, sender: int | None) -> str:
-        """Return the name of the member `sender` for error messages, such as "worker 3"."""
+        """Return the name of the member `sender` for error messages, such as "worker 3" or "the supervisor"; "the workers" for None."""
         if sender is None:
             return "the workers"
         return f"worker {sender}" if sender < self.ctx.experiment.workers else "the supervisor"

@@ -122,7 +122,7 @@ def apply_recipe(plain: Mapping[str, Any], *, commanded: Collection[str] = ()) -
 
 def _build_values(name: str, plain: Mapping[str, Any]) -> Values:
     """Return the values of the recipe `name`, by dotted field name, for the data set, batch size and number of workers that the YAML
-    content `plain` states.
+    content `plain` states. Each name but `paper` means `fast`. Unusable content is ignored: other checks report it.
     """
     training, data = plain.get("training") or {}, plain.get("data") or {}
     dataset = str(data.get("dataset", "digits")) if isinstance(data, Mapping) else ""

@@ -56,7 +56,7 @@ def count_events(node: Node, counts: Mapping[str, int | None]) -> int:
     """Return the number of history events of running `node` once, if polls last until their timeout, other loops run once, and nothing is
     retried. What runs in a history of its own, the body of a Child or of a distributed Map, is not counted.
 
-    `counts`: number of iterations of a ForEach by its `count`, None if unknown.
+    `counts`: number of iterations of a ForEach by its `count`, None if unknown, which counts as 0 iterations.
     """
     match node:
         case Step():

@@ -14,7 +14,7 @@ from crossover.workflow.context import Context
 def await_members(ctx: Context, event: Event, *, within_s: float) -> frozenset[int]:
     """Return the ranks of the workers that have reported for the event's round at the barrier on the message bus.
 
-    Polls until all have reported, but at most for `within_s` seconds.
+    Polls until all have reported, but at most for `within_s` seconds. Then it returns those that have.
     """
     pause = Pauses(0.005, 0.1, within_s=within_s)
     while True:

@@ -103,8 +103,8 @@ class LatestMailboxes:
         """Yield (message, decoded gradient) of other peers as they come in, until there are `p2p.min_gradients`, or no more can come. Use
         each gradient before the next is requested, which may overwrite it.
 
-        `applied`: by peer, the round of the gradient that the caller has already averaged; the caller updates it. Raises StaleAttempt if
-        this rank was taken over.
+        `applied`: by peer, the round of the gradient that the caller has already averaged; the caller updates it. If the broker has lost
+        the mailboxes, they are opened again, unless the run is being cleared away. Raises StaleAttempt if this rank was taken over.
         """
         look_s, reachable = self._member.settings.look_s, set(self._others)
         pause, ask = Pauses(0.005, 0.5), PeriodicTimer(look_s, 5 * look_s)
