@@ -146,9 +146,9 @@ def price_round(cell: MeasuredCell, seconds: Sequence[float]) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class JudgedCell:
-    """One figure of a held-out experiment, measured beside projected. `figure`: SLOWEST, ROUND or DOLLARS, which names the unit;
-    `measured`: median over its warm rounds; `projected`: p5, p50 and p95 with the present calibration; `before`: p50 with the assumptions
-    before anything was measured.
+    """One figure of a held-out experiment, measured beside projected. `cell`: the experiment's measurements; `figure`: SLOWEST, ROUND or
+    DOLLARS, which names the unit; `measured`: median over its warm rounds; `projected`: p5, p50 and p95 with the present calibration;
+    `before`: p50 with the assumptions before anything was measured.
     """
 
     cell: MeasuredCell

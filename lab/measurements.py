@@ -89,8 +89,8 @@ def _count_tree_reads(clients: int, *, groups: Sequence[int]) -> list[tuple[int,
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredAggregator:
-    """Measured seconds of one function in one round: reading, computing, writing and in all; None if the file has no figure. `reads`:
-    number of vectors that it read.
+    """Measured seconds of one function in one round: reading, computing, writing and in all; each None if the file has no figure. `level`:
+    the function's place in the tree of aggregators; `reads`: number of vectors that it read.
     """
 
     level: str
@@ -103,7 +103,9 @@ class MeasuredAggregator:
 
 @dataclass(frozen=True, kw_only=True)
 class Round:
-    """One measured round of an experiment. `file`: name of the file; `cold`: whether its functions had to be started."""
+    """One measured round of an experiment. `cell`: the experiment; `functions`: one entry for each function; `file`: name of the file;
+    `cold`: whether its functions had to be started.
+    """
 
     cell: MeasuredCell
     file: str
@@ -113,7 +115,9 @@ class Round:
 
 @dataclass(frozen=True, kw_only=True)
 class Latency:
-    """Measured seconds of requests for 1 KB to one store, in one series of measurements. `operation`: "read" or "write"."""
+    """Measured seconds of requests for 1 KB to the store named `store`, in one series of measurements: mean, median and 95th percentile.
+    `operation`: "read" or "write".
+    """
 
     store: str
     operation: str

@@ -43,8 +43,8 @@ HEAD = """\
 
 @dataclass(frozen=True)
 class TimedFunctions:
-    """The measured seconds of one part (such as reading) of all functions of one level of an experiment in one session. `file`: the
-    session's file; `reads`: vectors that each function reads; `seconds`: one value per function.
+    """The measured seconds of one part (such as reading) of all functions of one level of an experiment in one session. `cell`, `level`:
+    the experiment and the level; `file`: the session's file; `reads`: vectors that each function reads; `seconds`: one value per function.
     """
 
     cell: MeasuredCell

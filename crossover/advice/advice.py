@@ -91,7 +91,9 @@ def _describe_largest(parts: Mapping[str, float], what: str) -> str:
 
 
 def drivers_of(question: Question, candidate: Candidate) -> Drivers:
-    """Return what the candidate's time and dollars are spent on, extrapolated from simulations of a few epochs."""
+    """Return the Drivers of the candidate's whole run, extrapolated from simulations of a few epochs, which each call makes anew. `seconds`
+    has the keys of `seconds_by_purpose`, `usd` those of `dollars_by_component`.
+    """
     minibatches = len(question.workload_of(candidate).samples)
     every = minibatches if candidate.every == "epoch" else candidate.every
     return Drivers(
@@ -105,7 +107,8 @@ def drivers_of(question: Question, candidate: Candidate) -> Drivers:
 def seconds_by_purpose(question: Question, candidate: Candidate) -> dict[str, float]:
     """Return {purpose: seconds} for the candidate's time from `deploy` on, with the keys COMPUTING, MOVED (moving data), STARTED (starting
     functions) and BEFORE (start-up before the run), in this order. The seconds of moving data are those that a simulated run saves if data
-    moves in no time; those of starting functions are what it then saves if they start in no time.
+    moves in no time; those of starting functions are what it then saves if they start in no time. The rest is COMPUTING. No value is below
+    0.
     """
     calm = question.calm
     unmoved = replace(calm.without_sharing(), **MOVING)
@@ -123,7 +126,9 @@ def seconds_by_purpose(question: Question, candidate: Candidate) -> dict[str, fl
 
 
 def dollars_by_component(question: Question, candidate: Candidate) -> dict[str, float]:
-    """Return {component: dollars} of the whole run, with the components of `_dollars_by_component`, such as "database hosts"."""
+    """Return {component: dollars} of the whole run, with the components of `_dollars_by_component`, such as "database hosts", under the
+    question's calibration.
+    """
     return extrapolate(question, candidate, _dollars_by_component)
 
 
@@ -132,7 +137,7 @@ def extrapolate(
 ) -> dict[str, float]:
     """Return {name: value} for figures of the candidate's whole run, extrapolated linearly from two short simulations, of `question.span`
     epochs and of twice as many, because all epochs after the first are alike; values are at least 0. `of`: takes a simulation and returns
-    the figures by name.
+    the figures by name. Only the first is made if the run has no more than its epochs.
     """
     epochs, span = question.base.training.epochs, question.span(candidate)
     one = of(simulate_epochs(question, candidate, span))
@@ -144,7 +149,7 @@ def extrapolate(
 
 def simulate_epochs(question: Question, candidate: Candidate, epochs: int) -> Simulated:
     """Return a simulation of `epochs` epochs of the candidate's run with the question's calibration, without repetitions. `epochs`: a
-    multiple of `question.span`.
+    multiple of `question.span`. Raises as `simulate_run` does.
     """
     task = question.task(candidate, quick=True)
     experiment = replace(task.experiment, training=replace(task.experiment.training, epochs=epochs))
@@ -214,13 +219,14 @@ class Rejected:
 
 @dataclass(frozen=True)
 class Advice:
-    """The result of `crossover advise`. `winner`: the candidate to use; `cards`: the cheapest, the balanced and the soonest candidate;
-    `alternatives`: the two best others; `met`: whether the winner keeps to the constraints at the 95th percentile; `front`: Pareto front
-    of time and dollars, the cheapest first; `unknown`: candidates that would be on the front if their accuracy were known; `rejected`:
-    the other architectures; `searched`: result of the search; `candidates`: number of all candidates; `excluded`: number of candidates
-    that were not searched, by kind of reason; `on_demand`: the winner at the on-demand price, if it uses spot instances; `here`:
-    estimate for this machine, if it was measured; `month_usd`, `month_runs`: dollars a month on the winner, all included, and number of
-    runs a month; None unless the model is trained again and again; `stays`: whether the winner's stack then stays deployed between runs.
+    """The result of `crossover advise`. `question`, `constraints`: what was asked; `winner`: the candidate to use; `cards`: the cheapest,
+    the balanced and the soonest candidate; `alternatives`: the two best others; `met`: whether the winner keeps to the constraints at the
+    95th percentile; `front`: Pareto front of time and dollars, the cheapest first; `unknown`: candidates that would be on the front if
+    their accuracy were known; `rejected`: the other architectures; `searched`: result of the search; `candidates`: number of all
+    candidates; `excluded`: number of candidates that were not searched, by kind of reason; `on_demand`: the winner at the on-demand price,
+    if it uses spot instances; `here`: estimate for this machine, if it was measured; `month_usd`, `month_runs`: dollars a month on the
+    winner, all included, and number of runs a month; None unless the model is trained again and again; `stays`: whether the winner's stack
+    then stays deployed between runs.
     """
 
     question: Question
@@ -243,7 +249,7 @@ class Advice:
 
     @property
     def told(self) -> tuple[Finalist, ...]:
-        """The candidates that are written as YAML files, each once: the winner, the cards with their on-demand variants, and the
+        """The candidates that are written as YAML files, each once: the winner and the cards, with their on-demand variants, then the
         alternatives.
         """
         named = [each for card in self.cards for each in (card.finalist, card.on_demand) if each]
@@ -270,8 +276,8 @@ class Advice:
 
     @property
     def startable(self) -> Finalist | None:
-        """The best shortlisted candidate that the account can start today without asking AWS for a quota; None if there is none. Only
-        candidates with the experiment's own updates count.
+        """The best shortlisted candidate (by `choose_finalist`) that the account can start today without asking AWS for a quota; None if
+        there is none. Only candidates with the experiment's own updates count.
         """
         own = [each for each in self.finalists if each.candidate.updates == OWN]
         today = [

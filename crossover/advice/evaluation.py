@@ -310,7 +310,7 @@ class Question:
 
     def least_straggler_factor(self, count: int, *, hosts: int) -> float:
         """Return a lower bound for the mean of the random factors by which `count` computations on `hosts` hosts of functions are slower
-        than usual.
+        than usual. if both are 0; `hosts` is 0 if no functions compute.
         """
         cloud = self.calibration
         drawn = ((cloud.compute_sigma, count), (cloud.host_sigma, hosts))
@@ -345,7 +345,7 @@ class Question:
         cloud = self.calibration
 
         def least(sigma: float, count: int) -> float:
-            """Return a lower bound for the mean of `count` random factors with the standard deviation `sigma`."""
+            """Return a lower bound for the mean of `count` random factors with the spread `sigma`, at most STRAGGLER_DISCOUNT."""
             return min(STRAGGLER_DISCOUNT, exp(-LUCKY_SIGMAS * sigma / sqrt(count)))
 
         computed = rounds if mapped else minibatches
@@ -370,8 +370,9 @@ class Question:
     # --- without stragglers -------------------------------------------------------------------------------------------
 
     def shape(self, candidate: Candidate) -> Candidate:
-        """Return a copy of the candidate with the quickest functions and the usual hosts. Candidates with the same copy, called their
-        shape, differ only in how fast they compute, so that one simulation gives bounds for all of them.
+        """Return a copy of the candidate with the quickest functions, the usual types of hosts and instances with the same network (GPUs
+        keep theirs), and without spot. Candidates with the same copy, called their shape, differ only in how fast they compute, so that one
+        simulation gives bounds for all of them.
         """
         each = candidate
         instance, host = self._get_cached(self._find_equivalents, each.instance, each.host)
@@ -400,7 +401,7 @@ class Question:
     def family(self, shape: Candidate) -> Candidate:
         """Return a key that shapes have in common if the same number of workers exchange the same vectors. They differ in minibatch size,
         in the number of minibatches between exchanges and in the instance type; a single GPU keeps its type, because its checkpoints go by
-        time.
+        time. The key is made only for comparing: no run has its sizes.
         """
         known = figures.load_instances().get(shape.instance)
         if shape.gpu and known is not None:  # whose network must not be what limits them
@@ -448,7 +449,7 @@ class Question:
         rounds, span = -(-minibatches // every), self.span(shape)
 
         def run(epochs: int, rounds_: int) -> Simulated:
-            """Simulate the shape for `epochs` times its smallest number of epochs, with `rounds_` rounds in each epoch."""
+            """Return a simulation of the shape for `epochs` times its smallest number of epochs, with `rounds_` rounds in each epoch."""
             samples = workload.samples if rounds_ == rounds else workload.samples[: rounds_ * every]
             changed = replace(experiment, training=replace(experiment.training, epochs=epochs * span))
             return simulate(changed, cloud, workload=replace(workload, samples=samples), price_list=self.prices)
@@ -495,8 +496,8 @@ class Question:
         )
 
     def bound_by_profile(self, candidate: Candidate, profile: "Profile", shape: Candidate | None = None) -> Estimate:
-        """Return a lower bound of the candidate's time and cost, closer than that of `bound_by_computing`: the simulation of its shape,
-        `profile`, with the candidate's own computing time in place of the shape's.
+        """Return a lower bound of the candidate's time and cost, usually closer than that of `bound_by_computing`: the simulation of its
+        shape, `profile`, with the candidate's own computing time in place of the shape's.
 
         `shape`: the shape that was simulated, if it is another one of the same family. The bound is then less close.
         """

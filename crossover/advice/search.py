@@ -341,7 +341,7 @@ class _Search:
     def _take_cheapest(self, heap: list[tuple[float, int]], within: Estimate, least: float) -> Iterator[int]:
         """Remove from `heap`, and yield, the indices of up to CANDIDATES_PER_FORM candidates whose lower bounds are below `least` dollars
         and need a simulation to become closer, the lowest first. `heap`: (lower bound in dollars, index) of one group's candidates;
-        candidates whose bounds exceed `within` are removed but not yielded.
+        candidates that have no bound any more, or one that exceeds `within`, are removed but not yielded.
         """
         count = 0
         while heap and heap[0][0] * (1 + SLACK) < least and count < CANDIDATES_PER_FORM:

@@ -25,8 +25,9 @@ def statistics_momentum(sync_every: int) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Update:
-    """Settings of one optimizer step; `number` counts steps from 0. `undecayed`: (begin, end) element ranges without weight decay, in
-    ascending order; `clip`: L2 norm to which a longer gradient is scaled down, None for no clipping.
+    """Settings of one optimizer step; `number` counts steps from 0. `optimizer`: a key of OPTIMIZERS; `learning_rate` to `weight_decay` and
+    `beta1` to `epsilon`: its usual hyperparameters, of which each optimizer reads its own. `undecayed`: (begin, end) element ranges without
+    weight decay, in ascending order; `clip`: L2 norm to which a longer gradient is scaled down, None for no clipping.
 
     The last `buffers` elements of the model are BatchNorm statistics, which the step moves by `statistics_momentum` (1: all the way)
     towards those at the end of the gradient.

@@ -309,7 +309,9 @@ class DeviceLearner:
 
 @dataclass(frozen=True)
 class _MemoryErrors:
-    """Context manager that turns a lack of memory on the device into a ConfigError that says what to change."""
+    """Context manager that turns a lack of memory on the device into a ConfigError that says what to change. `experiment`, `device`: for
+    the message.
+    """
 
     experiment: Experiment
     device: torch.device

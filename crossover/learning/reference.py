@@ -151,7 +151,7 @@ class _Reference:
         a mean gradient, a model or a delta, as `exchange.what` says. Unless it is a gradient, the worker trains a model of its own on all
         the minibatches, and its optimizer's state is kept.
 
-                `numbers`: the round's minibatches, counted from the start of the run. `history`: (validation loss, metric) of earlier
+        `numbers`: the round's minibatches, counted from the start of the run. `history`: (validation loss, metric) of earlier
         epochs.
         """
         what = self.experiment.exchange.what

@@ -20,8 +20,8 @@ VALIDATION_CHUNK = 1024  # samples
 
 
 class Store(Protocol):
-    """The part of an object store that staging needs. Its methods raise Refused for a request that is not allowed and Unavailable if the
-    store does not answer.
+    """Protocol of the part of an object store that staging needs. Its methods raise Refused for a request that is not allowed and
+    Unavailable if the store does not answer.
     """
 
     def exists(self, key: str) -> bool:

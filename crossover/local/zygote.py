@@ -99,7 +99,7 @@ def _drain(descriptor: int) -> None:
 
 
 def _reap(channel: socket.socket) -> None:
-    """Collect each child process that has ended, and send its id and wait status on `channel`. Does not wait for children that still run."""
+    """Collect each child process that has ended, and send its id and wait status on `channel`. Does not wait for those that still run."""
     with contextlib.suppress(ChildProcessError):
         while True:
             pid, status = os.waitpid(-1, os.WNOHANG)

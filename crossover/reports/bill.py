@@ -124,8 +124,8 @@ LineKind = Literal[
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """One line of an AWS bill: an item in words, its quantity, unit and dollars, the date of the price, and the kind of resource that it
-    pays for.
+    """One line of an AWS bill: an `item` in words, its `quantity`, `unit` and dollars (`usd`), the date of the price (`as_of`), and the
+    `kind` of resource that it pays for.
     """
 
     item: str
@@ -515,9 +515,9 @@ class BilledRun:
     when the object is created, so fields must not be changed afterwards. Creating it raises ConfigError if the papers' formula lacks a
     price, which `prices` has to hold.
 
-    `infrastructure`: what existed during the run; `started_at`: unix seconds; `duration_s`: seconds from then until the end, or until now.
-    `transitions`: state transitions of the whole run, None if they were not counted (one per invocation is billed then, as a lower bound);
-    `unrecorded`: invocations that were killed before they wrote a record; the papers' formulas ignore them.
+    `experiment`: the run's; `infrastructure`: what existed during the run; `started_at`: unix seconds; `duration_s`: seconds from then
+    until the end, or until now. `transitions`: state transitions of the whole run, None if they were not counted (one per invocation is
+    billed then, as a lower bound); `unrecorded`: invocations that were killed before they wrote a record; the papers' formulas ignore them.
     """
 
     experiment: Experiment

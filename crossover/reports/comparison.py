@@ -31,13 +31,13 @@ UNEVEN = 0.8  # and so much of what the best of those compared had
 
 @dataclass(frozen=True, kw_only=True)
 class RaceEntry:
-    """One run's row in a comparison. `name`: of the run; `outcome`: finished or failed; `epochs`: number of finished epochs; `duration_s`:
-    of the whole run; `paper_method_usd`, `full_usd`: its cost by the papers' formula and the total AWS bill; `label`, `cost_label`: origin
-    of its figures and of its dollars, such as measured-local; `complete`: whether no record is missing; `best_metric`, `final_metric`: of
-    the validation, None if nothing was evaluated; `moved_bytes`, `requests`: of all channels; `failed_attempts`: failed and superseded
-    invocations; `goal_*`: seconds and dollars until the first epoch whose metric reached the comparison's goal, None if no epoch did;
-    `setting`: digest that is equal for runs that differ only in their seed; `cpu_share`: processor seconds of computing divided by its wall
-    seconds, None if nothing was computed.
+    """One run's row in a comparison. `name`, `architecture`, `workers`, `seed`: of the run; `outcome`: finished or failed; `epochs`: number
+    of finished epochs; `duration_s`: of the whole run; `paper_method_usd`, `full_usd`: its cost by the papers' formula and the total AWS
+    bill; `label`, `cost_label`: origin of its figures and of its dollars, such as measured-local; `complete`: whether no record is missing;
+    `best_metric`, `final_metric`: of the validation, None if nothing was evaluated; `moved_bytes`, `requests`: of all channels;
+    `failed_attempts`: failed and superseded invocations; `goal_*`: seconds and dollars until the first epoch whose metric reached the
+    comparison's goal, None if no epoch did; `setting`: digest that is equal for runs that differ only in their seed; `cpu_share`: processor
+    seconds of computing divided by its wall seconds, None if nothing was computed.
     """
 
     name: str

@@ -365,7 +365,9 @@ def _label_marks(figure: Figure, axes: Axes, found: Sequence[Mark]) -> None:
 
 @dataclass(frozen=True)
 class _LabelPlace:
-    """A possible place of a label: its `lines`, the rectangle that it covers, and its distance from its point in points."""
+    """A possible place of a label: its `lines`, the rectangle that it covers (`box`), and its `distance` from its point, in points (1/72
+    inch).
+    """
 
     lines: Sequence[str]
     box: _Box

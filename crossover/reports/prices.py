@@ -16,7 +16,8 @@ DEFAULT_STALE_AFTER = 180  # days; config/pricing.yaml says its own
 @dataclass(frozen=True, kw_only=True)
 class Price:
     """The price of one item: `usd` dollars for one `unit` at the date `as_of`, a month or a day. `item`: key in the price list; `source`:
-    where the price was read; `verified`: whether it was checked there; `confirmed`: a second source, or "".
+    where the price was read; `verified`: whether it was checked there; `confirmed`: a second source, or ""; `note`: a remark on the price,
+    or "".
     """
 
     item: str

@@ -29,8 +29,8 @@ ReportLine = Callable[[str], None]
 @contextmanager
 def explain_aws_errors() -> Iterator[None]:
     """Context manager that turns botocore's errors in its block into messages for the user. Raises UserError for missing, expired or
-    insufficient credentials, a missing region, a region that is not enabled, and an endpoint that does not answer; CrossoverError for all
-    other errors of AWS.
+    insufficient credentials, an unknown profile, a missing region, a region that is not enabled, and an endpoint that does not answer;
+    CrossoverError for all other errors of AWS.
     """
     from botocore.exceptions import (
         BotoCoreError,
@@ -146,9 +146,9 @@ SHARED_KINDS = (BROKER, NETWORK)  # kinds of stacks other than experiments, in o
 class DeployedStack:
     """A CloudFormation stack, as AWS described it last.
 
-    `id`: its ARN, which still identifies the stack after its deletion. `state`: CloudFormation's status, such as CREATE_COMPLETE. `tags`:
-    of the stack itself, {key: value}. `created`: time of creation. `changed`: time of the last update, or of creation if there was no
-    update.
+    `name`: its name. `id`: its ARN, which still identifies the stack after its deletion. `state`: CloudFormation's status, such as
+    CREATE_COMPLETE. `tags`: of the stack itself, {key: value}. `created`: time of creation. `changed`: time of the last update, or of
+    creation if there was no update.
     """
 
     name: str

@@ -47,8 +47,8 @@ class NotRestored(UserError):
 
 @dataclass
 class BudgetTracker:
-    """A budget of `budget_usd` dollars for invocations on AWS; `spent_usd`: what is spent or reserved of it. Every invocation reserves its
-    maximum cost beforehand. May be used by several threads.
+    """A budget of `budget_usd` dollars for invocations on AWS; `spent_usd`: what is spent or reserved of it; `prices`: by which invocations
+    are charged. Every invocation reserves its maximum cost beforehand. May be used by several threads.
     """
 
     budget_usd: float

@@ -197,10 +197,10 @@ def _try_learner(experiment: Experiment, dataset: "Dataset") -> "Learner":
 class PreparedRun:
     """A run whose data and configuration have been written to its object store, and what this process has read of its progress since then.
 
-    `run`: its id; `objects`: its store; `facts`: its configuration, the content of experiment.json; `records`: by key, one for each
-    finished invocation or interval of a program; `under_way`: latest usage snapshots of invocations that have no record yet; `decisions`:
-    one for each evaluation, whether training continues; `unrecorded`: killed invocations that left no record, None if the platform was not
-    asked; `damaged`: a sentence for each piece of damaged data that the run does without.
+    `run`: its id; `experiment`, `architecture`: what it trains; `objects`: its store; `facts`: its configuration, the content of
+    experiment.json; `records`: by key, one for each finished invocation or interval of a program; `under_way`: latest usage snapshots of
+    invocations that have no record yet; `decisions`: one for each evaluation, whether training continues; `unrecorded`: killed invocations
+    that left no record, None if the platform was not asked; `damaged`: a sentence for each piece of damaged data that the run does without.
     """
 
     run: str
@@ -252,8 +252,8 @@ def new_run_id() -> str:
 
 @dataclass(frozen=True)
 class Materials:
-    """The inputs of a run besides its experiment. `code`: identity of the code, from `digest_code`; `versions`: from `collect_versions`;
-    `learner`: function that builds a learner from an experiment and the manifest of its data.
+    """The inputs of a run besides its experiment. `dataset`: the loaded data set; `code`: identity of the code, from `digest_code`;
+    `versions`: from `collect_versions`; `learner`: function that builds a learner from an experiment and the manifest of its data.
     """
 
     dataset: "Dataset"

@@ -113,10 +113,10 @@ class Crossing:
 
 @dataclass(frozen=True, kw_only=True)
 class Breakeven:
-    """Result of comparing experiments along several axes. `here`: points with the settings of the experiments' own files; `points`: points
-    at all other values of all axes; `crossings`: changes of the leader; `left_out`: one sentence for each experiment or value that could
-    not be simulated; `prices_basis`: sentence on the prices; `rests`: sentence on the assumptions that the cheapest run depends on, "" if
-    no run is significantly cheapest.
+    """Result of comparing experiments along several axes. `experiments`, `calibration`: the compared experiments, rivals included, and the
+    speeds of AWS; `here`: points with the settings of the experiments' own files; `points`: points at all other values of all axes;
+    `crossings`: changes of the leader; `left_out`: one sentence for each experiment or value that could not be simulated; `prices_basis`:
+    sentence on the prices; `rests`: sentence on the assumptions that the cheapest run depends on, "" if no run is significantly cheapest.
     """
 
     experiments: tuple[Experiment, ...]

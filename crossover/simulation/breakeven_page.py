@@ -400,9 +400,10 @@ class PlayGrid:
     """Simulated results for each combination of (epochs, parameters, workers), for the page with sliders. All combinations have the same
     draws, `repetitions` of them.
 
-    `axes`: values of each slider by its name; `own`: value of each slider in the first experiment's file; `cells`: by combination, the runs
-    that AWS would run, in the order of `experiments`; `refused`: by combination and name, why AWS would not run the others; `left_out`: one
-    sentence for each experiment that could not be simulated; `prices_basis`: sentence on the prices.
+    `experiments`, `calibration`: the simulated experiments, rivals included, and the speeds of AWS; `axes`: values of each slider by its
+    name; `own`: value of each slider in the first experiment's file; `cells`: by combination, the runs that AWS would run, in the order of
+    `experiments`; `refused`: by combination and name, why AWS would not run the others; `left_out`: one sentence for each experiment that
+    could not be simulated; `prices_basis`: sentence on the prices.
     """
 
     experiments: tuple[Experiment, ...]

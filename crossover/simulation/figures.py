@@ -21,8 +21,9 @@ FORMAT, BITS = 1, 8
 
 @dataclass(frozen=True, kw_only=True)
 class InstanceType:
-    """Documented size of an EC2 instance type. `bytes_s`: sustained network bandwidth in bytes per second; `memory_gb`, `gpu_gb`: memory in
-    GiB of the instance and of its GPU; None if not documented. `gpu_share`: part of a GPU card that the instance has.
+    """Documented size of an EC2 instance type. `vcpus`: number of its vCPUs; `bytes_s`: sustained network bandwidth in bytes per second;
+    `memory_gb`, `gpu_gb`: memory in GiB of the instance and of its GPU; None if not documented. `gpu_share`: part of a GPU card that the
+    instance has.
     """
 
     vcpus: int

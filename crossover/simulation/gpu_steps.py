@@ -37,9 +37,10 @@ class StepFactors:
 
 @dataclass(frozen=True)
 class GpuCard:
-    """A GPU card. `instances`: families of EC2 instances that have it, such as "g4dn"; `bytes_s`: memory bandwidth; `macs_s`: peak
-    multiply-accumulates per second by precision, both from the data sheet; `factors`: fitted factors by precision; `sigmas`: uncertainty of
-    a step's time, as sigma of its logarithm, for "convolution" and "matrix" models.
+    """A GPU card. `name`: the project's name of it; `instances`: families of EC2 instances that have it, such as "g4dn"; `bytes_s`: memory
+    bandwidth; `macs_s`: peak multiply-accumulates per second by precision, both from the data sheet; `factors`: fitted factors by
+    precision; `sigmas`: uncertainty of a step's time, as sigma of its logarithm, for "convolution" and "matrix" models. `basis`: words on
+    the measurements behind the factors.
     """
 
     name: str

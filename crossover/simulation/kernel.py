@@ -427,8 +427,9 @@ class StepUse:
 
 @dataclass
 class Usage:
-    """Usage of all invocations of a simulated run. `steps`: sums by name of the step; `records`: one record per invocation as a real step
-    writes it, only if `keep_records` is set; `facts_bytes`: size of the run configuration, which each fresh environment reads once.
+    """Usage of all invocations of a simulated run. `architecture`: name for the records; `steps`: sums by name of the step; `records`: one
+    record per invocation as a real step writes it, only if `keep_records` is set; `facts_bytes`: size of the run configuration, which each
+    fresh environment reads once.
     """
 
     architecture: str

@@ -38,7 +38,9 @@ class PrintedFigure:
 
 @dataclass(frozen=True)
 class FittedFigure:
-    """A field of the calibration whose value was fitted to measurements. `figure`: dotted name of the field; `source`: the measurements."""
+    """A field of the calibration whose value was fitted to measurements. `figure`: dotted name of the field; `value`, `unit`: what was
+    fitted; `source`: the measurements.
+    """
 
     figure: str
     value: float
@@ -532,8 +534,8 @@ Figures = Mapping[str, float]
 
 @dataclass(frozen=True)
 class ComparedFigure:
-    """A printed figure of a paper's row beside the simulator's value for it. `figure`: the figure's name in the row; `held_out`: True if no
-    fit has used the row.
+    """A printed figure of a paper's row beside the simulator's value for it. `row`: the paper's row; `figure`: the figure's name in it;
+    `printed`, `projected`: both values, in seconds; `held_out`: True if no fit has used the row.
     """
 
     row: Row

@@ -49,9 +49,9 @@ class Draw(NamedTuple):
 
 
 class RepeatedRun(NamedTuple):
-    """A run that is to be simulated several times. `price_list`: prices for its bill; `epochs`: largest number of epochs that a repetition
-    simulates; the rest of a longer run is extrapolated; `quick`: whether also the rounds of an epoch are extrapolated from few of them, as
-    in comparisons of many candidates.
+    """A run that is to be simulated several times. `experiment`, `calibration`, `workload`: arguments of the simulation; `price_list`:
+    prices for its bill; `epochs`: largest number of epochs that a repetition simulates; the rest of a longer run is extrapolated; `quick`:
+    whether also the rounds of an epoch are extrapolated from few of them, as in comparisons of many candidates.
     """
 
     experiment: Experiment

@@ -29,12 +29,12 @@ RETRIES_S = 45.0  # how long a throttled invocation is asked for again at least 
 class Simulated:
     """A projected run: its time, dollars, traffic and steps. `label` is always "projected", because nothing was measured.
 
-    `seconds`: time of the whole run; `usd`: total AWS bill; `used`, `lines`: usage and the lines of the bill; `paper_method_usd`: dollars
-    as the papers count them; `traffic`: bytes and requests by channel, as in result.json; `steps`: usage by name of the step;
-    `epochs_end_s`: simulated time of each epoch's decision; `invocations`, `transitions`: number of function invocations and of state
-    transitions; `concurrency`: most functions at once; `problems`: why AWS would not run it; `outside`: warnings that sizes lie beyond the
-    measured range; `finished`: False if AWS would end it early, where the figures then end; `records`: one per invocation, if they were
-    asked for.
+    `experiment`, `workload`, `calibration`: what was simulated; `seconds`: time of the whole run; `usd`: total AWS bill; `used`, `lines`:
+    usage and the lines of the bill; `paper_method_usd`: dollars as the papers count them; `traffic`: bytes and requests by channel, as in
+    result.json; `steps`: usage by name of the step; `epochs_end_s`: simulated time of each epoch's decision; `invocations`, `transitions`:
+    number of function invocations and of state transitions; `concurrency`: most functions at once; `problems`: why AWS would not run it;
+    `outside`: warnings that sizes lie beyond the measured range; `finished`: False if AWS would end it early, where the figures then end;
+    `records`: one per invocation, if they were asked for.
     """
 
     experiment: Experiment

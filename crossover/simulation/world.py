@@ -97,9 +97,9 @@ class Model:
 class World:
     """State of one simulated run, shared by the interpreter (`Walk`) and the models of the steps.
 
-    `days`: calendar of the run; `usage`: usage so far; `env`: simulated clock; `epochs_end_s`: time of each epoch's decision;
-    `transitions`: state transitions so far; `branches`: largest number of branches of one Map so far; `state`: state of the architecture's
-    protocol, by keys of its own; `scripts`: scripts made so far.
+    `experiment`, `architecture`, `workload`, `calibration`: what is simulated; `days`: calendar of the run; `usage`: usage so far; `env`:
+    simulated clock; `epochs_end_s`: time of each epoch's decision; `transitions`: state transitions so far; `branches`: largest number of
+    branches of one Map so far; `state`: state of the architecture's protocol, by keys of its own; `scripts`: scripts made so far.
     """
 
     experiment: Experiment

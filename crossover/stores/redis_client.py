@@ -69,7 +69,7 @@ def parse_address(url: str, *, password: str | None = None, certificate: str | N
     """Return the address in `url`: redis://host:port, rediss://host:port (TLS) or unix:///path. The port is 6379 if the URL has none.
     `certificate`: PEM text that a TLS server must present or be signed by; not used without TLS.
 
-        Raises ConfigError for any other URL, and for one with a password, since URLs end up in logs.
+    Raises ConfigError for any other URL, and for one with a password, since URLs end up in logs.
     """
     try:
         parts = urlsplit(url)

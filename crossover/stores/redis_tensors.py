@@ -182,8 +182,9 @@ class RedisCompute(RedisTensorStore):
 
     def update(self, state: StateKeys, gradient: str, *, out: StateKeys, update: Update) -> None:
         """Take one optimizer step in the database, with the settings `update`: from the vectors under the keys in `state` and the key
-        `gradient` to new ones under the keys in `out`, unless these exist. At the first step (`update.is_first`) the optimizer's
-        vectors are not read. Raises Corrupt if a vector has the wrong kind, Refused if the database has no command for the optimizer.
+        `gradient` to new ones under the keys in `out`, unless these exist. At the first step (`update.is_first`) the optimizer's vectors
+        are not read. Raises Missing if a vector does not exist, Corrupt if one has the wrong kind, Refused if the database has no command
+        for the optimizer.
         """
         check_optimizer_keys(state, out, update)
         optimizer = OPTIMIZERS[update.optimizer]
@@ -232,8 +233,8 @@ class RedisCompute(RedisTensorStore):
             raise Corrupt(f"{key}: holds a {decode_text(about[2]) or 'nameless'} vector where a {kind} was expected")
 
     def _run_command(self, rule: str, arguments: Sequence[Argument], keys: Sequence[str]) -> None:
-        """Run the module's command TENSOR.`rule` with `arguments`, such that outputs are stored only under new keys. `keys`: its
-        input keys, for errors.
+        """Run the module's command TENSOR.`rule` with `arguments`, such that outputs are stored only under new keys. `keys`: its input
+        keys, for errors. Raises Missing, Refused or Unavailable.
         """
         self.traffic.count(rule.lower())
         self.client.command(f"TENSOR.{rule}", *arguments, "NX", "PX", self.time_to_live_ms, keys=keys)

@@ -137,8 +137,9 @@ NOT_RUN = "not run"
 
 @dataclass(frozen=True, kw_only=True)
 class Ours:
-    """Our figure for a cell: measured on this machine, or projected from measured ones. `value`: in the unit of the cell; `note`: remark on
-    how it was made; `cut`: whether it was measured on a smaller task than the paper's, so that the ratio does not compare the two.
+    """Our figure for a cell: measured on this machine, or projected from measured ones. `value`: in the unit of the cell; `label`:
+    measured-local or projected; `note`: remark on how it was made; `cut`: whether it was measured on a smaller task than the paper's, so
+    that the ratio does not compare the two.
     """
 
     value: Value
@@ -159,10 +160,11 @@ class NoFigure:
 
 @dataclass(frozen=True, kw_only=True)
 class TableCell:
-    """One printed figure of a paper beside ours. `row`, `figure`: names of its row and column; `published`: the printed figure, None if the
-    paper prints none; `ours`: our figure, or why there is none; `formula`: what the paper's own formula gives, if its printed figure does
-    not follow from it; `deviation`: formula / printed - 1; `simulated`: the simulator's figure for the published size; `by`, `name`: the
-    printed row and the figure's key in it, by which the simulator's figure is found.
+    """One printed figure of a paper beside ours. `row`, `figure`: names of its row and column; `unit`: of all values; `note`: remark for
+    the page, or ""; `published`: the printed figure, None if the paper prints none; `ours`: our figure, or why there is none; `formula`:
+    what the paper's own formula gives, if its printed figure does not follow from it; `deviation`: formula / printed - 1; `simulated`: the
+    simulator's figure for the published size; `by`, `name`: the printed row and the figure's key in it, by which the simulator's figure is
+    found.
     """
 
     row: str
@@ -297,7 +299,7 @@ def make_row_cells(
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
-    """A curve of a drawing. `points`: (x, y); `dashed`: drawn dashed, because it is not measured."""
+    """A curve of a drawing. `label`: its name; `points`: (x, y); `dashed`: drawn dashed, because it is not measured."""
 
     label: str
     points: Sequence[tuple[float, float]]
@@ -306,8 +308,8 @@ class Curve:
 
 @dataclass(frozen=True, kw_only=True)
 class Drawing:
-    """A plot for the page: horizontal bars, as (label, value), if there are any, otherwise curves. `x`, `y`: titles of the axes; `log_x`:
-    use a logarithmic x axis; `percent`: show y, a share, in percent.
+    """A plot for the page: horizontal bars, as (label, value), if there are any, otherwise curves. `title`, `caption`: its texts; `x`, `y`:
+    titles of the axes; `log_x`: use a logarithmic x axis; `percent`: show y, a share, in percent.
     """
 
     title: str
@@ -322,8 +324,8 @@ class Drawing:
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """One table or figure of a paper as the page shows it. `name`: name of the part, such as "2025-table-2"; `cells`: its printed figures
-    beside ours; `drawings`: plots below them; `notes`: sentences about it; `measurements`: the runs that it needs.
+    """One table or figure of a paper as the page shows it. `name`: name of the part, such as "2025-table-2"; `title`: its heading; `cells`:
+    its printed figures beside ours; `drawings`: plots below them; `notes`: sentences about it; `measurements`: the runs that it needs.
     """
 
     name: str
@@ -514,8 +516,8 @@ def _fill_without_cells(found: FoundRuns) -> Section:
 
 @dataclass(frozen=True)
 class Part:
-    """A table or figure of the papers. `name`: name on the command line; `measurements`: function that returns the runs it needs at a
-    scale; `fill`: function that builds its section from the runs that exist, by default one without cells.
+    """A table or figure of the papers. `name`: name on the command line; `title`: heading on the page; `measurements`: function that
+    returns the runs it needs at a scale; `fill`: function that builds its section from the runs that exist, by default one without cells.
     """
 
     name: str

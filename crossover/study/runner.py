@@ -279,10 +279,11 @@ DECISIVE_VERSIONS = ("crossover", "torch")  # versions that one study must not m
 
 @dataclass(frozen=True, kw_only=True)
 class TrialRow:
-    """One trial as the tables need it, without the run's records. `varied`: its setting; `label`, `cost_label`: origin of its figures and
-    of its dollars, such as measured-local; `outcome`: finished or failed; `reason`: why it failed or is incomplete, and so does not count,
-    "" if it counts; `seconds`: duration of its last attempt; `usd`: dollars of all its attempts; `measures`: values by the names of
-    MEASURES, None if it has no such figure; `curve`: (epoch, validation metric); `code`, `data`: digests of the code and of the data set.
+    """One trial as the tables need it, without the run's records. `trial`: its name; `varied`, `seed`: its setting and seed; `label`,
+    `cost_label`: origin of its figures and of its dollars, such as measured-local; `outcome`: finished or failed; `reason`: why it failed
+    or is incomplete, and so does not count, "" if it counts; `seconds`: duration of its last attempt; `usd`: dollars of all its attempts;
+    `measures`: values by the names of MEASURES, None if it has no such figure; `curve`: (epoch, validation metric); `code`, `data`: digests
+    of the code and of the data set.
     """
 
     trial: str

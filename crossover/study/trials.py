@@ -45,8 +45,8 @@ is_field_of_run = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class StudyTrial:
-    """One run of a study: a setting with one seed. `name`: name of its folder; `varied`: its setting, as values by dotted field; `watch`:
-    called after every epoch, may raise Pruned.
+    """One run of a study: a setting with one seed. `name`: name of its folder; `varied`: its setting, as values by dotted field;
+    `experiment`: the experiment with this setting; `watch`: called after every epoch, may raise Pruned.
     """
 
     name: str
@@ -203,7 +203,7 @@ EARLY_ENDS = (BudgetReached, Pruned)  # ends of a run that are not failures
 
 
 class TrialMachine(Protocol):
-    """A machine on which trials run, one at a time: a context manager, inside whose block the other methods are called."""
+    """Protocol of a machine on which trials run, one at a time: a context manager, inside whose block the other methods are called."""
 
     def __enter__(self) -> Self:
         """Prepare the machine and return it."""
@@ -231,7 +231,9 @@ class TrialMachine(Protocol):
 
 
 class InlineTrials:
-    """A machine that runs trials in this process. There are no stacks, so the methods about stacks do nothing."""
+    """A machine (`TrialMachine`, a context manager) that runs trials in this process. There are no stacks, so the methods about stacks do
+    nothing.
+    """
 
     def __enter__(self) -> Self:
         """Return this object."""

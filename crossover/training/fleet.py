@@ -150,8 +150,8 @@ class ServingSettings:
 class Heartbeats:
     """Observation of all ranks' heartbeats by this program: when it last saw each rank's lease or heartbeat change, by its own clock.
 
-    `me`: content of the leases that this program creates, by default 16 random bytes; `seen`: by rank, (last observed state, seconds on the
-    monotonic clock at which it was first seen).
+    `objects`: store of leases and heartbeats; `keys`: of the run; `me`: content of the leases that this program creates, by default 16
+    random bytes; `seen`: by rank, (last observed state, seconds on the monotonic clock at which it was first seen).
     """
 
     objects: ObjectStore
@@ -374,9 +374,9 @@ def announce(objects: ObjectStore, *, fleet: str, run: str, members: int) -> Non
 class ProgramsExecution:
     """A run's execution by the programs of a fleet, as the runner sees it in the object store.
 
-    `members`: number of ranks; `tolerant`: whether the other programs continue if one fails; `release`: ends the programs; `can_finish`:
-    returns whether any program runs or may still start; `explain_absence`: returns a sentence about what keeps programs from starting, or
-    ""; `boot_s`: seconds within which the first program must have joined.
+    `objects`, `keys`: the run's store and the names in it; `members`: number of ranks; `tolerant`: whether the other programs continue if
+    one fails; `release`: ends the programs; `can_finish`: returns whether any program runs or may still start; `explain_absence`: returns a
+    sentence about what keeps programs from starting, or ""; `boot_s`: seconds within which the first program must have joined.
     """
 
     objects: ObjectStore

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 class Group:
     """One exchange of one round, as one of the workers sees it: who takes part, and how this worker publishes and fetches vectors.
 
-    `rank`: this worker's; `samples`: weight of every worker's contribution to this round, by rank; `kind`: of the vectors that are
-    exchanged, gradients or models; `own`: this worker's encoded contribution, whose codec also decodes the others', None if contributions
-    are not encoded; `exchange`: number of the exchange within the round, from 0. Every error that concerns another worker names this
-    worker, the round and the key.
+    `ctx`, `waits`: of this worker's invocation; `rank`: this worker's; `round`: number of the round; `samples`: weight of every worker's
+    contribution to this round, by rank; `kind`: of the vectors that are exchanged, gradients or models; `own`: this worker's encoded
+    contribution, whose codec also decodes the others', None if contributions are not encoded; `exchange`: number of the exchange within the
+    round, from 0. Every error that concerns another worker names this worker, the round and the key.
     """
 
     ctx: Context

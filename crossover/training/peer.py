@@ -128,8 +128,8 @@ class Replica:
         self._saved: list[int] = []
 
     def restore(self, *, at: int | None = None, discard_later: bool = True) -> None:
-        """Restore the newest checkpoint, or the one of round `at`. If there is none, restore the seeded model, which is the same on every
-        peer.
+        """Restore the newest checkpoint, or the one of round `at`. If there is none at all, restore the seeded model, which is the same on
+        every peer.
 
         `at`: None for the newest; 0 stands for the seeded model if there is no checkpoint of it. `discard_later`: whether checkpoints
         after `at` are deleted: on a GPU the repeated rounds may give other bits. Raises Missing if there is no checkpoint of `at`, Corrupt
@@ -631,8 +631,8 @@ class _Peer:
                 return
 
     def _train_round(self) -> None:
-        """Train one round: compute, exchange, update the model, and save if a checkpoint is due. Raises InstanceReclaimed after saving if
-        EC2 has announced that it takes the instance away.
+        """Train one round: compute, exchange, update the model, and save if a checkpoint is due. If EC2 has announced that it takes the
+        instance away, raises InstanceReclaimed after such a save, or, if the run has a single member, after one that is not due.
         """
         ctx, replica, exchange, round = self._ctx, self._replica, self._exchange, self._replica.round
         with stage(ctx, "compute gradients"):

@@ -82,9 +82,9 @@ def report_failure(ctx: Context, *, attempt: int, member: int, cause: BaseExcept
 class Waits:
     """Waiting of one member (a worker, or the supervisor) for what other members store, within one invocation.
 
-    `member`: its name in errors, such as "worker 3"; `attempt`: of the run; `is_superseded(round)`: returns whether another invocation of
-    this member has got beyond `round`; `since`: unix seconds at which the present wait began, perhaps in an earlier invocation, None if
-    there is none; `reserve_s`: seconds before the deadline that are kept free for saving.
+    `ctx`: of the invocation; `member`: its name in errors, such as "worker 3"; `attempt`: of the run; `is_superseded(round)`: returns
+    whether another invocation of this member has got beyond `round`; `since`: unix seconds at which the present wait began, perhaps in an
+    earlier invocation, None if there is none; `reserve_s`: seconds before the deadline that are kept free for saving.
     """
 
     ctx: Context

@@ -75,8 +75,8 @@ class Step:
     """One function of an architecture and how it is deployed; running it once is one Lambda invocation. `@step` makes one, which is then
     also the Lambda handler: `functions.spirt.average_in_database`.
 
-    `body`: the Python function; `torch`: whether its layer has PyTorch; `uses`: the services that it may use; `waits`: whether it may block
-    until other steps have run, so that it must not be queued behind them.
+    `name`, `module`: those of `body`, the Python function; `torch`: whether its layer has PyTorch; `uses`: the services that it may use;
+    `waits`: whether it may block until other steps have run, so that it must not be queued behind them.
     """
 
     name: str
@@ -127,14 +127,15 @@ class Step:
 
     def __call__(self, event: Event, lambda_context: Any) -> Event:
         """Run the step as the Lambda handler of this process, with the state machine's event and Lambda's context object, and return the
-        changed event.
+        changed event. Raises what `run` raises.
         """
         return self.invoke(process_resources(), event, lambda_context)
 
     def invoke(self, resources: Resources, event: Event, lambda_context: Any) -> Event:
         """Run the step as Lambda invokes it, in a process with these `resources`, and return the changed event.
 
-        `event`: the state machine's input; `lambda_context`: Lambda's context object, which gives deadline, request id and memory.
+        `event`: the state machine's input; `lambda_context`: Lambda's context object, which gives deadline, request id and memory. Raises
+        what `run` raises.
         """
         with Context(
             resources,
@@ -229,7 +230,7 @@ class Repeat:
 @dataclass(frozen=True)
 class Child:
     """A node of the tree whose `body` runs as a state machine execution of its own (the history of one is limited to 25,000 events). It
-    returns the body's last event.
+    returns the body's last event. `name`: of that state machine.
     """
 
     name: str

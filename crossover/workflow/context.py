@@ -393,7 +393,7 @@ class Context:
         return bool(self.clock() - since > event["timeout_s"])
 
     def remaining_s(self) -> float:
-        """Return the seconds until the invocation's deadline; infinite if it has none."""
+        """Return the seconds until the invocation's deadline; infinite if it has none, negative after it."""
         return self.deadline - self.clock()
 
     def pause(self, seconds: float) -> None:

@@ -187,7 +187,9 @@ class References:
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """A state machine as a stack deploys it: its definition in Amazon States Language, and what it refers to in the stack."""
+    """A state machine as a stack deploys it: its `definition` in Amazon States Language, and the `references` in it to other resources of
+    the stack.
+    """
 
     definition: StateDefinition
     references: References

@@ -158,8 +158,9 @@ class FilteringWorker:
         mean.result()
 
     def _filter(self, step: int, *, share: float) -> "Tensor | None":
-        """Add the local optimizer step to the residual, then remove the significant values from the residual and return them encoded; None
-        if there are none. Statistics of BatchNorm always count as significant.
+        """Add the local optimizer step to the residual, then remove the significant values from the residual and return them: encoded as
+        pairs, or, if the filter judges the whole update and it is significant, the whole residual as float32; None if there are none.
+        Statistics of BatchNorm always count as significant.
 
         `share`: this worker's fraction of the step's samples. Raises Refused if the values cannot be encoded.
         """
@@ -220,8 +221,9 @@ class FilteringWorker:
         """Store this worker's update of `step`, then its report, then announce both on the bus. In this order, whoever finds the report
         also finds the update.
 
-        `update`: encoded; None if nothing is significant. `farewell`: whether the worker leaves in this step, without having computed. Keys
-        that an earlier try has stored stay as they are. Raises Unavailable if a store does not answer for 60 s, or the deadline is near.
+        `update`: encoded; None if nothing is significant. `farewell`: whether the worker leaves in this step, without having computed; any
+        other update is kept among those sent but not applied yet. Keys that an earlier try has stored stay as they are. Raises Unavailable
+        if a store does not answer for 60 s, or the deadline is near.
         """
         ctx, keys = self._ctx, self._ctx.keys
         samples = self._invocation.samples()[self._rank]

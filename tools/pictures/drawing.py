@@ -50,8 +50,8 @@ ICONS: dict[Kind, str] = {
 
 @dataclass(frozen=True)
 class Label:
-    """A text of a drawing with the rectangle that it covers, in pixels. `within`: left and right edge, as x positions, that the text must
-    not cross.
+    """A text of a drawing with the rectangle that it covers, `left` to `right` and `top` to `bottom`, in pixels. `within`: left and right
+    edge, as x positions, that the text must not cross.
     """
 
     text: str

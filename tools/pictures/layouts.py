@@ -31,8 +31,8 @@ NOT_DRAWN = (
 
 @dataclass(frozen=True)
 class Box:
-    """A box of a structure picture: a function, or a program on instances. `y`: its upper edge in pixels; `note`: text under the name;
-    `starts`: names of the state machines that a program starts.
+    """A box of a structure picture: a function, or a program on instances. `name`: its title; `kind`: which icon it has; `y`: its upper
+    edge in pixels; `note`: text under the name; `starts`: names of the state machines that a program starts.
     """
 
     name: str
@@ -59,8 +59,8 @@ class Frame:
 
 @dataclass(frozen=True)
 class Store:
-    """A store in a structure picture, with a vertical line on which dots mark the functions that use it. `x`: position of the line in
-    pixels; `note`: text under the name.
+    """A store in a structure picture, with a vertical line on which dots mark the functions that use it. `kind`: which icon it has; `x`:
+    position of the line in pixels; `note`: text under the name.
     """
 
     kind: Kind
@@ -112,9 +112,9 @@ class Arrow:
 
 @dataclass(frozen=True)
 class Bar:
-    """A bar on a lane in the picture of a round: time spent on work, or on a wait. `row`: vertical position; `rows`: height in rows; `by`:
-    step that it belongs to; `stages`: stages whose simulated seconds, added up, are written on it; `wait`: whether it is a wait; `width`:
-    in pixels.
+    """A bar on a lane in the picture of a round: time spent on work, or on a wait. `lane`: name of the lane; `text`: written on it; `row`:
+    vertical position; `rows`: height in rows; `by`: step that it belongs to; `stages`: stages whose simulated seconds, added up, are
+    written on it; `wait`: whether it is a wait; `width`: in pixels.
     """
 
     row: float
@@ -129,7 +129,9 @@ class Bar:
 
 @dataclass(frozen=True)
 class Round:
-    """The layout of the picture of one round. Time runs from top to bottom; `rows`: number of rows."""
+    """The layout of the picture of one round. Time runs from top to bottom; `rows`: number of rows; `lanes`, `arrows`, `bars`: what is
+    drawn.
+    """
 
     rows: float
     lanes: tuple[Lane, ...]

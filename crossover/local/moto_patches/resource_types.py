@@ -52,7 +52,7 @@ class WantedResource:
 class MadeResource:
     """A created resource as moto's CloudFormation keeps it; a type's `make` function builds one, without subclassing.
     `physical_resource_id`: the value of Ref; `attributes`: the values of GetAtt by attribute; `remove()`: deletes it, by default nothing
-    happens. moto itself sets type and logical id.
+    happens. moto itself sets `cf_resource_type` and `logical_resource_id`.
     """
 
     physical_resource_id: str

@@ -41,10 +41,10 @@ class WorkerProgress:
 @dataclass
 class WorkerInvocation:
     """One simulated invocation of a long worker (a function that trains many rounds in one invocation), with methods that simulate what it
-    does. `place`: position in the run; `progress`: the worker's progress through all its invocations; `kept_bytes`: function that returns
-    the size of a checkpoint in a given round; `step`: name of its step; `adds`: whether the worker sums gradients up within a round;
-    `computed`: minibatches computed by this invocation; `slowest_s`, `evaluation_s`: seconds of its slowest minibatch and of its
-    evaluation; `finished`: whether training has ended.
+    does. `world`: the simulated run; `invocation`: receives stages and requests; `place`: position in the run; `progress`: the worker's
+    progress through all its invocations; `kept_bytes`: function that returns the size of a checkpoint in a given round; `step`: name of its
+    step; `adds`: whether the worker sums gradients up within a round; `computed`: minibatches computed by this invocation; `slowest_s`,
+    `evaluation_s`: seconds of its slowest minibatch and of its evaluation; `finished`: whether training has ended.
 
     What an invocation does alone only moves its own time, `now`, ahead of the simulation's, which saves an event each time. `catch_up`
     lets the simulation's time follow, and comes before all that other workers notice: an open gate, a decision, a transfer on a shared
