@@ -145,7 +145,9 @@ class RedisHosts(Construct):
         return fingerprint(json.dumps(Stack.of(self).resolve(boot)), boot_script("redis.sh"))
 
     def _instance(self, id: str, rank: int, handle: CfnWaitConditionHandle) -> ec2.CfnInstance:
-        """Build the EC2 instance of the host `rank`. `id`: its construct id; `handle`: receives the signal at the end of its boot."""
+        """Build the EC2 instance of the host `rank`, with its instance profile, an encrypted disk and its tags. `id`: its construct id;
+        `handle`: receives the signal at the end of its boot.
+        """
         host = ec2.CfnInstance(
             self,
             id,

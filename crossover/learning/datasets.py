@@ -305,7 +305,9 @@ def load(experiment: Experiment) -> Dataset:
 
 
 def _load(experiment: Experiment) -> Dataset:
-    """Load the experiment's data set anew, and return it as `load` does. Raises what `load` raises."""
+    """Load the experiment's data set anew, check it, split off the validation set, scale labels and preprocess, and return it as `load`
+    does. Raises what `load` raises.
+    """
     samples, loader = load_samples(experiment)
     if experiment.data.table != Table() and getattr(samples, "reading", None) is None:
         raise ConfigError(

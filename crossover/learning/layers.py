@@ -228,8 +228,8 @@ class _Scratch:
 
 
 def _get_scratch() -> _Scratch:
-    """Return the calling thread's scratch memory. It lives as long as an autograd graph or a caller holds it; after that a new one
-    is made.
+    """Return the calling thread's scratch memory. It lives as long as an autograd graph or a caller holds it; after that the next call
+    makes a new one.
     """
     known: weakref.ref[_Scratch] | None = getattr(_own, "scratch", None)
     found = known() if known else None

@@ -425,8 +425,9 @@ def _decide_reading(
 
 
 def _guess_header(rows: Sequence[Sequence[str]]) -> tuple[bool, str, str]:
-    """Return (whether the first row is a header, the reason, a doubt about the guess). The reason is "" if it is not a header, the
-    doubt if there is none.
+    """Return (whether the first row is a header, the reason, a doubt about the guess). The reason is "" if it is not a header, the doubt if
+    there is none. It is one if no cell of it is a number and not all are missing, if it has a name over a column of numbers, or if its
+    whole numbers count upwards and do not fit the rows below.
     """
     first, rest = [cell.strip() for cell in rows[0]], rows[1:]
     shown = ", ".join(first[:6]) + (", ..." if len(first) > 6 else "")

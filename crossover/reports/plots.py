@@ -374,7 +374,9 @@ class _LabelPlace:
     distance: float
 
     def cost(self, labels: Sequence[_Box], points: Sequence[_Box], bars: Sequence[_Box]) -> float:
-        """Return how bad the place is: what the label would cover of other labels, of points and of error bars, and its distance."""
+        """Return how bad the place is: a sum of the areas that the label would cover of other labels, of points and of error bars, weighted
+        in this order from most to least, and of its distance.
+        """
         hidden = [sum(map(self.box.share_with, each)) for each in (labels, points, bars)]
         return 1e6 * hidden[0] + 1e3 * hidden[1] + hidden[2] + self.distance
 

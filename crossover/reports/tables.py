@@ -72,7 +72,9 @@ class TextTable:
     rows: Sequence[Sequence[Cell]]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Yield this table's lines for the width of the terminal. Called by rich when it prints this object."""
+        """Yield this table's lines for the width of the terminal. If too little width is left for the last column, each row becomes a block
+        of lines (see `_records`). Called by rich when it prints this object.
+        """
         if self.title:
             yield from _forbid_wrapping(
                 lines_of(Text(quote_controls(self.title), style="italic"), options.max_width, console)
@@ -211,7 +213,9 @@ def _title_line(result: Result) -> Text:
 
 
 def _figures_table(result: Result) -> TextTable:
-    """Return a table of a run's metric, time, dollars, invocations and traffic. `result`: content of result.json."""
+    """Return a table of a run's metric, time, dollars, invocations and traffic, and of staleness and excluded workers if there were any.
+    `result`: content of result.json.
+    """
     rows = list[tuple[Cell, ...]]()
 
     def add(*cells: Cell) -> None:

@@ -439,8 +439,8 @@ def _check_processors(session: Any, experiment: Experiment) -> Iterator[Finding]
 
 
 def _count_vcpus_in_use(session: Any, experiment: Experiment, code: str) -> int:
-    """Return the number of vCPUs that instances other than the experiment's use of the quota with the code `code`. The experiment's own are
-    left out because they are part of its need.
+    """Return the number of vCPUs that instances other than the experiment's use, pending or running, of the quota with the code `code`; 0
+    if one of their types is not offered in this region. The experiment's own are left out because they are part of its need.
     """
     states = [{"Name": "instance-state-name", "Values": ["pending", "running"]}]
     used = list[str]()

@@ -248,7 +248,9 @@ def _lengthen(run: Simulated, first: Simulated, epochs: float, price_list: Price
     more = (epochs - simulated) / (simulated - first.experiment.training.epochs)
 
     def lengthen_figure(whole: float, short: float) -> float:
-        """Return a figure of the extrapolated run, at least `whole`. `whole`: the figure of `run`; `short`: that of its first span."""
+        """Return a figure of the extrapolated run: `whole` plus, for each further epoch, the mean of the epochs after the first span; at
+        least `whole`. `whole`: the figure of `run`; `short`: that of its first span.
+        """
         return whole + more * max(0.0, whole - short)
 
     seconds = lengthen_figure(run.seconds, first.seconds)

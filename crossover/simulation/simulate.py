@@ -128,7 +128,7 @@ def simulate(
 
 
 def _build_result(world: World, price_list: Prices) -> Simulated:
-    """Build the projected run from the state of the world after the simulation."""
+    """Return the projected run, read from the state of `world` after the simulation; its bill uses the prices of `price_list`."""
     seconds, usage, experiment = float(world.env.now), world.usage, world.experiment
     fixed = infrastructure.infrastructure_of(experiment, world.architecture)
     total = usage.total()

@@ -145,7 +145,8 @@ class Walk:
 
     def _run_step(self, step: Step, place: WhereInRun) -> SimProcess:
         """Simulate, as a simpy process, one invocation of a step, including the waits for an execution slot and for an environment, add it
-        to the run's usage, then apply the step's changes to `place`.
+        to the run's usage, then apply the step's changes to `place`. The step's model says whether it is simulated by a script or by a
+        process.
         """
         world, model = self._world, self._models[step.name]
         world.transitions += 1
@@ -212,8 +213,8 @@ class Walk:
         )
 
     def _run_process(self, step: Step, model: Model, place: WhereInRun, started: InvocationStart) -> SimProcess:
-        """Simulate, as a simpy process, an invocation of a step that waits for other workers, by the step's `process`, and add it to the
-        run's usage. `started`: how it started.
+        """Simulate, as a simpy process, an invocation of a step that waits for other workers, by the step's `process`, which gets the
+        invocation with its deadline, and add it to the run's usage. `started`: how it started.
         """
         world, env = self._world, self._env
         assert model.process is not None
@@ -237,7 +238,7 @@ class Walk:
 
     def _run_group(self, step: Step, model: Model, place: WhereInRun, count: int) -> SimProcess:
         """Simulate the step for `count` minibatches of one worker concurrently, without a simpy process for each, and add the invocations
-        to the run's usage. Ends when the last of them ends; sets `place.minibatch` to 0.
+        to the run's usage; execution slots are taken without waiting. Ends when the last of them ends; sets `place.minibatch` to 0.
         """
         world, env = self._world, self._env
         self._world.transitions += 2 * count  # each: the step, and the state that drops its result

@@ -116,7 +116,9 @@ class World:
     scripts: dict[Any, Script] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Create the hosts, the slots and the workers' random factors of the simulated run."""
+        """Create the database hosts, the broker's host, the execution slots, and the random factors of each worker and of one more for what
+        no worker does.
+        """
         experiment, calibration = self.experiment, self.calibration
         count = {"per_worker": experiment.workers, "shared": 1, "none": 0}[self.architecture.tensor_hosts]
         # Stores on hosts of their own have those hosts' links.

@@ -238,7 +238,9 @@ def explain_cuts(book: Book) -> str:
 
 
 def build_page(book: Book) -> Page:
-    """Build the replication's HTML page as data."""
+    """Return the replication's HTML page as data: findings, drawings, a table for each section of the papers, and warnings about runs that
+    failed or used generated images.
+    """
     by = count_labels(book.sections)
     tiles = [Tile(name="tables and figures", value=str(len(book.sections)), note="of the papers")]
     tiles += [
@@ -402,7 +404,7 @@ def _format_ratio(ratio: float | None) -> str:
 
 
 def to_markdown(book: Book) -> str:
-    """Return the replication's page as Markdown text."""
+    """Return the replication's page as Markdown text, with its tables and notes and without its drawings."""
     lines = [
         "# The papers' tables and figures, and ours beside them",
         "",

@@ -418,7 +418,8 @@ class ProgramsExecution:
 
 
 def _failure(failures: list[dict[str, Any]], ranks: list[str]) -> CrossoverError:
-    """Return the error to raise for the run. One that is only a consequence of another program's failure is chosen last.
+    """Return the error to raise for the run, rebuilt from the first of the reported failures that is not only a consequence of another
+    program's failure; from the first of all if each is. Its message names the rank. `failures` must not be empty.
 
     `failures`: the reported failures, with `error` and `cause`; `ranks`: their ranks, in the same order.
     """

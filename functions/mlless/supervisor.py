@@ -54,7 +54,8 @@ def _run_steps(ctx: Context, event: Event, supervisor: "Supervisor") -> Event:
     """Run the supervisor's steps until training is over or the deadline is near, save a checkpoint, and return the changes of the event for
     the next invocation.
 
-    An error that a retry cannot repair is reported, so that the workers do not wait for the supervisor, and raised.
+    All errors but NearDeadline are raised; those that a retry cannot repair (others than Unavailable, StaleAttempt and Missing) are
+    reported first, so that the workers do not wait for the supervisor.
     """
     try:
         while not supervisor.progressed and not supervisor.is_over():
