@@ -147,7 +147,9 @@ def fit_steps(
     start = np.array([fixed.get(name, value) for name, value in zip(TERMS, START, strict=True)])
 
     def fill_factors(logs: Any) -> Any:
-        """Return all factors in the order of TERMS: the fitted ones from their logarithms `logs`, the fixed ones as given."""
+        """Return all factors in the order of TERMS: the fitted ones from their logarithms `logs`, the fixed ones with their start
+        values.
+        """
         found = start.copy()
         found[free] = np.exp(logs)
         return found

@@ -72,7 +72,7 @@ def fetch_source(folder: Path, package: str) -> Path:
     """
 
     def fetch(work: Path) -> Path:
-        """Download and unpack the source package below the folder `work`; return the folder of the source."""
+        """Download and unpack the source package of the outer call below the folder `work` by apt-get; return the folder of the source."""
         _run_apt_get(work, "deb-src", "source", [package], architecture=architecture())
         return next(path for path in work.glob(f"{package}-*") if path.is_dir())
 

@@ -533,8 +533,8 @@ class Question:
         else_ *= share
 
         def of(work_s: float, whole_s: float, quickest_s: float) -> float:
-            """Return a time of the candidate. `work_s`: its own computing time; `whole_s`: the time in the simulation; `quickest_s`: the
-            computing time in that.
+            """Return a lower bound of a time of the candidate: its own computing, and all that the simulation took besides computing.
+            `work_s`: its own computing time; `whole_s`: the time in the simulation; `quickest_s`: the shape's computing time.
             """
             work_s, quickest_s = profile.hosts * work_s, profile.hosts * quickest_s
             return computing * work_s + else_ * max(0.0, whole_s - quickest_s)

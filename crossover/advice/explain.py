@@ -231,7 +231,9 @@ def list_swings(question: Question, winner: Candidate, rival: Candidate) -> list
     """
 
     def ratio(changed: Question) -> float:
-        """Return the dollars of the whole run on `rival` divided by those on `winner`, both simulated with the assumptions of `changed`."""
+        """Return the dollars of the whole run on `rival` divided by those on `winner` (the candidates of the outer call), both simulated
+        with the assumptions of `changed`.
+        """
         mine, its = (_simulate_usd(changed, candidate) for candidate in (winner, rival))
         return its / mine
 
@@ -247,7 +249,9 @@ def list_time_swings(question: Question, here: ThisMachine) -> list[Swing]:
     sooner, epochs, span = here.sooner.candidate, question.base.training.epochs, question.span(here.sooner.candidate)
 
     def ratio(changed: Question, speed: float = 1.0) -> float:
-        """Return the time on AWS divided by that on this machine, if this machine were `speed` times as fast."""
+        """Return the time of the soonest candidate on AWS (start-up included) divided by that on this machine, with the assumptions and
+        epochs of `changed`, and if this machine trained `speed` times as fast.
+        """
         ready_s = here.sooner.before_s + extrapolate(changed, sooner, lambda run: {"": run.seconds})[""]
         training_s = (here.seconds - here.before_s) * changed.base.training.epochs / epochs
         return ready_s / (here.before_s + training_s / speed)
@@ -276,7 +280,7 @@ def _vary_assumptions(question: Question, span: int) -> Iterator[tuple[str, Ques
         return replace(question, calibration=replace(cloud, **values))
 
     def with_epochs(count: int) -> Question:
-        """Return the question with `count` epochs in its experiment."""
+        """Return a copy of the outer call's question with `count` epochs in its experiment."""
         return replace(question, base=replace(question.base, training=replace(question.base.training, epochs=count)))
 
     yield (

@@ -23,7 +23,9 @@ def median(vectors: Sequence[Tensor]) -> Tensor:
     middle = len(vectors) // 2
 
     def reduce(rows: list[Tensor]) -> Tensor:
-        """Return the middle row of the sorted rows, or the mean of the middle two."""
+        """Return the middle one of `rows`, which are sorted at each coordinate; for an even number the mean of the middle two, half their
+        sum.
+        """
         return rows[middle] if len(rows) % 2 else (rows[middle - 1] + rows[middle]).mul_(0.5)
 
     return _reduce_by_coordinate(vectors, reduce)
@@ -38,7 +40,7 @@ def trimmed_mean(vectors: Sequence[Tensor], *, trim: int) -> Tensor:
         raise Refused(f"trim: {trim} of {len(vectors)} vectors; 0 <= 2 trim < {len(vectors)} is expected")
 
     def reduce(rows: list[Tensor]) -> Tensor:
-        """Return the mean of the sorted rows without the `trim` lowest and highest."""
+        """Return the mean of `rows`, which are sorted at each coordinate, without the first and the last `trim` of them."""
         kept = rows[trim : len(rows) - trim]
         total = kept[0].clone()
         for row in kept[1:]:

@@ -111,7 +111,7 @@ def show_progress(
     with _show_bar(console, epochs=epochs) as (advance, close):
 
         def show(progress: "Progress") -> None:
-            """Print the line of an epoch and move the bar."""
+            """Print the line of the epoch that has ended, and move the bar to it."""
             console.print(format_epoch(progress))
             advance(progress.epoch)
 

@@ -426,8 +426,8 @@ def _run_noting_kept(module: nn.Module, inputs: Tensor, own: set[int], kept_byte
     kept: dict[int, int] = {}
 
     def keep(tensor: Tensor) -> Tensor:
-        """Record in `kept` the bytes of a tensor's whole memory that autograd saves, unless it is the model's own; return the tensor,
-        detached.
+        """Record in the outer call's `kept` the bytes of a tensor's whole memory that autograd saves, unless it is the model's own; return
+        the tensor, detached.
         """
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in own:
@@ -447,7 +447,9 @@ def _measure_evaluation(module: nn.Module, inputs: Tensor) -> tuple[int, int]:
     widest = 0
 
     def note_bytes(layer: nn.Module, given: Any, output: Any) -> None:
-        """Raise `widest` to the bytes of this layer's inputs (`given`) and `output` if they are more; a forward hook."""
+        """Set the outer call's `widest` to the bytes of this layer's inputs (`given`) and `output` if they are more; torch calls this hook
+        after each layer. Parts that are no tensors do not count.
+        """
         nonlocal widest
         widest = max(widest, sum(t.nbytes for t in (*given, output) if isinstance(t, Tensor)))
 

@@ -139,7 +139,7 @@ class _Reference:
         """
 
         def combine(vectors: Sequence[Tensor]) -> Tensor:
-            """Return the aggregate of the vectors by the experiment's rule, weighted by `counts`."""
+            """Return the aggregate of the vectors by the experiment's rule, weighted by the outer call's `counts`, one per vector."""
             return combine_vectors(vectors, counts, self.experiment.aggregation, names=names)
 
         if not self.encoders:

@@ -275,7 +275,7 @@ def _make_server(log: Path, in_flight: _InFlight, keys: AccessKeys) -> Any:
         request_queue_size = 512
 
         def __init__(self) -> None:
-            """Bind the server to a free port of 127.0.0.1."""
+            """Bind the server to a free port of 127.0.0.1, with no open connections; nothing is served yet."""
             self.open: set[socket.socket] = set()
             super().__init__("127.0.0.1", 0, answer_counted, Handler)
 
@@ -290,7 +290,9 @@ def _make_server(log: Path, in_flight: _InFlight, keys: AccessKeys) -> Any:
             super().shutdown_request(request)
 
         def hang_up(self) -> None:
-            """Close the connections that clients keep open, so that their threads end."""
+            """Shut down both directions of the connections that clients keep open, so that their threads end and close them. Connections
+            that are already broken are no error.
+            """
             for request in list(self.open):
                 with contextlib.suppress(OSError):
                     request.shutdown(socket.SHUT_RDWR)

@@ -412,7 +412,7 @@ def _describe_difference(runs: Sequence[RunFolder], names: Sequence[str], *path:
     """
 
     def at_path(value: Any, key: str) -> Any:
-        """Return the value under `key`, None if `value` is no mapping or lacks the key."""
+        """Take one step of a path: return the value under `key`, None if `value` is no mapping or lacks the key."""
         return value.get(key) if isinstance(value, Mapping) else None
 
     values = _group_names(runs, names, lambda result: str(reduce(at_path, path, result)))

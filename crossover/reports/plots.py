@@ -335,7 +335,7 @@ def _label_marks(figure: Figure, axes: Axes, found: Sequence[Mark]) -> None:
     place = axes.transScale + axes.transLimits
 
     def at(x: float, y: float) -> tuple[float, float]:
-        """Return a point of the data in points from the lower left corner of the axes."""
+        """Return the place of the data's point (`x`, `y`) as (right, up) from the lower left corner of the axes, in points (1/72 inch)."""
         across, up = place.transform((x, y))
         return float(across) * wide, float(up) * high
 

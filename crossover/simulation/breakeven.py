@@ -207,8 +207,8 @@ def _describe_assumptions(here: Sequence[Point], filed: Mapping[str, RepeatedRun
     running = [point.name for point in here if point.would_run]
 
     def cheapest(cloud: Calibration) -> str:
-        """Return the name of the run in `running` that is cheapest with the calibration `cloud`: each is simulated once, always with seed
-        1.
+        """Return the name of that one of the outer call's runs (`running`) that is cheapest with the calibration `cloud`: each is simulated
+        once, always with seed 1.
         """
         return min(running, key=lambda name: simulate_draw(filed[name]._replace(calibration=cloud), Draw(1, 0.0)).usd)
 

@@ -148,7 +148,7 @@ def crossing_rows(found: Breakeven) -> list[list[str]]:
     """
 
     def round_figure(value: float) -> str:
-        """Return the number with two significant digits."""
+        """Return the number as text with two significant digits."""
         return display.number(float(f"{value:.2g}"))
 
     return [

@@ -326,10 +326,14 @@ def _find_fit_row(paper: str, table: str, name: str) -> Row:
 
 
 def _make_tensor_setter(latency: bool) -> Callable[[Calibration, float], Calibration]:
-    """Return a function that sets the tensor database's latency in a calibration, or its seconds per byte if `latency` is false."""
+    """Return a function that sets the tensor database's latency in a calibration, or its seconds per byte if `latency` is false. That
+    function takes a calibration and the value, and returns the changed copy.
+    """
 
     def change(calibration: Calibration, value: float) -> Calibration:
-        """Return the calibration with the database's latency, or its seconds per byte if not `latency`, set to `value`."""
+        """Return the calibration with the database's latency, or if not `latency` (of the outer call) its seconds per byte, set
+        to `value`.
+        """
         known = calibration.tensors
         tensors = replace(known, latency_s=value) if latency else replace(known, client_bytes_s=_invert(value))
         return replace(calibration, tensors=tensors)
@@ -343,7 +347,7 @@ def _invert(seconds_per_byte: float) -> float:
 
 
 def _make_field_setter(name: str) -> Callable[[Calibration, float], Calibration]:
-    """Return a function that sets the field `name` of a calibration to a value."""
+    """Return a function that sets the field `name` of a calibration to a value: it takes both and returns the changed copy."""
     return lambda calibration, value: replace(calibration, **{name: value})  # type: ignore[arg-type]
 
 
@@ -431,11 +435,13 @@ def fit_peers() -> Calibration:
     )
 
     def make_bus_setter(latency: bool) -> Callable[[Calibration, float], Calibration]:
-        """Return a function that sets the message broker's latency in a calibration, or its seconds per byte if `latency` is false."""
+        """Return a function that sets the message broker's latency in a calibration, or its seconds per byte if `latency` is false. That
+        function takes a calibration and the value, and returns the changed copy.
+        """
 
         def change(calibration: Calibration, value: float) -> Calibration:
-            """Return the calibration with the broker's latency, or its seconds per byte if not `latency`, set to `value`, and with no limit
-            of its host.
+            """Return the calibration with the broker's latency, or if not `latency` (of the outer call) its seconds per byte, set to
+            `value`, and with no limit of its host.
             """
             known = calibration.instance_bus
             new = replace(known, latency_s=value) if latency else replace(known, client_bytes_s=_invert(value))

@@ -112,7 +112,7 @@ def check_fits(experiment: Experiment, calibration: Calibration = AWS) -> None:
 
     def steps_of(round: int) -> list[float]:
         """Return the projected seconds of each local step of a round (counted from 0), on images of the size that its epoch uses, in a
-        function of `memory_mb`.
+        function of the outer call's `memory_mb`.
         """
         places = [days.locate_minibatch(round, minibatch) for minibatch in range(days.minibatches_in(round))]
         works = [(replace(workload, training_share=shares[epoch - 1]), n) for epoch, n in places]

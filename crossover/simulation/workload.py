@@ -116,7 +116,7 @@ class Workload:
             return self
 
         def scale(value: int) -> int:
-            """Return `value` in proportion to the number of parameters, rounded down."""
+            """Return `value`, which holds for the present number of parameters, in proportion for the new one, rounded down."""
             return value * parameters // self.parameters
 
         return replace(

@@ -177,7 +177,7 @@ class RabbitMessageBus:
         """
 
         def send(channel: Any) -> None:
-            """Publish the message on `channel` and wait for the broker's confirmation."""
+            """Publish the outer call's message on `channel`, and wait for the broker's confirmation."""
             # mandatory: an undeclared queue is an error, the message is not lost; confirmed: it is on the broker's disk
             channel.basic_publish(exchange, queue, body, properties=_PERSISTENT, mandatory=True)
 

@@ -93,7 +93,9 @@ def make_peers_run(model: str, peers: int) -> Measurement:
     fixed = (*_make_overrides(model, "mnist", 1024), f"workers={peers}")
 
     def cut(scale: Scale) -> Overrides:
-        """Return the overrides (`field=value`) for a scale below the published size."""
+        """Return the overrides (`field=value`) for a scale below the published size: minibatches of 256 images, and as many of them per
+        peer as the scale leaves.
+        """
         count = scale.reduce(MNIST_IMAGES // (1024 * peers))
         return ("training.batch_size=256", f"data.limit={peers * 256 * count}", LEAST_HELD)
 

@@ -126,7 +126,7 @@ def _make_watch(asked: optuna.Trial) -> OnProgress:
     """
 
     def watch(progress: Progress) -> None:
-        """Report one epoch to Optuna. Raises Pruned if Optuna decides to stop the trial before its last epoch."""
+        """Report the epoch's validation metric to Optuna. Raises Pruned if Optuna decides to stop the trial before its last epoch."""
         asked.report(progress.val_metric, progress.epoch)
         if progress.epoch < progress.epochs and asked.should_prune():
             raise Pruned(f"pruned after epoch {progress.epoch} of {progress.epochs}")

@@ -303,7 +303,7 @@ class LocalSteps(SynchronousWorker):
         invocation = self.invocation
 
         def step(gradient: "Tensor") -> None:
-            """Take a local optimizer step with the gradient of the current minibatch."""
+            """Take a local optimizer step with `gradient`, that of the invocation's current minibatch."""
             self.step(gradient, minibatch=invocation.position.minibatch)
 
         while invocation.position.minibatch < len(invocation.minibatch_weights()):

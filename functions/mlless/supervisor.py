@@ -117,7 +117,7 @@ class Supervisor:
         """Wait for the decision on an epoch, stored under `key` by a worker. Raises RunFailed if no worker is left."""
 
         def look() -> bytes:
-            """Read and return the decision's bytes. Raises Missing if it is not stored yet."""
+            """Read and return the bytes of the decision that the outer call waits for. Raises Missing if it is not stored yet."""
             return self._ctx.objects.get(key)
 
         with self._ctx.stage("synchronise"):

@@ -147,7 +147,7 @@ class FilteringWorker:
         mean = RunningMean(invocation.minibatch_weights(), total=self._sum, added=invocation.position.minibatch)
 
         def add(gradient: "Tensor") -> None:
-            """Add a minibatch's gradient to the running mean, and its loss to the step's."""
+            """Add a minibatch's gradient to the running mean of the step, and the loss that was noted for it to the step's loss."""
             mean.add(gradient)
             answers = gradients.get_noted_answers(self._ctx)
             self._answers += answers
@@ -286,8 +286,8 @@ class FilteringWorker:
         waits, supervisor, look_at_s = self._invocation.waits, words.supervisor_rank(ctx), 0.0
 
         def look() -> Vector:
-            """Return the stored word. Raises Missing if it is not stored; the store is asked only if the word is announced, or once per
-            _STORE_LOOK_S seconds.
+            """Return the stored word on the step for which the outer call waits. Raises Missing if it is not stored; the store is asked
+            only if the word is announced, or once per _STORE_LOOK_S seconds.
             """
             nonlocal look_at_s
             told = supervisor in ctx.bus.list_arrived(ctx.keys.updates, round=step, reader=self._rank)

@@ -51,11 +51,15 @@ def _copy_listings(changes: Replacements) -> None:
     from moto.s3.utils import _VersionedKeyStore
 
     def values(store: Any) -> Iterator[Any]:
-        """Return an iterator over the newest version of each object in `store`, taken from a copy."""
+        """Return an iterator over the newest version of each object in `store`, taken from a copy made at the call, so that later changes
+        do not matter.
+        """
         return (versions[-1] for versions in list(dict.values(store)) if versions)
 
     def items(store: Any) -> Iterator[tuple[str, Any]]:
-        """Return an iterator over (key, newest version) of each object in `store`, taken from a copy."""
+        """Return an iterator over (key, newest version) of each object in `store`, taken from a copy made at the call, so that later
+        changes do not matter.
+        """
         return ((key, versions[-1]) for key, versions in list(dict.items(store)) if versions)
 
     for name, iterate in {"values": values, "itervalues": values, "items": items, "iteritems": items}.items():

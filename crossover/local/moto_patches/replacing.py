@@ -49,7 +49,7 @@ class Replacements(contextlib.ExitStack):
 
             @functools.wraps(old)
             def new(*arguments: Any, **named: Any) -> Any:
-                """Call the wrapper with the old method and the arguments, and return its result."""
+                """Return `wrapper(old method, *arguments, **named)`. For a method the arguments begin with `self`."""
                 return wrapper(old, *arguments, **named)
 
             new = staticmethod(new) if isinstance(raw, staticmethod) else new

@@ -134,7 +134,9 @@ def install(changes: Replacements, types: Mapping[str, ResourceType]) -> None:
 
     @changes.wraps(parsing, "resource_name_property_from_type")
     def find_name_property(old: Any, resource_type: str) -> Any:
-        """Return the template property that names a resource of `resource_type`; None or "" if there is none."""
+        """Return the template property that names a resource of `resource_type`; None or "" if there is none. For types that this cloud
+        does not add, moto's function `old` answers.
+        """
         return known[resource_type].name_property if resource_type in known else old(resource_type)
 
     @changes.wraps(parsing, "parse_and_create_resource")

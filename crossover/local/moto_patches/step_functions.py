@@ -187,7 +187,7 @@ def _wait_exactly(changes: Replacements) -> None:
 
     @changes.replaces(WaitFunction, "_wait_interval")
     def wait(self: Any, env: Any, wait_seconds: float) -> None:
-        """Wait for `wait_seconds` seconds, or until the execution is stopped."""
+        """Wait for `wait_seconds` seconds, or until the execution is stopped; return without saying which."""
         end = time.monotonic() + wait_seconds
         while (left := end - time.monotonic()) > 0 and env.is_running():
             env.program_state_event.wait(min(left, _LOOK_S))  # moto's event is set for no longer than a moment

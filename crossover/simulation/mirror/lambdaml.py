@@ -45,7 +45,9 @@ def exchange_sizes(world: World) -> list[tuple[int, int]]:
     workload, asked = world.workload, world.experiment.exchange
 
     def shapes() -> Sequence[Sequence[int]]:
-        """Return the shapes of the model's parameters. Raises NoProjection if the model is not one of the project's own."""
+        """Return the shapes of the parameters of the simulated run's model, in the order of its vector. Raises NoProjection if the model is
+        not one of the project's own.
+        """
         if workload.model not in MODEL_SIZES:
             raise NoProjection(
                 f"exchange.compression: what {asked.compression} makes of {workload.model} follows from its matrices, which are not "

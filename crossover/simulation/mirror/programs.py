@@ -165,7 +165,9 @@ class SimulatedPeer:
         compresses = world.experiment.exchange.compression != "none"
 
         def move_on(process: SimProcess) -> None:
-            """Run a simpy process of this worker to its end, outside simpy. Raises RuntimeError if it yields, i.e. has to wait."""
+            """Run to its end, outside simpy, a simpy process of this worker that never has to wait. Raises RuntimeError if it yields, i.e.
+            has to wait.
+            """
             for _ in process:
                 raise RuntimeError("a single worker waits for another one")
 
