@@ -211,6 +211,8 @@ def _yaml_text(plain: Mapping[str, Any]) -> str:
 
 
 def is_unedited(path: Path) -> bool:
-    """Return whether nobody has edited a YAML file: it still matches the digest in its first line."""
+    """Return whether nobody has edited a YAML file: it still matches the digest in its first line. Raises OSError if the file cannot be
+    read.
+    """
     head, _, body = path.read_text("utf-8").partition("\n")
     return head == f"{UNCHANGED}{hashlib.sha256(body.encode()).hexdigest()[:16]}"

@@ -405,7 +405,9 @@ class Servers:
         return text
 
     def stop(self) -> None:
-        """Stop all Redis and RabbitMQ servers. A server that is just being started is stopped by its starter."""
+        """Stop all Redis and RabbitMQ servers. A server that is just being started is stopped by its starter. Starting one afterwards
+        raises RunFailed.
+        """
         with self._lock:  # what is still starting stops itself
             self._over = True
             hosts, brokers = list(self.redis), list(self.brokers)
@@ -472,7 +474,7 @@ class LocalCloud:
     def __init__(
         self, workspace: Path, *, cores: int | None = None, concurrency: int = 1000, runtime: Runtime | None = None
     ) -> None:
-        """Store the settings; nothing is started before the `with` block."""
+        """Store the settings, which the class explains; nothing is started before the `with` block."""
         self.workspace = workspace.resolve()
         self.cores = cores or os.cpu_count() or 1
         self._concurrency, self._runtime = concurrency, runtime

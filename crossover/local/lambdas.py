@@ -218,7 +218,7 @@ class RuntimeApi:
         self.schedule(self._release, address)
 
     def close(self) -> None:
-        """End all connections and the server's thread; harmless to repeat."""
+        """End all connections and the server's thread; harmless to repeat. `open` raises Unavailable afterwards."""
         with self._lock:
             if self._loop.is_closed():
                 return

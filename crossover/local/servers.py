@@ -157,7 +157,7 @@ class _Guard:
             self._watchdog.stdin.write(f"{verb} {folder}\n".encode())
 
     def restart_dead_watchdog(self) -> None:
-        """Start a new watchdog if the current one was killed, and register all folders with it."""
+        """Start a new watchdog if the current one has ended, and register all folders with it."""
         with self._lock:
             if self._watchdog.poll() is None:
                 return

@@ -482,7 +482,7 @@ def _make_comparison_title(found: Comparison) -> str:
 
 
 def _rank_by_metric(found: Comparison) -> list[RaceEntry]:
-    """Return the compared runs from the best metric to the worst. Runs without an evaluation are last."""
+    """Return the compared runs from the best metric (the best of each run's epochs) to the worst. Runs without an evaluation are last."""
     sign = -1 if found.metric.higher_wins else 1
     return sorted(found.entries, key=lambda each: math.inf if each.best_metric is None else sign * each.best_metric)
 

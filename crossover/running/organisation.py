@@ -525,7 +525,7 @@ def _list_missing_actions(actions: Iterable[str], statements: Sequence[Mapping[s
 
 
 def _covers(statement: Mapping[str, Any], action: str) -> bool:
-    """Return whether the Action or NotAction patterns of an IAM statement apply to `action`."""
+    """Return whether the Action or NotAction patterns of an IAM statement apply to `action`, in any case and with * and ? as wildcards."""
     named = statement.get("Action", statement.get("NotAction", []))
     patterns = [named] if isinstance(named, str) else named
     matched = any(fnmatchcase(action.lower(), pattern.lower()) for pattern in patterns)

@@ -145,8 +145,8 @@ class Gate:
         return self.opened_s >= 0.0
 
     def arrive(self, env: simpy.Environment, member: int = -1) -> None:
-        """Count one arrival, and open this gate if it is the last needed one. A member that arrives twice counts twice. `member`: number of
-        the worker that arrived.
+        """Count one arrival, and open this gate if it is the last needed one. A member that arrives twice counts twice; arrivals at an open
+        gate are counted too. `member`: number of the worker that arrived.
         """
         self.arrived += 1
         self.last = member

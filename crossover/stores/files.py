@@ -54,7 +54,7 @@ class FileObjectStore(ObjectStore):
         return join_buffers(data) if self.put_new(key, data) else self.get(key)
 
     def get(self, key: str) -> bytes:
-        """Return the bytes of the object under `key`. Raises Missing if there is none."""
+        """Return the bytes of the object under `key`. Raises Missing if there is none, Refused if the key is no plain relative path."""
         try:
             data = self._path(key).read_bytes()
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError):

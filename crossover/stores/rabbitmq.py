@@ -217,7 +217,9 @@ class RabbitMessageBus:
             raise
 
     def _get_channel(self) -> Any:
-        """Return this thread's channel, in confirm mode; open one if there is none."""
+        """Return this thread's channel, in confirm mode; open one, with a new connection, if there is none or it is closed. Raises pika's
+        errors.
+        """
         channel = getattr(self._own, "channel", None)
         if channel is None or not channel.is_open:
             self._drop_channel()

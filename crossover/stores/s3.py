@@ -218,7 +218,9 @@ class JoinedBuffers(io.RawIOBase):
         return self._at
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Set the position, as io.IOBase.seek does, and return it, in bytes from the start."""
+        """Set the position, as io.IOBase.seek does, and return it, in bytes from the start. A position before the start becomes 0. Raises
+        KeyError for another `whence` than io's three.
+        """
         origin = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._length}[whence]
         self._at = max(0, origin + offset)
         return self._at

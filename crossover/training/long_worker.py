@@ -331,7 +331,9 @@ class Invocation:
         )
 
     def _note_losses(self) -> None:
-        """Note in the record the mean training loss of each epoch, the position reached, and the attempt."""
+        """Note in the record the mean training loss of each epoch, the position reached, and the attempt, in place of the figures of the
+        last minibatch.
+        """
         for name in ("loss", "samples", "answers"):  # of the last minibatch; the epochs' own follow
             self.ctx.notes.pop(name, None)
         means = [[epoch, total / max(1, counted), counted] for epoch, (total, counted) in sorted(self._losses.items())]

@@ -89,7 +89,7 @@ class Instances:
 
     @property
     def volume_gb(self) -> int:
-        """Size of one instance's disk in GB."""
+        """Size of one instance's disk in GB: GPU_GB with a GPU, otherwise PEER_GB."""
         return GPU_GB if self.gpu else PEER_GB
 
 

@@ -103,7 +103,7 @@ class WorkerInvocation:
 
     def remaining_s(self) -> float:
         """Return the seconds until this invocation must stop its work: the time until its deadline, minus the reserve for a last
-        checkpoint.
+        checkpoint. 0 or less if it must stop now.
         """
         return self.invocation.deadline_s - self.now - reserve_s(self.world.experiment)
 
@@ -118,8 +118,8 @@ class WorkerInvocation:
             yield from self._end_at_deadline()
 
     def _end_at_deadline(self) -> SimProcess:
-        """End the whole simulation, as a simpy process, because the invocation's deadline has passed. Waits stop before the deadline, but
-        computing and transfers do not, and a retry would fail again.
+        """End the whole simulation, as a simpy process, because the invocation's deadline has passed; this process itself never ends. Waits
+        stop before the deadline, but computing and transfers do not, and a retry would fail again.
         """
         yield from self.catch_up()
         spent_s = self.world.env.now - self.invocation.started_at
