@@ -119,7 +119,10 @@ def doctor(
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Check that this machine or the AWS account has what the experiment needs. Changes nothing; each line says how to fix a problem."""
+    """Check that this machine or the AWS account has what the experiment needs. Changes nothing; each line says how to fix a problem.
+
+    The exit status is 2 if something is missing.
+    """
     experiment = load_runnable(config, override)
     findings = list(check_machine(experiment) if on == "local" else check_account(experiment))
     missing = [finding.name for finding in findings if not finding.holds]
@@ -227,7 +230,10 @@ HEAD = ("stack", "state", "since", "ends")
 
 
 def status(config: Config, override: Override = None, as_json: AsJson = False, debug: Debug = False) -> None:
-    """Show the experiment's stacks on AWS: their time to live, running resources and cost per hour."""
+    """Show the experiment's stacks on AWS: their time to live, running resources and cost per hour.
+
+    Changes nothing. A stack that does not exist is shown as not deployed.
+    """
     experiment = load(config, override or [])
     import boto3  # a tenth of a second that other commands need not wait for
 
@@ -351,7 +357,10 @@ def destroy(
     override: Override = None,
     debug: Debug = False,
 ) -> None:
-    """Delete the experiment from AWS, with everything that its stack left behind. Other experiments' shared network and broker stay."""
+    """Delete the experiment from AWS, with everything that its stack left behind. Other experiments' shared network and broker stay.
+
+    Asks before it deletes; without a terminal it works only with --yes. If it fails, the message says what is gone and what is left.
+    """
     experiment = load(config, override or [])
     check_credentials()
     if not yes and not sys.stdin.isatty():
@@ -383,7 +392,10 @@ def destroy(
 def deploy(
     config: Config, yes: Yes = False, take_over: TakeOver = False, override: Override = None, debug: Debug = False
 ) -> None:
-    """Deploy the experiment on AWS, and the shared network and broker if they do not exist yet."""
+    """Deploy the experiment on AWS, and the shared network and broker if they do not exist yet.
+
+    First prints what would change. Without a terminal it works only with --yes.
+    """
     require_checkout("deploy")
     experiment, named = load_runnable(config, override), command_words(config, override)
     check_deployment(experiment)

@@ -271,7 +271,10 @@ def _settings_of_work(experiment: Experiment) -> dict[str, Any]:
 
 
 def plan(config: Config, override: Override = None, as_json: AsJson = False, debug: Debug = False) -> None:
-    """Show what `deploy` would create, what it costs per hour, and the projected time and cost of a run."""
+    """Show what `deploy` would create, what it costs per hour, and the projected time and cost of a run.
+
+    Creates nothing on AWS. Your own code is tried first on a few samples.
+    """
     experiment = load_runnable(config, override)
     check_deployment(experiment)
     processors.check_fits(experiment)

@@ -19,7 +19,10 @@ def refresh(
     region: Annotated[str, typer.Option(help="AWS region of the prices.", show_default="the file's region")] = "",
     debug: Debug = False,
 ) -> None:
-    """Get today's prices from AWS and write them, with today's date, into config/pricing.yaml. Prices that AWS does not list stay."""
+    """Get today's prices from AWS and write them, with today's date, into config/pricing.yaml. Prices that AWS does not list stay.
+
+    If no price can be refreshed, the command fails and the file is not changed.
+    """
     require_checkout("prices refresh")
     import boto3
 

@@ -51,7 +51,10 @@ def probe(
     out: Annotated[Path | None, typer.Option(help="File for the JSON line.", show_default="standard output")] = None,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
-    """Measure a model's training steps on this machine's GPU and print them as a line of JSON for `crossover advise --measured`."""
+    """Measure a model's training steps on this machine's GPU and print them as a line of JSON for `crossover advise --measured`.
+
+    Fails without a GPU, unless --device is cpu.
+    """
     from crossover.advice import gpu_probe
 
     located = gpu_probe.locate_model(model)

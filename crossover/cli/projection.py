@@ -66,7 +66,10 @@ def breakeven(
     play: Play = False,
     debug: Debug = False,
 ) -> None:
-    """Project when an architecture beats the cheapest baseline: one function, one machine, one GPU or a GPU fleet."""
+    """Project when an architecture beats the cheapest baseline: one function, one machine, one GPU or a GPU fleet.
+
+    The page is written even if AWS would run none of the experiments; the command then fails.
+    """
     from crossover.advice.question import make_sizes_function
     from crossover.reports import prices  # matplotlib comes with the page: not for --help
     from crossover.simulation import breakeven_page as page
@@ -130,7 +133,10 @@ def project(
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Project a run's time, cost and traffic on AWS, without running it."""
+    """Project a run's time, cost and traffic on AWS, without running it.
+
+    Fails, with the reasons, if AWS would not run it.
+    """
     from dataclasses import replace
 
     from crossover.advice.question import make_sizes_function

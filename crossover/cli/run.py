@@ -113,7 +113,10 @@ def run(
     take_over: TakeOver = False,
     debug: Debug = False,
 ) -> None:
-    """Train a model, and write result.json, metrics.jsonl, the model and report.html into a folder."""
+    """Train a model, and write result.json, metrics.jsonl, the model and report.html into a folder.
+
+    An earlier run's files in the folder are moved aside, unless that run is resumed. A failed run that can be resumed prints how.
+    """
     here = Path.cwd()  # before any user code runs, which may change the current folder
     overrides = [*(override or []), *_data_override(data)]
     experiment, named = load_runnable(config, overrides, travels=on != "inline"), command_words(config, overrides)

@@ -57,7 +57,10 @@ def study(
     ] = False,
     debug: Debug = False,
 ) -> None:
-    """Run a grid or a search over seeds, and write study.csv and study.html with confidence intervals and the declared comparisons."""
+    """Run a grid or a search over seeds, and write study.csv and study.html with confidence intervals and the declared comparisons.
+
+    If trials fail, so does the command in the end; the report says why, and --resume runs them again.
+    """
     from crossover.reports import tables
     from crossover.reports.tables import TextTable
     from crossover.study import bundle as bundles
@@ -127,7 +130,10 @@ def reproduce(
     ] = False,
     debug: Debug = False,
 ) -> None:
-    """Recompute a study's tables from its bundle, and report for each cell if it is identical, within the interval, or not reproduced."""
+    """Recompute a study's tables from its bundle, and report for each cell if it is identical, within the interval, or not reproduced.
+
+    Fails if a cell is not reproduced, or if the bundle contradicts its own records.
+    """
     from crossover.reports import tables as tables_
     from crossover.study import bundle as bundles
     from crossover.study import own_modules, report
@@ -318,7 +324,10 @@ def replicate(
     ] = False,
     debug: Debug = False,
 ) -> None:
-    """Reproduce the papers' tables and figures, beside the published values. Finished runs are kept, so that a second call resumes."""
+    """Reproduce the papers' tables and figures, beside the published values. Finished runs are kept, so that a second call resumes.
+
+    If runs fail, the report is written without them, and the command fails.
+    """
     from crossover.study import papers
     from crossover.study.paper_runs import Runner, Scale
     from crossover.study.papers import choose_parts, list_measurements
