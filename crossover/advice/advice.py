@@ -385,13 +385,12 @@ def _find_advice(
 
 def advice_sort_key(found: Advice) -> tuple[float, float, float]:
     """Return a sort key for advice with the same constraints, but for different settings of the experiment. The smallest key belongs to the
-    best advice. If the winner keeps to the constraints, the key is 0, then its dollars and seconds, or its seconds and dollars if only a
-    budget is given; otherwise it is the factor by which it misses them, then seconds and dollars.
+    best advice: the factor by which the winner misses the constraints at the 95th percentile (1 if it keeps to them), then its dollars and
+    seconds, or its seconds and dollars if only a budget is given.
     """
-    short, wished = found.constraints.short_by(found.winner.seconds, found.winner.usd), found.constraints
-    quick = wished.budget_usd is not None and wished.deadline_s is None
-    order = (found.winner.seconds.p50, found.winner.usd.p50)
-    return (0.0, *(order if quick else order[::-1])) if short <= 1 else (short, *order)
+    winner, wished = found.winner, found.constraints
+    order = (winner.seconds.p50, winner.usd.p50)
+    return (max(1.0, wished.short_by(winner.seconds, winner.usd)), *(order if wished.ask_for_soonest else order[::-1]))
 
 
 def pareto_front(finalists: Sequence[Finalist]) -> tuple[Finalist, ...]:
@@ -679,7 +678,7 @@ def is_this_machine_best(found: Advice) -> bool:
     here, wished, ready_s = found.here, found.constraints, found.winner.seconds.p50
     if not found.met or here is None:
         return False
-    if wished.deadline_s is None and wished.budget_usd is not None:
+    if wished.ask_for_soonest:
         return here.seconds <= ready_s
     in_time = here.band.p95 <= (wished.deadline_s or inf)
     return here.seconds <= ready_s or (in_time and here.seconds <= NEARLY_AS_SOON * ready_s)
@@ -785,17 +784,33 @@ def list_missed_constraints(found: Advice, each: Finalist) -> dict[str, str]:
 
 
 def quota_line(found: Advice) -> str:
-    """Return a sentence on the AWS quota that the account must ask for before it can start the winner, and on the best candidate that it
-    can start today, if there is one; "" if it can start the winner.
+    """Return sentences on the AWS quota that the account must ask for before it can start the winner, on the best candidate that it can
+    start today, and on what the quota would change, if there is one; "" if it can start the winner.
     """
-    if not (word := question_.describe_needed_quota(found.winner.candidate, found.constraints.gpu_quota)):
+    quota, word = question_.find_needed_quota(found.winner.candidate, found.constraints.gpu_quota)
+    if not word:
         return ""
     if (today := found.startable) is None:
         return f"Not today: {word}."
     missed = list_missed_constraints(found, today)
     held = f", which misses {' and '.join(missed)}" if missed else ""
     answer = f"{today.candidate.words}: {today.words}{held}."
-    return f"Until AWS grants the quota that the first line needs: {answer} For the first line: {word}."
+    gain = f"With {quota} (crossover doctor names it) it {_describe_gain(found.winner, today)}."
+    return f"Until AWS grants the quota that the first line needs: {answer} {gain}"
+
+
+def _describe_gain(winner: Finalist, today: Finalist) -> str:
+    """Return in words how much sooner or later the winner is ready than the candidate `today`, and how much less or more it costs, such as
+    `is ready 12 minutes sooner and costs 40 cents more`; or that the simulations leave it open.
+    """
+    later_s, dearer_usd = winner.seconds.p50 - today.seconds.p50, winner.usd.p50 - today.usd.p50
+    time = f"is ready {display.rough_seconds(abs(later_s))} {'later' if later_s > 0 else 'sooner'}"
+    dollars = f"costs {display.rough_usd(abs(dearer_usd))} {'more' if dearer_usd > 0 else 'less'}"
+    if display.OPEN in times_of(winner, today, "ready"):
+        time = "is ready at about the same time"
+    if display.OPEN in times_of(winner, today, "usd"):
+        dollars = "costs about the same"
+    return f"{time} and {dollars}"
 
 
 def describe_drivers(found: Advice) -> str:

@@ -354,8 +354,8 @@ def estimate_of_known(experiment: Experiment, constraints: Constraints) -> First
 
 def first_estimate(question: Question, sizes: Sizes, constraints: Constraints) -> FirstEstimate | None:
     """Return the cheapest candidate with one worker (a function, a machine or a GPU) that keeps to the constraints, or the one nearest to
-    them, with its time and cost and their bands; None if none is possible. Functions with less than NEW_ACCOUNT_MB are not tried. `sizes`:
-    sizes of the model.
+    them, with its time and cost and their bands, whose 95th percentiles are compared with the constraints; None if none is possible.
+    Functions with less than NEW_ACCOUNT_MB are not tried. `sizes`: sizes of the model.
     """
     alone = candidates.list_candidates(
         question.base, samples=question.samples, prices=question.prices, least_mb=sizes.least_mb, alone=True
@@ -366,24 +366,23 @@ def first_estimate(question: Question, sizes: Sizes, constraints: Constraints) -
         refused = needs.find_problem(each, sizes, constraints.on_hand, precision=precision)[1]
         if not refused and not 0 < each.memory_mb < NEW_ACCOUNT_MB:
             by_kind.setdefault(each.on, []).append((question.bound_by_computing(each).usd, str(each), each))
-    found = list[tuple[Candidate, Estimate]]()
+    found = list[tuple[Candidate, Estimate, Band, Band]]()
 
-    def rank(each: tuple[Candidate, Estimate]) -> tuple[float, float]:
-        """Return the sort key of a candidate with its estimate: (largest ratio of its figures to the constraints, 1 if it keeps to them;
-        its dollars).
+    def rank(each: tuple[Candidate, Estimate, Band, Band]) -> tuple[float, float]:
+        """Return the sort key of a candidate with its estimate and the bands of its seconds and dollars: (factor by which these miss the
+        constraints, 1 if it keeps to them; its dollars).
         """
-        return max(1.0, _constraint_ratio(constraints, each[1])), each[1].usd
+        return max(1.0, constraints.short_by(*each[2:])), each[1].usd
 
     for least in sorted(by_kind.values(), key=min):
         short, usd = min(map(rank, found), default=(inf, inf))
         if short <= 1 and usd < min(least)[0]:
             continue  # one that keeps to the constraints is cheaper than any of this kind can be
         if first := _find_first_possible(question, least):
-            found.append(first)
+            found.append((*first, *_estimate_bands(question, *first)))
     if not found:
         return None
-    candidate, figures = min(found, key=rank)
-    seconds_band, usd_band = _estimate_bands(question, candidate, figures)
+    candidate, figures, seconds_band, usd_band = min(found, key=rank)
     return FirstEstimate(
         candidate,
         figures,
@@ -436,13 +435,6 @@ def _find_first_possible(
     """
     looked = ((each, question.simulated(each)[0]) for _, _, each in sorted(least)[:TRIED])
     return next(((each, figures) for each, figures in looked if not figures.problem), None)
-
-
-def _constraint_ratio(constraints: Constraints, figures: Estimate) -> float:
-    """Return the largest ratio of the estimate's seconds and dollars to deadline and budget: above 1 if one is missed, 0 if there are
-    none.
-    """
-    return constraints.short_by(Band(*[figures.seconds] * 3), Band(*[figures.usd] * 3))
 
 
 # --- here -------------------------------------------------------------------------------------------------------------

@@ -135,30 +135,49 @@ def _check_host_memory(candidate: Candidate, sizes: Sizes) -> tuple[str, str]:
 
 
 def describe_needed_quota(candidate: Candidate, gpu_quota: int = 0) -> str:
-    """Return in words which AWS quota must be raised before the account can start the candidate, the first one found; "" if none.
+    """Return a sentence on which AWS quota must be raised before the account can start the candidate, the first one found; "" if none.
+    Argument `gpu_quota`: see `find_needed_quota`.
+    """
+    return find_needed_quota(candidate, gpu_quota)[1]
+
+
+def find_needed_quota(candidate: Candidate, gpu_quota: int = 0) -> tuple[str, str]:
+    """Return (quota, sentence): the AWS quota that the candidate needs, such as `a quota of 4 vCPUs for G instances`, and how it exceeds
+    the account's, for the first quota that must be raised before the account can start it; two empty texts if none.
 
     `gpu_quota`: vCPUs of GPU instances that the account may run; 0 for a new account, which often has few vCPUs of other instances too.
     """
+    spot = "spot " if candidate.spot else ""
     if candidate.gpu:
         vcpus = candidate.workers * figures.load_instances().get(candidate.instance, UNKNOWN_INSTANCE).vcpus
         if vcpus <= gpu_quota:
-            return ""
+            return "", ""
         may = (
             f"may run {gpu_quota} vCPUs of GPU instances"
             if gpu_quota
             else "may start no GPU instance unless it was granted some"
         )
-        return f"{candidate.words} needs {vcpus} vCPUs, and the account {may}: ask for a quota first (crossover doctor names it)"
+        return (
+            f"a quota of {vcpus} vCPUs for {spot}G instances",
+            f"{candidate.words} needs {vcpus} vCPUs, and the account {may}: ask for a quota first (crossover doctor names it)",
+        )
     if candidate.memory_mb > NEW_ACCOUNT_MB:
-        return f"functions of more than {NEW_ACCOUNT_MB:,} MB need an account that was granted them (at most {MAX_MEMORY_MB:,})"
+        return (
+            f"functions of {candidate.memory_mb:,} MB",
+            f"functions of more than {NEW_ACCOUNT_MB:,} MB need an account that was granted them (at most {MAX_MEMORY_MB:,})",
+        )
     if candidate.memory_mb and candidate.workers > 10:
-        return "a new account runs ten functions at once: ask for more first (crossover doctor names it)"
+        return (
+            f"a quota of {candidate.workers} functions at once",
+            "a new account runs ten functions at once: ask for more first (crossover doctor names it)",
+        )
     if not gpu_quota and (vcpus := count_standard_vcpus(candidate)) > NEW_ACCOUNT_VCPUS:
         return (
+            f"a quota of {vcpus} vCPUs for {spot}standard instances",
             f"{candidate.words} needs {vcpus} vCPUs of standard instances, and new accounts often have {NEW_ACCOUNT_VCPUS}: ask for a "
-            "quota first (crossover doctor names it)"
+            "quota first (crossover doctor names it)",
         )
-    return ""
+    return "", ""
 
 
 def count_standard_vcpus(candidate: Candidate) -> int:
@@ -203,6 +222,11 @@ class Constraints:
         if self.budget_usd is not None:
             times.append(usd.p95 / self.budget_usd)
         return max(times)
+
+    @property
+    def ask_for_soonest(self) -> bool:
+        """Whether the answer is the soonest candidate that keeps to them, not the cheapest: only a budget is given."""
+        return self.budget_usd is not None and self.deadline_s is None
 
     @property
     def words(self) -> str:

@@ -142,23 +142,18 @@ class ThisMachine:
 RULES = {
     "cheapest": "the fewest dollars; of those that are too close to call the soonest",
     "balanced": "the least product of dollars and seconds, start-up among them",
-    "soonest": "the fewest seconds, start-up among them; of those that are too close to call the cheapest",
+    "soonest": "the fewest seconds, start-up among them; of those that take less than 1 % longer the cheapest",
 }
 
 
 def choose_finalist(finalists: Sequence[Finalist], constraints: Constraints) -> Finalist:
-    """Return the best of at least one shortlisted candidate: if only a budget is given, the soonest one that keeps to it; otherwise the
-    cheapest one that keeps to all constraints at the 95th percentile; if none does, the one that misses them least.
+    """Return the best of at least one shortlisted candidate: of those that keep to all constraints at the 95th percentile, or that miss
+    them least if none does (1 % more is as near), the soonest if only a budget is given, otherwise the cheapest, both by RULES.
     """
-    holding = _within_constraints(finalists, constraints)
-    if not holding:
-        return min(finalists, key=lambda each: (constraints.short_by(each.seconds, each.usd), each.usd.p50))
-    order = (
-        _soonest(finalists)
-        if constraints.budget_usd is not None and constraints.deadline_s is None
-        else _cheapest(finalists)
-    )
-    return min(holding, key=order)
+    misses = {each.candidate: constraints.short_by(each.seconds, each.usd) for each in finalists}
+    least = min(misses.values())
+    nearest = [each for each in finalists if misses[each.candidate] <= (display.LEVEL * least if least > 1 else 1)]
+    return min(nearest, key=(_soonest if constraints.ask_for_soonest else _cheapest)(finalists))
 
 
 def pick_cards(
@@ -189,33 +184,36 @@ def _cheapest(finalists: Iterable[Finalist]) -> Order:
     """Return a sort key function for the candidates: fewest dollars first; candidates whose dollars do not differ significantly are ordered
     by time. That function takes one of `finalists`, and raises KeyError for any other.
     """
-    ranks = _ranks(finalists, "usd")
+    ranks = _ranks(finalists, "usd", _cost_is_too_close)
     return lambda each: (ranks[each.candidate], each.seconds.p50, each.usd.p50)
 
 
 def _soonest(finalists: Iterable[Finalist]) -> Order:
-    """Return a sort key function for the candidates: shortest time first; candidates whose times do not differ significantly are ordered by
-    dollars. That function takes one of `finalists`, and raises KeyError for any other.
+    """Return a sort key function for the candidates: shortest time first; candidates whose median times differ by less than 1 % are ordered
+    by dollars. Repetitions are not compared in pairs: a spot machine would pass for as soon as the same one on demand if it is interrupted
+    in some only. That function takes one of `finalists`, and raises KeyError for any other.
     """
-    ranks = _ranks(finalists, "seconds")
+    ranks = _ranks(finalists, "seconds", lambda first, each: each.seconds.p50 < display.LEVEL * first.seconds.p50)
     return lambda each: (ranks[each.candidate], each.usd.p50, each.seconds.p50)
 
 
-def _ranks(finalists: Iterable[Finalist], figure: str) -> dict[Candidate, int]:
-    """Return the rank of each candidate by the median of `figure` (`seconds` or `usd`), from 0. Candidates that do not differ significantly
-    from the first of a rank share that rank.
+def _ranks(
+    finalists: Iterable[Finalist], figure: str, is_tied: Callable[[Finalist, Finalist], bool]
+) -> dict[Candidate, int]:
+    """Return the rank of each candidate by the median of `figure` (`seconds` or `usd`), from 0. Candidates that are tied with the first of
+    a rank share that rank. `is_tied`: takes the first of a rank and another candidate.
     """
     found, first, rank = dict[Candidate, int](), None, -1
     for each in sorted(finalists, key=lambda each: (getattr(each, figure).p50, each.figures.usd, str(each.candidate))):
-        if first is None or not _is_too_close(first, each, figure):
+        if first is None or not is_tied(first, each):
             first, rank = each, rank + 1
         found[each.candidate] = rank
     return found
 
 
-def _is_too_close(one: Finalist, other: Finalist, figure: str) -> bool:
-    """Return whether the paired repetitions leave open which of the two candidates has the smaller `figure` (`seconds` or `usd`)."""
-    led = display.lead(pair_draws(one, other, "ready" if figure == "seconds" else figure))
+def _cost_is_too_close(one: Finalist, other: Finalist) -> bool:
+    """Return whether the paired repetitions leave open which of the two candidates costs less."""
+    led = display.lead(pair_draws(one, other, "usd"))
     return led is None or not led.is_sure
 
 

@@ -88,6 +88,7 @@ TIED = [finalist("spirt", 800, 1.004), finalist("mlless", 100.3, 4.0)]
         (FRONT, Constraints(deadline_s=560), "all_reduce"),
         (FRONT, Constraints(deadline_s=50), "gpu"),  # impossible: the nearest
         (FRONT, Constraints(budget_usd=0.1), "single"),
+        ([*FRONT, *TIED], Constraints(deadline_s=50), "mlless"),  # as near as the soonest, and cheaper
         ([*FRONT, *TIED], Constraints(), "spirt"),  # where one figure ties, the other decides
         ([*FRONT, *TIED], Constraints(budget_usd=9), "mlless"),
     ],
@@ -116,6 +117,17 @@ def test_the_named_ones_keep_to_the_wishes_and_are_told_once() -> None:
     assert named(Constraints(budget_usd=3)) == {"spirt": ("cheapest", "balanced"), "all_reduce": ("soonest",)}
     assert named(Constraints(budget_usd=1.2, deadline_s=900)) == {"spirt": ("cheapest", "balanced", "soonest")}
     assert named(Constraints(budget_usd=0.1)) == named(Constraints()), "where none keeps to them"
+
+
+def test_the_soonest_is_sooner_than_the_same_machine_that_is_interrupted() -> None:
+    """A spot machine that is later in some repetitions, and never sooner, is not named the soonest, however much cheaper it is."""
+    spot = finalist("single", 1_000, 1.0)
+    delays = (1.0, 1.3, 1.3)
+    outcomes = tuple(replace(each, seconds=each.seconds * by) for each, by in zip(spot.outcomes, delays, strict=True))
+    spot = replace(spot, candidate=replace(spot.candidate, spot=True), outcomes=outcomes)
+    on_demand = finalist("single", 1_000, 2.0)
+    cards = pick_cards([spot, on_demand], Constraints(), {spot.candidate: on_demand})
+    assert [card.finalist for card in cards if "soonest" in card.names] == [on_demand]
 
 
 @pytest.mark.slow

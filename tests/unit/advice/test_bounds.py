@@ -12,6 +12,7 @@ from crossover.advice import question as subject
 from crossover.advice.candidates import Candidate
 from crossover.advice.evaluation import Estimate, Question
 from crossover.advice.question import ON_HAND, Constraints, Sizes, find_problem
+from crossover.reports.display import Band
 from crossover.simulation.repetitions import Outcome
 from crossover.validation import load
 
@@ -141,3 +142,18 @@ def test_a_first_estimate_simulates_no_kind_that_is_dearer_at_least(monkeypatch:
     assert first is not None and first.words.startswith("one g")
     cheapest = min(simulated.values())
     assert [each.kind for each in simulated if question.bound_by_computing(each).usd > cheapest] == []
+
+
+def test_a_first_estimate_keeps_the_deadline_with_its_band(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first estimate compares the 95th percentile of its band with the deadline, as the answer does, not its single simulation."""
+    question, sizes = asked("all-reduce-cifar10")
+    measure = explain._estimate_bands
+
+    def delay_gpus(question: Question, candidate: Candidate, figures: Estimate) -> tuple[Band, Band]:
+        """Return the candidate's bands, with a long time as 95th percentile if it has a GPU."""
+        seconds, usd = measure(question, candidate, figures)
+        return seconds._replace(p95=1e6) if candidate.gpu else seconds, usd
+
+    monkeypatch.setattr(explain, "_estimate_bands", delay_gpus)
+    first = explain.first_estimate(question, sizes, Constraints(deadline_s=86_400.0))
+    assert first is not None and not first.candidate.gpu

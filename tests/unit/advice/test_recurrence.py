@@ -10,7 +10,7 @@ from crossover.advice import advice, page, recurrence
 from crossover.advice import question as subject
 from crossover.advice.advice import Advice
 from crossover.advice.question import Constraints, describe_needed_quota
-from crossover.advice.search import ThisMachine
+from crossover.advice.search import Finalist, ThisMachine
 from crossover.errors import ConfigError
 from crossover.reports import display
 from crossover.simulation import figures
@@ -155,6 +155,28 @@ def test_the_page_says_above_its_commands_which_quota_is_needed(found: Advice) -
     own = replace(gpu, here=ThisMachine(seconds=1.0, threads=1, sooner=found.winner, times=None))
     line = advice.quota_line(gpu)
     assert line and [page.build_page(each, []).warnings for each in (gpu, granted, own)] == [[line], [], []]
+
+
+def test_one_sentence_says_what_waiting_for_a_quota_gains(found: Advice) -> None:
+    """The line on the needed quota names it, and says by how much the winner is sooner and dearer than what the account may start today."""
+    gpu = next(each for each in found.finalists if each.candidate.gpu)
+    assert found.startable is not None
+    slow = copy_with_outcomes(found.startable, seconds=gpu.running.p50 + 7_200.0, usd=gpu.usd.p50 + 0.4)
+    alone = replace(found, winner=gpu, alternatives=(slow,), front=(), unknown=(), rejected=())
+    vcpus = gpu.candidate.workers * figures.load_instances()[gpu.candidate.instance].vcpus
+    spot = "spot " if gpu.candidate.spot else ""
+    sooner = display.rough_seconds(slow.seconds.p50 - gpu.seconds.p50)
+    asked = f"With a quota of {vcpus} vCPUs for {spot}G instances (crossover doctor names it)"
+    assert f"{asked} it is ready {sooner} sooner and costs 40 cents less." in advice.quota_line(alone)
+    free = copy_with_outcomes(slow, seconds=gpu.running.p50 + gpu.before_s - slow.before_s, usd=gpu.usd.p50 / 100)
+    dearer = display.rough_usd(gpu.usd.p50 - free.usd.p50)
+    said = f"it is ready at about the same time and costs {dearer} more."
+    assert said in advice.quota_line(replace(alone, alternatives=(free,)))
+
+
+def copy_with_outcomes(finalist: Finalist, *, seconds: float, usd: float) -> Finalist:
+    """Return the finalist with `seconds` and `usd` in each of its outcomes."""
+    return replace(finalist, outcomes=tuple(replace(each, seconds=seconds, usd=usd) for each in finalist.outcomes))
 
 
 def test_what_a_new_account_may_start_today_takes_few_standard_vcpus(found: Advice) -> None:
