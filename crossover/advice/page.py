@@ -37,6 +37,7 @@ from crossover.reports.display import Band
 from crossover.reports.folder import write_atomically
 from crossover.reports.pages import Page, Plot, Sheet, plot
 from crossover.reports.report_pages import render
+from crossover.validation.combinations import NAME_LIMIT, PROJECT_AND_NAME_LIMIT
 
 # --- page -------------------------------------------------------------------------------------------------------------
 
@@ -340,7 +341,7 @@ def _describe_turn(each: Swing) -> str:
 
 MOST_HOURS = 720.0  # lifetime.ttl_hours
 RUN_TIME_MARGIN = 1.5  # hours that a run may take, in p95 of what it is projected to
-MAX_NAME = 32
+DIGEST_LETTERS = 6  # at the end of a name: of 100 answers in an account, two share a name in 1 of 3,000 accounts
 TABLE, ANSWER = "advice.csv", "advice.json"
 OWNER = "# Part of the advice in "
 SEAL = "# By `crossover advise`, which overwrites it as long as nobody changes it. As written: "
@@ -398,7 +399,7 @@ def plan_files(found: Advice, out: Path, *, config: Path) -> PlannedFiles:
         path = config.parent / f"{config.stem}-{out.resolve().name}-{name}" if own else out / name
         head = f"# yaml-language-server: $schema={os.path.relpath(SCHEMA, path.parent)}\n"
         head += f"{OWNER}{os.path.relpath(out, path.parent)}\n" if own else ""
-        texts[path] = add_seal(head, as_yaml(found, each, number)).encode()
+        texts[path] = add_seal(head, as_yaml(found, each, path.parent)).encode()
     return PlannedFiles(out=out, texts=texts, earlier=_list_earlier_files(out))
 
 
@@ -483,29 +484,29 @@ def _names_user_code(base: Experiment) -> bool:
     return any(":" in name for name in (training.model, training.loss, training.metric.name, base.data.dataset))
 
 
-def build_experiment(found: Advice, finalist: Finalist, number: int) -> Experiment:
-    """Return the candidate `finalist` of the advice `found` as an experiment that can be run and deployed: with a name that ends in
-    `number`, its position among the files from 1, and with a lifetime long enough for its projected run, up to MOST_HOURS; with that if it
-    is the winner and stays deployed between runs.
+def build_experiment(found: Advice, finalist: Finalist, folder: Path) -> Experiment:
+    """Return the candidate `finalist` of the advice `found` as an experiment that can be run and deployed. Its name ends in a digest of its
+    other fields, except the lifetime, and of the `folder` of its file, so that no two answers change each other's stacks. Its lifetime is
+    long enough for its projected run, up to MOST_HOURS; it is that if it is the winner and stays deployed between runs.
     """
     base = found.question.base
-    made = experiment_of(base, finalist.candidate)
+    made = replace(experiment_of(base, finalist.candidate), recipe="none")
+    content = json.dumps([str(folder.resolve()), made.to_plain()], sort_keys=True)
+    end = f"-{hashlib.sha256(content.encode()).hexdigest()[:DIGEST_LETTERS]}"
+    room = min(NAME_LIMIT, PROJECT_AND_NAME_LIMIT - len(base.project)) - len(end)
     hours = max(base.lifetime.maximum_run_hours, ceil(RUN_TIME_MARGIN * finalist.seconds.p95 / 3_600))
     hours = min(hours, MOST_HOURS)
     stays = found.stays and finalist is found.winner
     ttl_hours = MOST_HOURS if stays else max(base.lifetime.ttl_hours, min(hours + 4, MOST_HOURS))
     lifetime = replace(base.lifetime, maximum_run_hours=hours, ttl_hours=ttl_hours)
-    end = f"-advice-{number}"
-    room = MAX_NAME - len(end)
-    return replace(made, name=f"{base.name[:room].rstrip('-')}{end}", recipe="none", lifetime=lifetime)
+    return replace(made, name=f"{base.name[:room].rstrip('-')}{end}", lifetime=lifetime)
 
 
-def as_yaml(found: Advice, finalist: Finalist, number: int) -> str:
+def as_yaml(found: Advice, finalist: Finalist, folder: Path) -> str:
     """Return the candidate `finalist` of the advice `found` as the text of an experiment's YAML file: the fields that differ from their
-    defaults, below a comment with its projected time and cost. `number`: its position among the files, from 1, with which the experiment's
-    name ends.
+    defaults, below a comment with its projected time and cost. `folder`: folder of the file.
     """
-    made = build_experiment(found, finalist, number)
+    made = build_experiment(found, finalist, folder)
     usual = Experiment(name=made.name, architecture=made.architecture).to_plain()
     plain = {"name": made.name, "architecture": made.architecture, **_differing_fields(made.to_plain(), usual)}
     names = [name for card in found.cards for name in card.names if card.finalist is finalist]

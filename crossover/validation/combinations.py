@@ -236,6 +236,7 @@ ArchitectureCheck = Callable[[Experiment, Architecture], Iterable[str]]
 NAME_LIMIT = 32
 FUNCTION_NAME_LIMIT = 64  # AWS Lambda, a state machine may have 80; names are project-experiment-step
 LONGEST_STEP = 24
+PROJECT_AND_NAME_LIMIT = FUNCTION_NAME_LIMIT - LONGEST_STEP - 2  # characters of both together
 KNOWN_DATASETS = tuple(sizes.DATA)
 KNOWN_LOSSES = ("cross_entropy", "mse", "bce_with_logits")
 KNOWN_METRICS = ("accuracy", "perplexity", "mean_absolute_error")
@@ -254,7 +255,7 @@ def project_fits(e: Experiment) -> Iterator[str]:
     """Yield an error message if the project's name cannot be part of AWS names, or if it is too long together with the experiment's
     name.
     """
-    room = FUNCTION_NAME_LIMIT - LONGEST_STEP - 2
+    room = PROJECT_AND_NAME_LIMIT
     if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", e.project):
         yield f"project: {e.project!r} is not allowed; expected lower-case letters, digits and single hyphens, a letter first"
     elif len(e.project) + len(e.name) > room:

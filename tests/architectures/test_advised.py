@@ -63,7 +63,7 @@ def written(found: Advice, form: str, path: Path) -> Experiment:
     known = [each for each in every if form_of(each) == form]
     cheapest = min(known, key=lambda each: (every[each].usd, str(each))) if known else unsimulated(found, form)
     banded = Finalist(cheapest, found.question.simulated(cheapest)[0], found.winner.outcomes, 0.0)
-    path.write_text(page.as_yaml(found, banded, 1))
+    path.write_text(page.as_yaml(found, banded, path.parent))
     return read(path)
 
 

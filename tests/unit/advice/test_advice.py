@@ -255,7 +255,29 @@ def test_beside_own_code_each_folder_of_advice_has_its_own_files(found: Advice, 
     second = written(called(own, "other"), tmp_path / "second", config=config)
     assert not {*first} & {*second} and {path: path.read_bytes() for path in first} == before
     assert written(called(own, "third"), tmp_path / "first", config=config)[0] == first[0]
-    assert b"third-advice-1" in first[0].read_bytes()
+    assert b"name: third-" in first[0].read_bytes()
+
+
+def test_no_two_answers_share_the_name_of_a_stack(found: Advice, tmp_path: Path) -> None:
+    """Candidates of one advice, of another question, and of another folder have names of their own, which deployment accepts however long
+    that of the question is; the same answer keeps its names.
+    """
+
+    def names(base: str, folder: str, epochs: int = 2) -> list[str]:
+        """Return the names in the files of the advice for an experiment called `base` that trains `epochs` epochs, written to `folder`."""
+        asked = called(found, base)
+        training = replace(asked.question.base.training, epochs=epochs)
+        asked = replace(asked, question=replace(asked.question, base=replace(asked.question.base, training=training)))
+        paths = written(asked, tmp_path / folder, config=tmp_path / "mine.yaml")
+        experiments = [load(path) for path in paths if path.suffix == ".yaml"]
+        for each in experiments:
+            check_deployment(each)
+        return [each.name for each in experiments]
+
+    mine = names("mine", "first")
+    every = [*mine, *names("mine", "second"), *names("mine", "third", epochs=7), *names("m" * 32, "fourth")]
+    assert len({*every}) == len(every) == 4 * len(found.told)
+    assert names("mine", "first") == mine and all(re.fullmatch("mine-[0-9a-f]{6}", name) for name in mine)
 
 
 def test_a_file_of_another_advice_or_a_changed_one_is_refused_by_name(found: Advice, tmp_path: Path) -> None:
@@ -369,7 +391,7 @@ def test_a_winner_that_stays_deployed_gets_the_longest_lifetime(found: Advice) -
     """The file of a winner that stays deployed between runs has the longest `lifetime.ttl_hours`; the files of other candidates do not."""
     stays = replace(found, stays=True)
     hours = [
-        page.build_experiment(each, finalist, 1).lifetime.ttl_hours
+        page.build_experiment(each, finalist, Path()).lifetime.ttl_hours
         for each, finalist in ((stays, stays.winner), (found, found.winner), (stays, stays.alternatives[0]))
     ]
     assert hours[0] == page.MOST_HOURS > max(hours[1:])
