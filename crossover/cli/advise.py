@@ -568,9 +568,18 @@ def _find_experiment_file(
                 "--set data.table.label=..., data.table.kind, data.table.header or data.table.drop"
             )
         return config, PROBE_S * probe
-    path = own_model.write_experiment(str(config), data, epochs, table)
+    path = write_model_experiment(str(config), data, epochs, table)
     terminal.show(f"experiment: {path}", stderr=True)
     return path, PROBE_S if probe else SHORT_PROBE_S
+
+
+def write_model_experiment(model: str, data: str | None, epochs: int | None, table: Table) -> Path:
+    """Print to standard error which data is read, which may take long, then do what `own_model.write_experiment` does."""
+    from crossover.advice import own_model
+
+    if data is not None:
+        terminal.show(f"reading {data}, then trying {model} on it", stderr=True)
+    return own_model.write_experiment(model, data, epochs, table)
 
 
 def _tune_memory(

@@ -124,13 +124,14 @@ def doctor(
     The exit status is 2 if something is missing.
     """
     experiment = load_runnable(config, override)
-    findings = list(check_machine(experiment) if on == "local" else check_account(experiment))
+    findings = list[Finding]()
+    for each in check_machine(experiment) if on == "local" else check_account(experiment):
+        findings.append(each)
+        if not as_json:  # at once: the next check may take long, or end with an error
+            tables.show(f"{each.word:<7}  {each.name}: {each.detail}")
     missing = [finding.name for finding in findings if not finding.holds]
     if as_json:
         print_json({"ready": not missing, "findings": [asdict(finding) for finding in findings]})
-    else:
-        for each in findings:
-            tables.show(f"{each.word:<7}  {each.name}: {each.detail}")
     if missing and on == "local":
         raise MissingTool(f"this machine lacks {', '.join(missing)}; the lines above say how to fix it")
     if missing:
@@ -141,15 +142,14 @@ def doctor(
 
 def check_account(experiment: Experiment) -> Iterator[Finding]:
     """Yield a finding about everything that a deployment needs: user code, local tools, the layers, and the AWS account. Creates nothing on
-    AWS. A missing thing is a finding. Errors of the user code and of the experiment's own checks
-    are raised (OwnCodeError, ConfigError); botocore's errors become UserError or CrossoverError.
+    AWS. The name of each check of the account is printed to standard error before it begins. A missing thing is a finding. Errors of the
+    user code and of the experiment's own checks are raised (OwnCodeError, ConfigError); botocore's errors become UserError or
+    CrossoverError.
     """
     yield from check_user_code(experiment)
     check_deployment(experiment)
     processors.check_fits(experiment)
-    import boto3  # seconds on a busy machine, which a look at this one need not wait for
-
-    from crossover.running import preflight
+    from crossover.running import preflight  # boto3 takes seconds, which a look at this machine need not wait for
 
     try:
         yield Finding("CDK", True, cdk_command()[-1])
@@ -158,7 +158,12 @@ def check_account(experiment: Experiment) -> Iterator[Finding]:
     yield from _check_packaging(experiment)
     yield from check_hosts_module(experiment)
     with explain_aws_errors():
-        yield from preflight.examine(boto3.Session(), experiment, account_file.load())
+        yield from preflight.examine(
+            account.open_impatient_session(),
+            experiment,
+            account_file.load(),
+            report=lambda name: tables.show(f"asking AWS: {name}", stderr=True),
+        )
 
 
 def check_user_code(experiment: Experiment) -> Iterator[Finding]:

@@ -20,6 +20,7 @@ from crossover.cli.advise import (
     LabelOption,
     Often,
     read_table_options,
+    write_model_experiment,
 )
 from crossover.cli.arguments import Debug
 from crossover.errors import ConfigError
@@ -111,8 +112,7 @@ def init(
     given = {"--model": model, "--data": data, "--every": every, "--gpu-quota": gpu_quota}
     answers = _answer_questions(given)
     table = read_table_options(label, classes, header, drop)
-    terminal.show(f"reading {answers['--data']}, then trying {answers['--model']} on it: some seconds", stderr=True)
-    path = own_model.write_experiment(answers["--model"], answers["--data"], epochs, table)
+    path = write_model_experiment(answers["--model"], answers["--data"], epochs, table)
     training = documents.read(path)["training"]
     size = training.get("batch_size", "the default number of")
     terminal.show(f"written: {path} ({training['epochs']} epochs, minibatches of {size} samples; change them there)")

@@ -35,6 +35,7 @@ def explain_aws_errors() -> Iterator[None]:
     from botocore.exceptions import (
         BotoCoreError,
         ClientError,
+        ConnectTimeoutError,
         EndpointConnectionError,
         NoCredentialsError,
         NoRegionError,
@@ -49,7 +50,7 @@ def explain_aws_errors() -> Iterator[None]:
         raise UserError("no AWS region; set AWS_DEFAULT_REGION, for example us-east-1") from None
     except ProfileNotFound as error:
         raise UserError(f"AWS: {error}; AWS_PROFILE names a profile of ~/.aws/config") from None
-    except EndpointConnectionError as error:
+    except (ConnectTimeoutError, EndpointConnectionError) as error:
         raise UserError(f"AWS: {error}{_explain_unreachable_region()}") from None
     except ClientError as error:
         code = deployed_clients.get_error_code(error)
@@ -60,6 +61,17 @@ def explain_aws_errors() -> Iterator[None]:
         raise CrossoverError(f"AWS failed or refused the call ({code}): {error}; try again") from error
     except BotoCoreError as error:
         raise CrossoverError(f"AWS: {error}") from error
+
+
+def open_impatient_session() -> Any:
+    """Return a boto3 session with the usual credentials and region, whose requests fail within seconds if there is no network."""
+    import boto3
+    import botocore.session
+    from botocore.config import Config
+
+    core = botocore.session.get_session()
+    core.set_default_client_config(Config(connect_timeout=4, read_timeout=15, retries={"total_max_attempts": 2}))
+    return boto3.Session(botocore_session=core)
 
 
 ALWAYS_ENABLED = "us-east-1"  # in every account

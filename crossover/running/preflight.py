@@ -247,18 +247,25 @@ AccountCheck = Callable[[Any, Experiment], Iterator[Finding]]
 NEW_ACCOUNT_CONCURRENCY, NEW_ACCOUNT_MEMORY_MB = 10, 3_008
 
 
-def examine(session: Any, experiment: Experiment, account: AccountFile | None = None) -> Iterator[Finding]:
+def examine(
+    session: Any,
+    experiment: Experiment,
+    account: AccountFile | None = None,
+    *,
+    report: Callable[[str], None] = lambda name: None,
+) -> Iterator[Finding]:
     """Check all that the AWS account must have for a deployment of the experiment, and yield one or more findings for each requirement, the
     most important first.
 
-    `session`: makes the AWS clients; `account`: the organisation's account file, by default an empty one. Changes nothing on AWS. A check
-    that AWS refuses gives a finding that says so. Raises ConfigError if the experiment contradicts the account file, UserError outside the
-    partition `aws`, and botocore's error if there are no credentials.
+    `session`: makes the AWS clients; `account`: the organisation's account file, by default an empty one; `report`: takes the name of each
+    check before it begins. Changes nothing on AWS. A check that AWS refuses gives a finding that says so. Raises ConfigError if the
+    experiment contradicts the account file, UserError outside the partition `aws`, and botocore's error if there are no credentials.
     """
     credentials.check_partition(session.region_name)
     account = account or AccountFile()
     experiment = account.place_in_zone(experiment)
     for name, question in _list_checks(experiment, account):
+        report(name)
         try:
             yield from question(session, experiment)
         except organisation.UNANSWERED_ERRORS as error:

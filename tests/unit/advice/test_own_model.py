@@ -207,6 +207,23 @@ def test_a_first_estimate_comes_before_the_model_is_tried(
     assert places == sorted(places), said
 
 
+def test_advise_says_what_it_reads_before_it_reads_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`advise` of a model with a CSV names both on standard error before it reads the CSV."""
+    said = list[str]()
+
+    def note_and_stop(*arguments: object) -> Path:
+        """Note what was printed so far, in place of reading the data."""
+        said.append(capsys.readouterr().err)
+        raise ConfigError("read")
+
+    monkeypatch.setattr(own_model, "write_experiment", note_and_stop)
+    with pytest.raises(ConfigError, match="read"):
+        cli._find_experiment_file(Path("net.py:network"), "table.csv", None, Table(), probe=False)
+    assert said == ["reading table.csv, then trying net.py:network on it\n"]
+
+
 def test_a_minibatch_that_nobody_chose_is_said_to_be_assumed(folder: Path) -> None:
     """A minibatch in a YAML file that was written for a model alone is assumed until somebody edits the file or gives --set."""
     Path("table.csv").write_text("".join(f"{n},0.5,{n % 2}\n" for n in range(200)))

@@ -12,12 +12,13 @@ from typing import Any
 
 import boto3
 import pytest
+from botocore.exceptions import ConnectTimeoutError
 from moto import mock_aws
 
 from crossover.cli import deployment
 from crossover.cli.deployment import list_stack_rows, time_to_live
 from crossover.experiment import Experiment, Gpu
-from crossover.running import deploying, organisation, preflight, removal
+from crossover.running import account, deploying, organisation, preflight, removal
 from crossover.validation import load
 from tests.commands import status
 
@@ -104,6 +105,30 @@ def test_doctor_names_what_is_missing_and_how_to_get_it(
     shown = capsys.readouterr()
     assert "missing  rabbitmq-server: apt-get install rabbitmq-server" in shown.out
     assert "this machine lacks redis-server, rabbitmq-server, g++, make" in shown.err
+
+
+def test_doctor_names_each_check_as_it_begins_and_gives_up_within_seconds(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without network, `doctor --on aws` prints its findings on this machine and the name of the check that fails, and asks about the
+    network; its requests wait for seconds, and are made twice at most.
+    """
+    for name, value in (("ACCESS_KEY_ID", "a"), ("SECRET_ACCESS_KEY", "b"), ("DEFAULT_REGION", "us-east-1")):
+        monkeypatch.setenv(f"AWS_{name}", value)
+    waits = account.open_impatient_session().client("sts").meta.config
+    assert (waits.connect_timeout, waits.read_timeout, waits.retries["total_max_attempts"]) == (4, 15, 2)
+    monkeypatch.setattr(deployment, "cdk_command", lambda: ["cdk"])
+
+    def time_out(*_: object, **__: object) -> None:
+        """Fail as a request without network does."""
+        raise ConnectTimeoutError(endpoint_url="https://sts.us-east-1.amazonaws.com/")
+
+    monkeypatch.setattr("botocore.client.BaseClient._make_api_call", time_out)
+    assert status("doctor", str(ALONE), "--on", "aws") == 2
+    said = capsys.readouterr()
+    assert said.out.startswith("ok       CDK: cdk\n")
+    assert said.err.startswith("asking AWS: credentials\nerror: AWS: Connect timeout on endpoint URL")
+    assert "is there a network" in said.err
 
 
 def test_doctor_takes_valkey_for_redis(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
