@@ -204,6 +204,35 @@ def answer_by_calibration(found: Advice) -> AnswerOf:
     return at
 
 
+LARGER_MINIBATCH = 8  # times the assumed one, with which the winner is simulated too
+
+
+def describe_larger_minibatch(found: Advice, sizes: Sizes) -> str:
+    """Return a part of a sentence on when the winner would be ready with minibatches LARGER_MINIBATCH times as large, and for how much, by
+    simulations of a few epochs; "" if these would be more than half the data, or if AWS would not run it. `sizes`: sizes of the model.
+    """
+    question, winner = found.question, found.winner
+    training, size = question.base.training, LARGER_MINIBATCH * question.base.training.batch_size
+    base = replace(question.base, training=replace(training, batch_size=size))
+    candidate = replace(winner.candidate, batch_size=LARGER_MINIBATCH * winner.candidate.batch_size)
+    held = not needs.find_problem(candidate, sizes, needs.ON_HAND, precision=training.precision)[1]
+    if not held or 2 * size * base.workers > question.samples:
+        return ""
+    larger = replace(question, base=base)
+    if larger.simulated(candidate)[0].problem:
+        return ""
+    asked, other = (
+        extrapolate(one, each, lambda run: {"seconds": run.seconds, "usd": run.usd})
+        for one, each in ((question, winner.candidate), (larger, candidate))
+    )
+    ready_s = winner.before_s + winner.running.p50 * other["seconds"] / max(1e-12, asked["seconds"])
+    usd = winner.usd.p50 * other["usd"] / max(1e-12, asked["usd"])
+    return (
+        f"with {size:,}, {winner.candidate.words} would be ready in {display.rough_seconds(ready_s)}, for about "
+        f"{display.rough_usd(usd)}, after fewer updates, and another answer may be better (--set training.batch_size={size})"
+    )
+
+
 # --- sensitivity ------------------------------------------------------------------------------------------------------
 # What would change the answer: prices, speed, sessions and epochs, each made smaller and larger by what is plausible.
 

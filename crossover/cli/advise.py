@@ -38,7 +38,7 @@ from crossover.workflow.infrastructure import NETWORK, shared_stacks
 if TYPE_CHECKING:
     from crossover.advice.advice import Advice
     from crossover.advice.explain import FirstEstimate
-    from crossover.advice.question import Constraints
+    from crossover.advice.question import Constraints, Sizes
     from crossover.advice.recurrence import HourlyCost
     from crossover.running.measuring import MeasuredSize, UnmeasuredSize
 
@@ -310,9 +310,9 @@ def advise(
     check_writable(out)  # not after a minute of search
     assumed = _is_minibatch_assumed(experiment, config, override, flags=data is not None)
     data_found, first = _report_data(experiment, wished, first, flags=data is not None, assumed=assumed)
-    found, notes = _find_best_advice(experiment, wished, target, runs or [], probe_s=probe_s, gpu_row=measured)
+    found, notes, sizes = _find_best_advice(experiment, wished, target, runs or [], probe_s=probe_s, gpu_row=measured)
     here = command_words(config, override)
-    guesses = [_describe_minibatch(experiment)] if assumed else []
+    guesses = [_describe_assumed_minibatch(found, sizes)] if assumed else []
     if ":" in experiment.training.model and not probe_s:
         guesses.append(UNMEASURED)
     notes = [*guesses, *notes]
@@ -421,9 +421,9 @@ def _load_with_first_estimate(
 
 
 def _is_minibatch_assumed(experiment: Experiment, config: Path, override: list[str], *, flags: bool) -> bool:
-    """Return whether the experiment trains the user's own model with a minibatch that the user did not choose: it is given by no --set
-    option (`override`), and not in the file `config`, or that was written for a model given alone (now if `flags`, or before) and nobody
-    has edited it.
+    """Return whether the experiment trains the user's own model, or on the user's own data, with a minibatch that the user did not choose:
+    it is given by no --set option (`override`), and not in the file `config`, or that was written for a model given alone (now if `flags`,
+    or before) and nobody has edited it.
     """
     from crossover.advice import own_model
 
@@ -431,13 +431,18 @@ def _is_minibatch_assumed(experiment: Experiment, config: Path, override: list[s
     ours = flags or own_model.is_unedited(config)
     given = isinstance(training, Mapping) and "batch_size" in training and not ours
     named = any(each.startswith("training.batch_size=") for each in override)
-    return ":" in experiment.training.model and not given and not named
+    own = ":" in experiment.training.model or ":" in experiment.data.dataset
+    return own and not given and not named
 
 
-def _describe_minibatch(experiment: Experiment) -> str:
-    """Return in words which minibatch is assumed, and the option that changes it."""
-    size = experiment.training.batch_size
-    return f"minibatches of {size:,} samples are assumed; --set training.batch_size=N may change the answer"
+def _describe_assumed_minibatch(found: "Advice", sizes: "Sizes") -> str:
+    """Return in words which minibatch was assumed, and what a larger one would change or which option sets it. `sizes`: sizes of the
+    model.
+    """
+    from crossover.advice import explain
+
+    larger = explain.describe_larger_minibatch(found, sizes) or "--set training.batch_size=N may change the answer"
+    return f"minibatches of {found.question.base.training.batch_size:,} samples; {larger}"
 
 
 def _report_data(
@@ -462,7 +467,8 @@ def _report_data(
     if data:
         terminal.show(*understood.format_lines(data, flags=flags), stderr=True)
     if assumed:
-        terminal.show(f"training: {_describe_minibatch(experiment)}", stderr=True)
+        size = f"minibatches of {experiment.training.batch_size:,} samples are assumed"
+        terminal.show(f"training: {size}; --set training.batch_size=N may change the answer", stderr=True)
     if first is None:
         first = _estimate_measured(experiment, wished)
         _print_first_estimate(first)
@@ -494,8 +500,8 @@ def _find_best_advice(
     *,
     probe_s: float,
     gpu_row: Path | None = None,
-) -> tuple["Advice", list[str]]:
-    """Search all ways to train the experiment, and return (the best advice, notes, a sentence each).
+) -> tuple["Advice", list[str], "Sizes"]:
+    """Search all ways to train the experiment, and return (the best advice, notes, a sentence each, the sizes of the model).
 
     `wished`: deadline, budget and resources; `target`: value of the metric to reach, or None; `runs`: folders of finished runs as evidence
     of how many epochs the target takes; `probe_s`: seconds for which the model is measured on this machine, 0 not to measure; `gpu_row`:
@@ -506,6 +512,7 @@ def _find_best_advice(
     from crossover.advice import evidence, explain
     from crossover.advice import question as subject
     from crossover.advice.advice import Advice
+    from crossover.advice.question import Sizes
 
     settings, said = [experiment], list[str]()
     if target is not None:
@@ -521,18 +528,18 @@ def _find_best_advice(
         with show_waiting(f"measuring this model and MobileNet for comparison, at least {least_s:.0f} s"):
             measured = probing.probe(experiment, least_s=probe_s)
     try:
-        each = list[tuple[Advice, list[str]]]()
+        each = list[tuple[Advice, list[str], Sizes]]()
         with show_waiting("simulating candidates", usual=USUAL_PARTS):
             for setting in settings:
                 question, sizes, notes = subject.build_question(setting, measured=measured, gpu_row=gpu_row)
-                each.append((advising.advise(question, wished, sizes), notes))
-        found, notes = min(each, key=lambda one: advising.advice_sort_key(one[0]))
+                each.append((advising.advise(question, wished, sizes), notes, sizes))
+        found, notes, sizes = min(each, key=lambda one: advising.advice_sort_key(one[0]))
         if measured is not None:
             found = replace(found, here=explain.local_estimate_of(found, measured))
         notes = [*said, *notes, explain.caveats_of(found)]
     except NoProjection as unknown:
         raise ConfigError(f"no advice for {experiment.name}, {wished.words}: {unknown}") from unknown
-    return found, notes
+    return found, notes, sizes
 
 
 def _print_first_estimate(first: "FirstEstimate | None") -> None:

@@ -11,7 +11,7 @@ from crossover.advice import explain, own_model
 from crossover.advice import question as subject
 from crossover.advice.advice import Advice, advise
 from crossover.advice.probe import Probe
-from crossover.advice.question import Constraints
+from crossover.advice.question import Constraints, Sizes
 from crossover.cli import advise as cli
 from crossover.errors import ConfigError, OwnCodeError
 from crossover.experiment import Experiment, Table
@@ -234,8 +234,26 @@ def test_a_minibatch_that_nobody_chose_is_said_to_be_assumed(folder: Path) -> No
         return cli._is_minibatch_assumed(load(path), path, list(override), flags=False)
 
     assert assumes() and not assumes("training.batch_size=60")
-    path.write_text(path.read_text().replace("batch_size: 60", "batch_size: 64"))
+    text = path.read_text()
+    path.write_text(text.replace("model: net:network", "model: mobilenet").replace("  batch_size: 60\n", ""))
+    assert assumes(), "the data is the user's own"
+    path.write_text(text.replace("batch_size: 60", "batch_size: 64"))
     assert not assumes()
+
+
+@pytest.mark.slow
+def test_an_assumed_minibatch_says_what_a_larger_one_would_give(found: Advice) -> None:
+    """The sentence on a larger minibatch has the winner's time and dollars with it; there is none if data or memory is too small for it."""
+    sizes, base = Sizes(vector_bytes=1_000, kept_bytes=1.0, evaluation_bytes=0), found.question.base
+    question = replace(found.question, base=replace(base, training=replace(base.training, batch_size=10)))
+    candidate = replace(found.winner.candidate, batch_size=10 * base.workers)
+    small = replace(found, question=question, winner=replace(found.winner, candidate=candidate))
+    said = explain.describe_larger_minibatch(small, sizes)
+    assert said.startswith(f"with 80, {candidate.words} would be ready in ")
+    assert said.endswith(" another answer may be better (--set training.batch_size=80)")
+    few = replace(small, question=replace(question, samples=160 * base.workers - 1))
+    assert explain.describe_larger_minibatch(few, sizes) == ""
+    assert explain.describe_larger_minibatch(small, replace(sizes, kept_bytes=1e9)) == ""
 
 
 @pytest.mark.slow
