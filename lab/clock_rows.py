@@ -92,9 +92,17 @@ def load_rows(name: str, folder: Path = FOLDER) -> tuple[ClockRow, ...]:
     try:
         text = (folder / SERVICES / name).read_text(encoding="utf-8")
         # One file names the first percentile of a series in full, and those after it by their number alone.
-        columns, *lines = csv.reader(re.sub(r"(\w+_)p5,p50,p95", r"\1p5,\1p50,\1p95", text).splitlines())
+        reader = csv.reader(re.sub(r"(\w+_)p5,p50,p95", r"\1p5,\1p50,\1p95", text).splitlines())
     except (OSError, ValueError) as problem:
         raise DataError(f"{name}: no measurements: {problem}") from problem
+    try:
+        columns, *lines = reader
+    except ValueError as problem:
+        raise DataError(f"{name}: no measurements: the file is empty") from problem
+    except csv.Error as problem:
+        raise DataError(f"{name}: line {reader.line_num}: {problem}") from problem
+    if not columns:
+        raise DataError(f"{name}: line 1: no column names")
     found = []
     for at, line in enumerate(lines, 2):
         where, row = f"{name}: line {at}", dict(zip(columns, line, strict=False))
@@ -114,7 +122,7 @@ def load_rows(name: str, folder: Path = FOLDER) -> tuple[ClockRow, ...]:
 
 def _parse_series(row: Mapping[str, str], series: ClockSeries, where: str) -> dict[str, float]:
     """Return the seconds of one group of columns in a row, by column. `series`: format of the columns; `where`: file and line, for the
-    error. Raises DataError if a figure is missing, if percentiles decrease, or if the middle one is implausible.
+    error. Raises DataError if a figure or the needed memory is missing, if percentiles decrease, or if the middle one is implausible.
     """
     seconds = dict[str, float]()
     for name in series.columns:
@@ -124,6 +132,8 @@ def _parse_series(row: Mapping[str, str], series: ClockSeries, where: str) -> di
     for before, name in pairwise(series.columns):
         if seconds[name] < seconds[before]:
             raise DataError(f"{where}: {name}: {row[name]} is less than {before}, {row[before]}; percentiles grow")
+    if series.computes and "memory_mb" not in row:
+        raise DataError(f"{where}: memory_mb is missing{suggest_column(row, 'memory_mb')}")
     share = min(1.0, vcpus(int(row["memory_mb"]))) if series.computes else 1.0
     if not series.least_s <= share * seconds[series.middle] <= series.most_s:
         raise DataError(

@@ -164,17 +164,26 @@ def remove_orphan(session: Any, orphan: FoundResource) -> str:
 
 
 def list_deletion_failures(session: Any, stack_id: str) -> list[str]:
-    """Return a line for each resource whose deletion failed, with the newest reason: `Bucket AWS::S3::Bucket (name): the bucket is not
-    empty`. `stack_id`: id of the stack.
+    """Return a line for each resource that the newest deletion of the stack could not delete, with the newest reason, in the order of the
+    first failures: `Bucket AWS::S3::Bucket (name): the bucket is not empty`. Empty if none failed.
+
+    `stack_id`: id of the stack, under which a deleted one is found too. Raises botocore's ClientError if AWS refuses the question.
     """
     events = deployed_clients.list_items(
         session, "cloudformation", "describe_stack_events", "StackEvents", StackName=stack_id
     )
     found: dict[str, str] = {}  # the newest of each resource
-    for event in sorted(events, key=lambda each: each["Timestamp"]):
-        if event.get("ResourceStatus") == "DELETE_FAILED" and event.get("PhysicalResourceId") != stack_id:
-            name, type, id = (event[key] for key in ("LogicalResourceId", "ResourceType", "PhysicalResourceId"))
+    # CloudFormation lists the newest first, also of those with equal times.
+    for event in sorted(reversed(list(events)), key=lambda each: each["Timestamp"]):
+        name, status = event["LogicalResourceId"], event.get("ResourceStatus")
+        if event.get("PhysicalResourceId") == stack_id:
+            if status == "DELETE_IN_PROGRESS":  # a new deletion: its failures alone count
+                found.clear()
+        elif status == "DELETE_FAILED":
+            type, id = event["ResourceType"], event["PhysicalResourceId"]
             found[name] = f"{name} {type} ({id}): {event.get('ResourceStatusReason', 'no reason given')}"
+        elif status == "DELETE_COMPLETE":
+            found.pop(name, None)
     return list(found.values())
 
 

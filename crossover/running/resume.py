@@ -144,10 +144,17 @@ def find_unfinished(folder: Path) -> Unfinished:
 
 
 def _explain_nothing_to_resume(folder: Path) -> str:
-    """Return the reason why `folder` holds no run that can be resumed, as the end of an error message."""
+    """Return the reason why `folder` holds no run that can be resumed, and what to do if anything can be done, as the end of an error
+    message. Raises ConfigError if result.json names an architecture that cannot be loaded.
+    """
     if not (folder / RESULT).is_file():
         return f"{folder} is not a run's folder; give the folder of a failed run, such as results/spirt"
-    result = json.loads((folder / RESULT).read_text(encoding="utf-8"))
+    try:
+        result = json.loads((folder / RESULT).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        return f"{RESULT} is damaged ({error}), and there is no state of a run; start a new run"
+    if not isinstance(result, dict) or not isinstance(result.get("architecture"), str):
+        return f"{RESULT} is damaged (it names no architecture), and there is no state of a run; start a new run"
     if not result.get("failure"):
         return "its run is finished"
     if result.get("final"):

@@ -158,6 +158,24 @@ def test_a_finished_run_has_nothing_to_go_on_with(tmp_path: Path) -> None:
         run_inline(experiment("all_reduce"), tmp_path, quietly, resume=True)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b'{"failure": ',
+        b"\xff",
+        b"[]",
+        b'{"failure": "the disk is full"}',
+        b'{"failure": "the disk is full", "architecture": 3}',
+    ],
+)
+def test_a_damaged_result_is_reported_with_what_to_do(tmp_path: Path, text: bytes) -> None:
+    """Check that resuming a folder whose result.json is not a run's result is refused with the file's name and advice."""
+    (tmp_path / "result.json").write_bytes(text)
+    with pytest.raises(UserError, match=r"nothing to resume: result\.json is damaged .*; start a new run"):
+        resumption.find_unfinished(tmp_path)
+
+
 def test_a_finished_run_that_was_killed_while_it_cleared_away_has_nothing_to_go_on_with(
     failed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

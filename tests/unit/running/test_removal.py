@@ -1,7 +1,7 @@
-"""Waiting for CloudFormation before a stack is deleted or deployed anew."""
+"""Waiting for CloudFormation before a stack is deleted or deployed anew, and the reasons of deletions that failed."""
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -51,3 +51,50 @@ def test_a_wait_for_a_stack_ends_if_it_is_gone_or_after_its_timeout(clock: Passi
     endless = session(*["DELETE_IN_PROGRESS"] * 4)
     assert removal.wait_for_stack(endless, "x", poll_s=5.0, timeout_s=12.0) == "DELETE_IN_PROGRESS"
     assert clock.now_s == 17.0
+
+
+def test_only_failures_of_the_newest_deletion_are_listed() -> None:
+    """`list_deletion_failures` leaves out resources that an earlier deletion failed to delete, and those deleted since."""
+    events = [
+        ("stack", "DELETE_IN_PROGRESS", "User Initiated"),
+        ("Runs", "DELETE_FAILED", "the bucket is not empty"),
+        ("Topic", "DELETE_FAILED", "throttled"),
+        ("stack", "DELETE_FAILED", "two resources failed"),
+        ("stack", "DELETE_IN_PROGRESS", "User Initiated"),
+        ("Runs", "DELETE_COMPLETE", ""),
+        ("Role", "DELETE_FAILED", "throttled"),
+        ("Topic", "DELETE_FAILED", "throttled"),
+        ("Topic", "DELETE_FAILED", "a subscription of somebody holds it"),
+        ("Role", "DELETE_COMPLETE", ""),
+        ("stack", "DELETE_FAILED", "one resource failed"),
+    ]
+    assert removal.list_deletion_failures(session_with(events), "id") == [
+        "Topic AWS::SNS::Topic (Topic): a subscription of somebody holds it"
+    ]
+
+
+def test_a_new_deletion_without_failures_lists_none() -> None:
+    """`list_deletion_failures` does not give an earlier deletion's reason for one that has not failed."""
+    events = [("Runs", "DELETE_FAILED", "the bucket is not empty"), ("stack", "DELETE_IN_PROGRESS", "User Initiated")]
+    assert removal.list_deletion_failures(session_with(events), "id") == []
+
+
+def session_with(events: list[tuple[str, str, str]]) -> Any:
+    """Return an account with these events (name, status, reason) of the stack whose id is "id", oldest first; pairs of them have the same
+    time. The stack itself is named "stack".
+    """
+    listed = [
+        {
+            "LogicalResourceId": name,
+            "PhysicalResourceId": "id" if name == "stack" else name,
+            "ResourceType": "AWS::CloudFormation::Stack" if name == "stack" else "AWS::SNS::Topic",
+            "ResourceStatus": status,
+            "ResourceStatusReason": reason,
+            "Timestamp": SINCE + timedelta(seconds=number // 2),
+        }
+        for number, (name, status, reason) in enumerate(events)
+    ]
+    paginator = SimpleNamespace(
+        paginate=lambda StackName: [{"StackEvents": listed[::-1]}]
+    )  # CloudFormation: newest first
+    return SimpleNamespace(client=lambda service: SimpleNamespace(get_paginator=lambda operation: paginator))

@@ -67,6 +67,8 @@ STILL = AWS.without_stragglers()
             "line 2: arm64_mean: 23.59936 would be 0.0235994 s, expected 0.276",
         ),
         (HOSTS, "arm64_mean", "arm64_mean_s", "line 2: arm64_mean is missing"),
+        (HOSTS, ",memory_mb,", ",memory,", "line 2: memory_mb is missing; "),
+        (TASKS, "file,year,", "\n\nfile,year,", "line 1: no column names"),
     ],
 )
 def test_what_cannot_be_right_is_refused_by_file_and_row(
@@ -82,6 +84,14 @@ def test_what_cannot_be_right_is_refused_by_file_and_row(
     path.write_text(text.replace(old, new, 1), "utf-8")
     with pytest.raises(DataError, match=f"{name}: {message}"):
         clock_fits.fit_clocks(tmp_path)
+
+
+def test_a_row_that_the_csv_reader_refuses_is_named(tmp_path: Path) -> None:
+    """A row that Python's csv module refuses raises DataError with file and line."""
+    (tmp_path / SERVICES).mkdir()
+    (tmp_path / SERVICES / TASKS).write_text(f"file,year\nx,{'5' * 200_000}\n", "utf-8")
+    with pytest.raises(DataError, match=f"^{TASKS}: line 2: field larger than field limit"):
+        clock_rows.load_rows(TASKS, tmp_path)
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
