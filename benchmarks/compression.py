@@ -93,7 +93,10 @@ def _do_nothing() -> None:
 
 
 def main() -> None:
-    """Time encoding and decoding with each codec beside a training step of MobileNet, and write the figures."""
+    """Time encoding and decoding with each codec beside a training step of MobileNet on one thread, print the figures, and write them to
+    the file compression.json in the folder OUT of benchmarks/report.py. The command's option --quick takes 8 images instead of 512 and 2
+    rounds instead of 7, and compares with no goal.
+    """
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--quick", action="store_true", help="batch 8, few rounds: to see that it runs")
     quick: bool = parser.parse_args().quick

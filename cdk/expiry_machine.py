@@ -309,11 +309,11 @@ def _stop_machines_state(*, then: str) -> ExpiryState:
 
 
 def _call_for_each_state(verb: str, call: str, items: str, arguments: ExpiryState, *, then: str) -> ExpiryState:
-    """Build a Map state that makes one AWS call for each item. Failures are ignored: the next check repeats them, and deleting, stopping or
-    emptying twice does no harm.
+    """Build the definition of a Map state that makes one AWS call for each item and drops the results. Failures are ignored: the next check
+    repeats them, and deleting, stopping or emptying twice does no harm.
 
-    `verb`: name of the inner state; `call`: service and action, joined by `_`; `items`: JSONata expression of the list; `arguments`: of the
-    call; `then`: name of the next state.
+    `verb`: name of the inner state; `call`: service and action, joined by `_`, for the placeholder `${call_...}` in the definition;
+    `items`: JSONata expression of the list; `arguments`: of the call; `then`: name of the next state.
     """
     states = {
         verb: {

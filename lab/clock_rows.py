@@ -86,8 +86,9 @@ TOLD: Mapping[str, tuple[str, str]] = {  # what a column may say, and in words
 
 
 def load_rows(name: str, folder: Path = FOLDER) -> tuple[ClockRow, ...]:
-    """Return the rows of the file `name` (one of FILES) in the folder `services` below `folder`, in the file's order. Raises DataError,
-    naming file and line, if the file cannot be read or has no rows, or if a row is malformed or implausible.
+    """Return the rows of the file `name` (one of FILES) in the folder `services` below `folder`, in the file's order. Percentiles are
+    converted to seconds; all other columns stay text. Raises DataError if the file cannot be read, is no CSV or has no rows, or, naming the
+    line, if a row is malformed or implausible.
     """
     try:
         text = (folder / SERVICES / name).read_text(encoding="utf-8")

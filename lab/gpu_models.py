@@ -131,7 +131,7 @@ def resnet(
     """
 
     def make(image: int) -> nn.Module:
-        """Build the network for images of `image` pixels a side."""
+        """Build the network, which is the same for every size of images. `image`: height and width in pixels, not used."""
         layers, inputs = [_build_conv(3, 64, 7, 2), nn.MaxPool2d(3, 2, 1)], 64
         for group, count in enumerate(counts):
             width = 64 << group
@@ -151,7 +151,7 @@ def resnet_v1(counts: Sequence[int], *, bottleneck: bool = True, widen: int = 1)
     """
 
     def make(image: int) -> nn.Module:
-        """Build the network for images of `image` pixels a side."""
+        """Build the network, which is the same for every size of images. `image`: height and width in pixels, not used."""
         layers, inputs = [_build_conv(3, 64, 7, 2), nn.MaxPool2d(3, 2, 1)], 64
         for group, count in enumerate(counts):
             width, outputs = widen * (64 << group), (256 if bottleneck else 64) << group
@@ -178,7 +178,9 @@ def resnet_v1(counts: Sequence[int], *, bottleneck: bool = True, widen: int = 1)
 
 
 def mobilenet_v2(image: int) -> nn.Module:
-    """Build a MobileNetV2 for images of `image` pixels a side."""
+    """Build a MobileNetV2 for RGB images with a score for each of CLASSES (1,000) classes. `image`: height and width in pixels, not used,
+    because the network is the same for every size.
+    """
 
     def depthwise(width: int, stride: int) -> nn.Module:
         """Build a 3x3 convolution of each of `width` channels by itself, with normalization and ReLU6."""
@@ -267,8 +269,8 @@ def vit(width: int, heads: int) -> Callable[[int], nn.Module]:
 
 
 def resnet_small(image: int) -> nn.Module:
-    """Build a small ResNet for images of `image` pixels a side, in which all filters after the first layer are 1 x 1. (`image` does not
-    affect it.)
+    """Build a small ResNet for RGB images with CLASSES scores, in which all filters after the first layer are 1 x 1. `image`: height and
+    width in pixels, not used, because the network is the same for every size.
     """
     layers, inputs = [_build_conv(3, 64, 7, 2), nn.MaxPool2d(3, 2, 1)], 64
     for width in (64, 128):
@@ -358,7 +360,9 @@ def _build_pooling(inputs: int, outputs: int) -> nn.Module:
 
 
 def inception_v3(image: int) -> nn.Module:
-    """Build an Inception v3 for images of `image` pixels a side."""
+    """Build an Inception v3 for RGB images with CLASSES scores. `image`: height and width in pixels, not used,
+    because the network is the same for every size.
+    """
 
     def a(inputs: int, pool: int) -> nn.Module:
         """Build an Inception block with 1x1, 5x5 and two 3x3 convolutions. `inputs`: input channels; `pool`: output channels of the pooling
@@ -434,7 +438,9 @@ def inception_v3(image: int) -> nn.Module:
 
 
 def inception_resnet_v2(image: int) -> nn.Module:
-    """Build an Inception-ResNet v2 for images of `image` pixels a side."""
+    """Build an Inception-ResNet v2 for RGB images with CLASSES scores. `image`: height and width in pixels, not used,
+    because the network is the same for every size.
+    """
 
     def block(inputs: int, scale: float, *branches: nn.Module, width: int) -> nn.Module:
         """Build a residual block with `inputs` input and output channels from parallel branches. `scale`: factor on their result; `width`:

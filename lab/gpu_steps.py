@@ -196,8 +196,9 @@ def cross_validate(
 
 
 def fit_products(folder: Path, card: str) -> tuple[float, float, float]:
-    """Fit a card's factors to NeuSight's fully connected layers. Return (factor on bytes, factor on multiply-accumulates, sigma of the
-    error's logarithm). `card`: a key of NEUSIGHT.
+    """Fit a card's factors to NeuSight's fully connected layers. Return (factor on the seconds that the bytes take, factor on those of the
+    multiply-accumulates, standard deviation of the error's natural logarithm). `folder`: with NeuSight's CSV files, of which the card's is
+    read; `card`: a key of NEUSIGHT. Raises KeyError for another card, OSError if the file cannot be read.
     """
     sheet, rows = SHEETS[card], _read_rows(folder / f"neusight_linear_{NEUSIGHT[card]}_ms.csv")
     batch, m, n, k = (np.array([float(row[name]) for row in rows]) for name in "BMNK")

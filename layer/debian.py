@@ -45,8 +45,8 @@ def command(root: Path, program: Path) -> list[str]:
 
 def fetch_packages(folder: Path, packages: Sequence[str], *, architecture: str) -> Path:
     """Download the Debian `packages` for the processor `architecture` (Debian's name, such as "arm64") and unpack them into `folder`,
-    unless it exists already, and return `folder`. Their dependencies are not downloaded, and nothing is installed. Raises MissingTool if a
-    program or Debian's archive is not available.
+    unless it exists already, and return `folder`. Their dependencies are not downloaded, nothing is installed, and an interrupted download
+    leaves no `folder`. Raises MissingTool if a program or Debian's archive is not available.
     """
 
     def fetch(work: Path) -> Path:
@@ -67,8 +67,9 @@ def fetch_packages(folder: Path, packages: Sequence[str], *, architecture: str) 
 
 
 def fetch_source(folder: Path, package: str) -> Path:
-    """Download and unpack the source of a Debian package into `folder`, unless it exists already, and return `folder`. Raises MissingTool
-    if a program or Debian's archive is not available.
+    """Download the source of a Debian package by apt-get and unpack it, unless `folder` exists already, and return `folder`, which is then
+    the source tree. Nothing is installed, and an interrupted download leaves no `folder`. Raises MissingTool if a program or Debian's
+    archive is not available, or if the processor is not supported.
     """
 
     def fetch(work: Path) -> Path:

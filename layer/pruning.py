@@ -36,7 +36,12 @@ WHOLE_PACKAGES = tuple(
 
 
 def is_kept(path: str) -> bool:
-    """Return whether the layer includes this file of a wheel. `path`: path inside the wheel."""
+    """Return whether the layer includes this file of a wheel. `path`: path inside the wheel.
+
+    Of a folder .dist-info only metadata, licences and notices are kept. Folders .data, the files that match WITHOUT_USE, and PyTorch's
+    programs other than WANTED_PROGRAM are left out. PyTorch's Python files are kept if they lie directly in torch, torchgen, functorch or
+    torch/utils, if a recorded training loads them (`load_traced_paths`), or if they belong to WHOLE_PACKAGES. All other files are kept.
+    """
     if ".dist-info/" in path:
         return bool(METADATA.fullmatch(path))
     if ".data/" in path or (fnmatch(path, PROGRAMS) and path != WANTED_PROGRAM):

@@ -650,7 +650,11 @@ def describe_needed_memory(sizes: Sizes, batch_size: int) -> str:
 
 def headline(found: Advice) -> str:
     """Return the advice in one line, without a full stop: where to train, for how many dollars, and when the model is ready; or that no
-    candidate keeps to the constraints, and which is nearest. If this machine was measured and is sooner than the winner, it is the advice.
+    candidate keeps to deadline and budget, and which is nearest.
+
+    The line says to train on this machine, and names the winner on AWS as the other choice, if `is_this_machine_best`: a candidate keeps to
+    the constraints, this machine was measured, and it is ready no later than the winner; or, unless just a budget is given, it takes at
+    most NEARLY_AS_SOON times as long and its 95th percentile keeps to the deadline.
     """
     winner, here = found.winner, found.here
     on_aws = f"{winner.candidate.words}: {_describe_roughly(winner, found)}"
@@ -697,7 +701,9 @@ def _describe_roughly(winner: Finalist, found: Advice) -> str:
 
 
 def _interruption_text(winner: Finalist) -> str:
-    """Return the expected number of spot interruptions of the winner's run as text, such as `0.3`, or `under 0.1`."""
+    """Return the expected number of spot interruptions of the winner's run as text with one decimal, such as `0.3`, or `under 0.1` if it is
+    less than that. Whether the winner is a spot machine is not checked.
+    """
     return f"{winner.interruptions:.1f}" if winner.interruptions >= AS_GOOD_AS_NONE else f"under {AS_GOOD_AS_NONE}"
 
 

@@ -114,8 +114,9 @@ def locate(given: str, field: str) -> tuple[Path, str]:
 
 
 def _locate_loader(given: str, folder: Path) -> str:
-    """Return the name of a data loader as `module:name`. `given`: as on the command line; `folder`: folder of the model. Raises ConfigError
-    unless the loader lies beside the model or in the current folder.
+    """Return the name of a data loader as `module:name`. `given`: as on the command line, `file.py:name` or `package.module:name`; the
+    second form is returned as it is, without a check. `folder`: folder of the model. Raises ConfigError if the file of the first form does
+    not exist, is not named like a module, or lies neither beside the model nor in the current folder.
     """
     where, dataset = locate(given, "data.dataset")
     if where.resolve() not in (folder.resolve(), Path.cwd()):

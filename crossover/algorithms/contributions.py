@@ -89,7 +89,9 @@ class Encoder(Protocol):
 
 
 class OneExchange:
-    """Encoder for the codecs with one exchange per round, with or without error feedback."""
+    """Implementation of `Encoder` for the codecs with one exchange per round, with or without error feedback: `begin` returns the encoded
+    contribution, and the only `proceed` of the round returns the mean of all workers' contributions as the result.
+    """
 
     def __init__(self, codec: Codec, *, parameters: int, worker: int, seed: int, feedback: bool) -> None:
         """Prepare for vectors whose first `parameters` elements are encoded. `worker`, `seed`: seed the random rounding;
@@ -148,7 +150,9 @@ class OneExchange:
 
 
 class TwoExchanges:
-    """Encoder for PowerSGD, which has two exchanges per round: one of the factors P, then one of the factors Q."""
+    """Implementation of `Encoder` for PowerSGD, which has two exchanges per round: `begin` returns the factors P, the first `proceed` the
+    factors Q, and the second the result.
+    """
 
     unit = 1
 

@@ -92,8 +92,9 @@ def squared_distance(first: Tensor, second: Tensor) -> float:
 
 
 def _reduce_by_coordinate(vectors: Sequence[Tensor], reduce: Callable[[list[Tensor]], Tensor]) -> Tensor:
-    """Return the vector of `reduce`'s results over all coordinates. `reduce`: called for each block of coordinates with k rows,
-    sorted so that row i holds each coordinate's i-th smallest value; returns one value per coordinate.
+    """Return the vector of `reduce`'s results over all coordinates, as long as each of `vectors`, which are not changed. `vectors`: k
+    vectors of equal length; `reduce`: called for each block of coordinates with k rows, sorted so that row i holds each coordinate's i-th
+    smallest value; returns one value per coordinate, and must not change the rows, which may be parts of the vectors.
     """
     network, result = _build_sorting_network(len(vectors)), torch.empty_like(vectors[0])
     for start in range(0, result.numel(), _BLOCK):

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, kw_only=True)
 class Rule:
     """Definition of an aggregation rule. `combine(vectors, samples, settings)` returns the aggregate, (D,) float32, of the workers' finite
-    (D,) vectors. `samples`: weight of each vector.
+    (D,) vectors. `samples`: weight of each vector; `settings`: the experiment's section `aggregation`.
 
-    `name`: in `aggregation.rule`; `bears`: returns how many faulty workers the rule tolerates, given its settings and the number of
-    workers (validation/exchanges.py refuses settings with too few workers); `by_coordinate`: whether a part of the result follows from
-    that part of the vectors alone; `command`: the tensor database's command TENSOR.<command>, None if functions combine the vectors;
-    `options`: returns the command's own options, names and values in turn.
+    `name`: in `aggregation.rule`; `bears(settings, workers)`: returns how many faulty workers the rule tolerates among `workers`
+    (validation/exchanges.py refuses settings with too few workers); `by_coordinate`: whether a part of the result follows from that part of
+    the vectors alone; `command`: the tensor database's command TENSOR.<command>, None if functions combine the vectors;
+    `options(settings)`: returns the command's own options, names and values in turn; by default none.
     """
 
     name: str

@@ -208,11 +208,13 @@ class Calendar:
         object.__setattr__(self, "rounds", self.rounds_until(self.epochs))
 
     def epoch_of_decision(self, number: int) -> int:
-        """Return the epoch after which decision `number` (from 1) is made; the last decision follows the last epoch."""
+        """Return the epoch after which decision `number` (from 1) is made, and 0 for 0; the last decision follows the last epoch."""
         return min(number * self.span, self.epochs)
 
     def decision_of_epoch(self, epoch: int) -> int:
-        """Return the number (from 1) of the decision made after `epoch`, or, within a round of several epochs, of the next one."""
+        """Return the number (from 1) of the decision made after `epoch`, or, within a round of several epochs, of the next one; 0 for epoch
+        0.
+        """
         return -(-epoch // self.span)
 
     def rounds_until(self, epoch: int) -> int:

@@ -256,7 +256,9 @@ def mask_answered(labels: Tensor) -> Tensor:
 
 
 def _is_single_number(value: Any) -> bool:
-    """Return whether `value` is one number or a tensor of one element."""
+    """Return whether `value` is one number of Python (bool included) or a tensor of one element of any shape. Other arrays and numpy's
+    integers are none.
+    """
     return isinstance(value, int | float) or (isinstance(value, Tensor) and value.numel() == 1)
 
 

@@ -298,8 +298,9 @@ def _compute_moments(inputs: Tensor) -> tuple[list[float], list[float]]:
 
 
 class Preparation:
-    """Callable that turns raw inputs into what the model receives: it applies the manifest's affine map, float32 and the memory
-    format. `zero`: the value that 0 has become in each channel; empty if it is still 0.
+    """Callable that returns a copy of a batch of raw inputs as the model receives it: measured inputs (floating-point numbers or uint8)
+    mapped by the manifest's affine map, as float32, images in the memory format; others, such as tokens, unchanged. `zero`: the value that
+    0 has become in each channel; empty if it is still 0.
     """
 
     def __init__(self, affine: Affine, *, memory_format: str) -> None:

@@ -311,8 +311,9 @@ class Servers:
 
     @contextmanager
     def _register(self, server: RedisServer | RabbitServer) -> Iterator[bool]:
-        """Return a context manager for adding the just started `server` to this object's lists, under the lock; it yields whether the cloud
-        has ended meanwhile. If so, the server is stopped after the block.
+        """Return a context manager that holds the lock of this object's lists while its block runs, so that the block can add the just
+        started `server` to them. It yields whether the cloud has ended meanwhile: the block must then add nothing, and the server is
+        stopped after the block. If the block raises an error, that passes and the server runs on.
         """
         with self._lock:
             over = self._over

@@ -489,8 +489,8 @@ class Environment:
         return handout
 
     def record_answer(self, request_id: str, body: bytes, *, error: bool) -> None:
-        """Finish the invocation `request_id` with `body`, the runtime's answer, unless it is finished already, such as by its timeout.
-        `error`: whether the answer reports an error of the function.
+        """Finish the invocation `request_id` with `body`, the runtime's answer. Does nothing if that is not the invocation in progress, or
+        if it is finished already, such as by its timeout. `error`: whether the answer reports an error of the function.
         """
         self._finish(request_id, body, "error" if error else "success")
 

@@ -264,10 +264,9 @@ def stop_process(
 
 
 def describe_exit(status: int | None) -> str:
-    """Return a phrase for how a process ended, such as `killed by SIGKILL`. `status`: its exit status; None if it still runs, which the
-    phrase then says.
-
-    A shell reports the signal that killed its program as 128 + number.
+    """Return a phrase for how a process ended, such as `killed by SIGKILL` or `exit status 1`. `status`: its exit status, in which a signal
+    is the negative number, as Python reports it, or 128 + number, as a shell does; None if the process still runs: `it runs, and does not
+    answer`.
     """
     if status is None:
         return "it runs, and does not answer"

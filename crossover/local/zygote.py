@@ -67,7 +67,8 @@ def _warm_boto() -> None:
 
 def serve(channel: socket.socket) -> None:
     """Fork an execution environment for each request on `channel` and reply with its process id, and report each environment that ends,
-    until the parent closes the channel. The module's docstring has the messages. SIGINT is ignored.
+    until the parent closes the channel. The module's docstring has the messages. SIGINT is ignored. Environments that still run are left
+    alone here; the system kills them when this process ends.
     """
     alarm_in, alarm_out = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(alarm_out, warn_on_full_buffer=False)
@@ -99,7 +100,10 @@ def _drain(descriptor: int) -> None:
 
 
 def _reap(channel: socket.socket) -> None:
-    """Collect each child process that has ended, and send its id and wait status on `channel`. Does not wait for those that still run."""
+    """Collect each child process that has ended, and send {exited, status} as JSON on `channel` for each: its id and its wait status, as
+    `os.waitpid` returns it. Does not wait for those that still run, and does nothing if there are no children. The OSError of a closed
+    channel passes.
+    """
     with contextlib.suppress(ChildProcessError):
         while True:
             pid, status = os.waitpid(-1, os.WNOHANG)

@@ -318,7 +318,7 @@ def read(path: Path) -> RunFolder:
 def experiment_of(result: Mapping[str, Any]) -> Experiment:
     """Return the experiment that a result.json contains, also one that an earlier version wrote: renamed fields are moved, and fields of a
     section that no longer exist are dropped. `result`: content of result.json. Raises TypeError for another unknown field, or if name or
-    architecture is missing.
+    architecture is missing, KeyError if `result` has no experiment.
     """
     said, kinds = move_renamed_fields(result["experiment"]), get_type_hints(Experiment)
     for section, kind in kinds.items():

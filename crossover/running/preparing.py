@@ -112,7 +112,8 @@ def _digest(path: Path) -> str:
 
 def check_room_for_base(experiment: Experiment, *, elements: int) -> None:
     """Raise ConfigError if a function that computes has too little memory for torch, the model's pretrained base weights and the vectors of
-    a run. `elements`: number of float32 values in such a vector. Passes if the model has no pretrained base.
+    a run; what a minibatch takes is not counted. The error names the first such function and the least memory. `elements`: number of
+    float32 values in such a vector. Passes if the model has no pretrained base.
     """
     from crossover.learning import weights
 
@@ -263,8 +264,9 @@ class Materials:
 
 
 def load_materials(experiment: Experiment) -> Materials:
-    """Load the experiment's data set, and compute the digests of its code and the versions on this machine. Raises
-    DataError, ConfigError.
+    """Return the inputs of a run of `experiment`: its data set, which is downloaded if it is a built-in one and missing, the digests of its
+    code, and the versions on this machine; the learner is built by `new_learner`. Raises what `load` in learning/datasets.py raises
+    (DataError, ConfigError, OSError), and OwnCodeError if a user's module is no valid Python.
     """
     from crossover.learning.datasets import load as load_dataset  # numpy and torch: not for `--help`
 

@@ -173,8 +173,9 @@ def list_deletion_failures(session: Any, stack_id: str) -> list[str]:
         session, "cloudformation", "describe_stack_events", "StackEvents", StackName=stack_id
     )
     found: dict[str, str] = {}  # the newest of each resource
-    # CloudFormation lists the newest first, also of those with equal times.
-    for event in sorted(reversed(list(events)), key=lambda each: each["Timestamp"]):
+    ordered = list(events)[::-1]  # CloudFormation lists the newest first, also of those with equal times
+    ordered.sort(key=lambda each: each["Timestamp"])
+    for event in ordered:
         name, status = event["LogicalResourceId"], event.get("ResourceStatus")
         if event.get("PhysicalResourceId") == stack_id:
             if status == "DELETE_IN_PROGRESS":  # a new deletion: its failures alone count
@@ -494,10 +495,10 @@ UPLOADS_NOTE = (
 
 
 def verify_removed(session: Any, project: str, experiment: str | None) -> str:
-    """Search the account for anything that is left of one `experiment`, or of the whole `project` if that is None. Returns a report on what
-    was checked, what was not, and what looks like ours without proof.
+    """Search the account for anything that is left of one `experiment`, or of the whole `project` if that is None. Return a text of five
+    lines on what was checked, what was not, and what looks like ours without proof, which does not count as left.
 
-    Raises CrossoverError naming every resource of ours that is left. `session`: makes the AWS clients.
+    Raises CrossoverError naming every resource of ours that is left, the billed ones first. `session`: makes the AWS clients.
     """
     owner = account.load_owner(session, project, experiment)
     taken = account.find_resources(session, owner)

@@ -17,8 +17,9 @@ SimProcess = Generator[simpy.Event, Any, None]
 
 
 class Clock(simpy.Environment):
-    """A simpy environment that holds the simulated time and its events. A process may call `skip` instead of yielding a timeout; this saves
-    an event and does not change the order of the others.
+    """A simpy environment that holds the simulated time and its events. Instead of yielding a timeout, a process may call `skip`, which
+    moves the time on at once if nothing else would happen meanwhile, and otherwise returns False; this saves an event and does not change
+    the order of the others.
     """
 
     _resumes_one = False  # whether the event that happens now resumes a single process
@@ -135,7 +136,7 @@ class Gate:
     __slots__ = ("arrived", "event", "last", "needed", "opened_s")
 
     def __init__(self, env: simpy.Environment, needed: int) -> None:
-        """Create a closed gate. `needed`: number of arrivals that open it."""
+        """Create a closed gate. `needed`: number of arrivals that open it, at least 1; with 0 it never opens."""
         self.event, self.needed, self.arrived, self.last = env.event(), needed, 0, -1
         self.opened_s = -1.0
 

@@ -72,8 +72,8 @@ def _interpolate(part: StartUpPart, luck: float) -> float:
 
 
 def describe(parts: list[StartUpPart]) -> str:
-    """Return one line with the sum of all parts and its range, a colon, and the parts in words; the range goes from the sum of the least
-    seconds to the sum of the most.
+    """Return one line with the sum of all parts and its range, a colon, and the `words` of each part, separated by commas: `start-up 12 min
+    00 s (9 min 00 s to 15 min 00 s): stack ..., broker ...`. The range goes from the sum of the least seconds to the sum of the most.
     """
     seconds, least_s, most_s = (sum(getattr(each, name) for each in parts) for name in ("seconds", "least_s", "most_s"))
     whole = f"start-up {display.seconds(seconds)} ({display.seconds(least_s)} to {display.seconds(most_s)})"

@@ -292,7 +292,8 @@ class DeployedClients:
 
     def _fetch_certificate(self, url: str, rank: int) -> str | None:
         """Return the certificate (PEM text) that the Redis host number `rank` uploaded to the bucket at boot; None if `url` is not
-        encrypted. Raises Missing if the host has not uploaded it yet.
+        encrypted. Asks once, without waiting, and counts the request in no record. Raises Missing if the host has not uploaded it yet,
+        ConfigError if CROSSOVER_REDIS_CERTIFICATES is not set.
         """
         if not url.startswith("rediss:"):
             return None

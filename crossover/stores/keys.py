@@ -189,7 +189,9 @@ class Keys:
 
     @property
     def failures(self) -> str:
-        """Prefix of the failure messages of programs."""
+        """Prefix, in the object store, of the failure messages of the run's programs, each under the key that `failure` returns. All
+        attempts of a program have the same key.
+        """
         return f"runs/{self.run}/failure/"
 
     def failure(self, rank: int) -> str:

@@ -260,8 +260,8 @@ class MessageBus(Protocol):
         """Delete mailboxes and barriers, pairs (name, number of members); missing ones are fine."""
 
     def close(self) -> None:
-        """Close the connection; the next call opens a new one. Each Lambda invocation does so at its end, because a frozen function
-        cannot answer heartbeats.
+        """Close the connections of all threads, if there are any; the next call opens a new one. Do not call it while other threads use the
+        bus. Each Lambda invocation does so at its end, because a frozen function cannot answer heartbeats.
         """
 
 

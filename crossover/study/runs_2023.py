@@ -47,8 +47,8 @@ def make_stages_run(row: Row, scale: Scale) -> Measurement:
         return make_gradients_run("p2p_instance", 512 if scale.whole else MEASURED_SIZE)
 
     def cut(scale: Scale) -> Overrides:
-        """Return the overrides (`field=value`) for a scale below the published size. VGG-11 is cut to one peer and one batch of 32
-        images.
+        """Return the overrides (`field=value`) to add below the published size; at that size this is not called. VGG-11 is cut to one peer
+        and one batch of 32 images at any scale; other models to the scale's share of the 30 batches, each of 512 images.
         """
         if model != "vgg11":
             return make_cut(batch=512, minibatches=30, dataset=dataset, keep_batch=True)(scale)
@@ -93,8 +93,8 @@ def make_peers_run(model: str, peers: int) -> Measurement:
     fixed = (*_make_overrides(model, "mnist", 1024), f"workers={peers}")
 
     def cut(scale: Scale) -> Overrides:
-        """Return the overrides (`field=value`) for a scale below the published size: minibatches of 256 images, and as many of them per
-        peer as the scale leaves.
+        """Return the overrides (`field=value`) to add below the published size, at which this is not called: minibatches of 256 images, and
+        as many of them per peer as the scale leaves.
         """
         count = scale.reduce(MNIST_IMAGES // (1024 * peers))
         return ("training.batch_size=256", f"data.limit={peers * 256 * count}", LEAST_HELD)

@@ -310,7 +310,7 @@ class LocalTrials(InlineTrials):
             raise
 
     def release(self, experiment: Experiment) -> None:
-        """Destroy the experiment's stack, if it is deployed."""
+        """Destroy the experiment's stack on the local cloud, if it is deployed there. Does nothing if the local cloud was not started."""
         if self._cloud is not None and _find_stack_name(experiment) in self._cloud.stacks():
             self._cloud.destroy(_find_stack_name(experiment))
 

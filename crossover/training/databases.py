@@ -28,8 +28,8 @@ Spent = Callable[[Context, Keys, int, int], list[str]]  # (context, an attempt's
 
 
 def adopt_state(ctx: Context, before: Several[Keys], holders: Several[int], spent: Spent) -> int:
-    """Set up the state of a new attempt: copy the state of earlier attempts to every holder, delete what those attempts left, and return
-    the round to start at, or 0 for a new run.
+    """Set up the state of a new attempt: copy the state of earlier attempts to every holder, mark those attempts as taken over, delete what
+    they left in the databases, and return the round to start at, or 0 for a new run.
 
     The state is that of the newest resumable round in the databases, otherwise the newest one saved in the bucket, otherwise the seeded
     model. If this attempt has state already, because its first step is tried again, that state is used. Damaged states in the bucket are
@@ -327,7 +327,8 @@ def build_next_event(ctx: Context, event: Event) -> Event:
 
 def finish_run(ctx: Context, holders: Several[int], spent: Spent) -> None:
     """Store the last round's model and the outcome in the bucket of `ctx` unless an outcome is stored, delete the run's remaining keys in
-    the databases, and mark the run as finished.
+    the databases, and mark the run as finished. The newest decision says which round was the last; the keys of this round and of the one
+    before are deleted.
 
     `holders`: ranks of the databases that hold the state; `spent`: returns the keys that one round wrote for a holder. Raises Missing if
     the outcome has to be stored and the first holder's database has lost the model.

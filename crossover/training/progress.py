@@ -310,7 +310,8 @@ def create_decision(ctx: Context, epoch: int, *, by: int = 0) -> None:
     """Evaluate the learner's model on the validation set and store the decision after `epoch`: history, whether training stops, and why. If
     a decision exists already, that one stays, but the model is evaluated in any case. Raises Refused if no validation label counts.
 
-    `by`: rank of the worker whose model is evaluated. With a budget, the decision also records the spending, and may stop training.
+    The history has the loss and the metric of each decision up to this one. `epoch`: one with a decision, or the last of the run; `by`:
+    rank of the worker whose model is evaluated. With a budget, the decision also records the spending, and may stop training.
     """
     result = evaluate(ctx)
     span = calendar(ctx.facts).span

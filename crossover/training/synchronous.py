@@ -91,8 +91,8 @@ class SynchronousWorker:
         return self._gradient_sum()
 
     def apply(self, combined: "Tensor") -> None:
-        """Advance the model to the next round. `combined`: the aggregate of all workers' contributions, (D,) float32. Here it is the
-        gradient of an optimizer step.
+        """Take one optimizer step, by which the model and the optimizer's vectors become those of the next round. The number of the round
+        does not change here. `combined`: the aggregate of all workers' contributions, (D,) float32; here it is the step's gradient.
         """
         self.step(combined)
 
@@ -384,10 +384,12 @@ def train(
     worker: "Callable[[Invocation, GroupExchange], SynchronousWorker] | None" = None,
 ) -> Event:
     """Run one invocation of one worker: round after round of computing, exchanging and updating, until training ends or the deadline is
-    near. Return the changes of the event for the worker's next invocation, `finished` among them.
+    near. Return the changes of the event for the worker's next invocation, `finished` among them. A retried invocation that finds a
+    checkpoint beyond its event returns at once.
 
     `ctx`, `event`: of this invocation; `exchange`: sends and combines the contributions; `worker`: builds an architecture's own variant of
-    the worker; None: the class in WORKERS for the experiment's `exchange.what`. Raises what `run_invocation` raises.
+    the worker; None: the class in WORKERS for the experiment's `exchange.what`. Raises what `run_invocation` raises, such as StaleAttempt,
+    Missing and Corrupt.
     """
     kind = worker or WORKERS[ctx.experiment.exchange.what]
     return run_invocation(ctx, event, lambda invocation: kind(invocation, exchange))

@@ -295,11 +295,12 @@ def _defines_architecture(file: Path, changed_ns: int) -> bool:
 def find_settings_classes(
     name: object, problem_of: Callable[[type], str | None] = lambda settings: None
 ) -> dict[str, type]:
-    """Return the settings class of every architecture that has one, by the name of its section in a YAML.
+    """Return the settings class of every architecture that has one, by the name of its section in a YAML. Classes that cannot be read from
+    YAML are left out.
 
-    `name`: the architecture that the YAML names; raises ConfigError if that one is faulty, if its class cannot be read from YAML, or if
-    another architecture has a different class for its section. Other faulty architectures are skipped. `problem_of`: returns why a class
-    cannot be read from YAML, or None.
+    `name`: the architecture that the YAML names, with dashes or underscores, or a user's module with a dot; a value that is no text names
+    none. Raises ConfigError if that one is faulty, if its class cannot be read from YAML, or if another architecture has a different class
+    for its section. Other faulty architectures are skipped. `problem_of`: returns why a class cannot be read from YAML, or None.
     """
     found: dict[str, type] = {}
     whose: dict[str, str] = {}

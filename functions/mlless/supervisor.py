@@ -137,8 +137,9 @@ class Supervisor:
 
     def step(self) -> None:
         """Wait for all workers' reports on the current step, then store and announce the word on it, and move to the next step. After a
-        restart, a word that is stored already is reused. Raises NearDeadline if the deadline is near; the next invocation then begins the
-        step again. Raises RunFailed if no worker is left.
+        restart, a word that is stored already is reused. If a checkpoint is due at the step, the keys of the steps that no worker needs any
+        more are deleted. Raises NearDeadline if the deadline is near; the next invocation then begins the step again. Raises RunFailed if
+        no worker is left.
         """
         step, ctx = self._step, self._ctx
         key = ctx.keys.supervisor_word(step)

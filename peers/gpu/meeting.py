@@ -45,10 +45,12 @@ class Meeting:
         self._end_s, self._ask_s = runtime.monotonic() + self._limit_s, 0.0
 
     def join(self) -> Any:
-        """Wait until all members have come, and return the connected store (torch's PrefixStore) for their next process group.
+        """Wait until all members have come, and return the connected store (torch's PrefixStore) for their next process group. In the
+        program of rank 0 this opens the store and publishes its address; in the others it connects to it, and tries again until it can.
 
-        Raises RunEnded if the run has an outcome, so that no round is left; RunFailed if a missing member has failed; WaitTimeout if one
-        is gone, or after `absence_s` seconds and two minutes; StaleAttempt if this rank was taken over.
+        Raises RunEnded if the run has an outcome, so that no round is left; RunFailed if a missing member has failed; WaitTimeout if one is
+        gone, or `absence_s` seconds and two minutes after this object was made; StaleAttempt if this rank was taken over or the run is
+        over.
         """
         if self._member.rank == 0:
             return self._host()

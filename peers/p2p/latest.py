@@ -126,9 +126,12 @@ class LatestMailboxes:
             pause(calm_s=ask.left_s)
 
     def _read_usable(self, peer: int, own: Contribution, round: int) -> "tuple[Message, Tensor] | None":
-        """Return (message, decoded gradient) of `peer` if its latest message is new, recent enough and of this model; else None. The next
-        call may overwrite the gradient. A message that is damaged or does not match is noted in the record. `own`: this peer's gradient of
-        `round`, which fixes size and codec.
+        """Return (message, decoded gradient) of `peer` if its latest message is new, recent enough and of this model; else None. New is a
+        round above the last one that was used, or, if `p2p.reuse` is set, that round too; recent enough is at most `p2p.staleness_limit`
+        rounds before `round`. The message is not recorded as used here.
+
+        The next call may overwrite the gradient. A message that is damaged or does not match is noted in the record as `refused_<peer>`;
+        one whose body is deleted is not. `own`: this peer's gradient of `round`, which fixes size and codec.
         """
         try:
             message = self._post.read(self._ctx.keys.mailbox(peer), peer=peer)

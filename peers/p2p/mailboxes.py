@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 
 
 class Post:
-    """One peer's sender and reader of messages in mailboxes on the broker. It remembers what it sent, so that it can send it again."""
+    """One peer's sender and reader of messages in mailboxes on the broker. `send` replaces the message in a mailbox, `read` returns it, and
+    `contribution` decodes it. The object remembers the newest message that it sent to each mailbox, or found there with `recall`; `keep`
+    sends those again that the broker has lost.
+    """
 
     def __init__(self, ctx: Context, member: Membership) -> None:
         """Start without remembered messages. `p2p.message_limit_mb` of the experiment is the size, in MiB, above which `send` stores a body

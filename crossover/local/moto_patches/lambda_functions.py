@@ -103,7 +103,8 @@ def _keep_properties(changes: Replacements, function: Any, kill_idle: Callable[[
 
     def complete(made: Any, properties: Mapping[str, Any]) -> Any:
         """Set tags, architecture and log group of the function `made`, in place, from a template's properties, make its timeout and memory
-        whole numbers, and return it.
+        whole numbers, and return it. If the template has none, there are no tags, the architecture is x86_64, and the log group stays as it
+        is.
         """
         made.tags = {tag["Key"]: tag["Value"] for tag in properties.get("Tags", [])}
         made.timeout, made.memory_size = int(made.timeout), int(made.memory_size)

@@ -237,9 +237,9 @@ def store_first_checkpoints(world: World, place: WhereInRun) -> Script:
 
 
 def build_first_step(world: World, *, looks: int, supervised: bool = False) -> Script:
-    """Return the phases and requests of the first step of a run whose workers are long functions, each training many rounds: it looks for
-    an earlier attempt and stores first checkpoints. `looks`: number of members whose checkpoints are looked for; `supervised`: whether a
-    supervisor gets a first checkpoint too.
+    """Return the phase and requests of the first step of a run whose workers are long functions, each training many rounds: it looks for an
+    earlier attempt's checkpoints and stores a first checkpoint for each worker, one after the other. `looks`: number of members whose
+    checkpoints are listed, one request each; `supervised`: whether a supervisor gets a first checkpoint too.
     """
     one = world.workload.vector_bytes + VECTOR_HEADER_BYTES
     puts, out = world.workers + supervised, world.workers * one

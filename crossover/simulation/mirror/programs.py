@@ -152,8 +152,9 @@ class SimulatedPeer:
         yield from self._measure("checkpoint", self._save_checkpoint())
 
     def _run_rounds_alone(self, until: int) -> None:
-        """Simulate the rounds of a single worker before the round `until`, with which an epoch ends. The figures are those of `run_round`;
-        but nothing else happens in such a run, so the time is only moved on, without simpy's processes, at a fifth of the cost.
+        """Simulate the rounds of a single worker from its present one up to the round `until`, which ends an epoch and is not simulated
+        here. The figures are those of `run_round`; but nothing else happens in such a run, so the time is only moved on, without simpy's
+        processes, at a fifth of the cost. Raises RuntimeError if anything else is due meanwhile.
         """
         world, days, env, factors, pace = self.world, self.world.days, self.world.env, self.factors, self.pace
         assert pace is not None
