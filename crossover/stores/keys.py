@@ -122,6 +122,11 @@ class Keys:
         """
         return f"{self.evaluations}{epoch:06d}.json"
 
+    @property
+    def final_evaluation(self) -> str:
+        """Key of the evaluation of this attempt's final model, if it differs from the model that an earlier attempt has decided on."""
+        return f"{self.evaluations}final.json"
+
     def final_model(self, sha256: str) -> str:
         """Return the key of the trained model. It contains the model's digest `sha256`, so that two peers that finish at the same
         time do not overwrite each other's model.

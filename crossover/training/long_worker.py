@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from crossover import runtime
 from crossover.algorithms import codecs
 from crossover.errors import Corrupt, CrossoverError, Missing, RunFailed, StaleAttempt, Unavailable, WaitTimeout
-from crossover.stores import encoding
+from crossover.stores import documents, encoding
 from crossover.stores.clients import Event
 from crossover.stores.encoding import Vector, VectorKind
 from crossover.stores.keys import Keys
@@ -57,6 +57,9 @@ class Worker(Protocol):
 
     def show_model(self) -> None:
         """Copy the model that is to be evaluated into the learner. Does nothing if the learner already holds it."""
+
+    def may_deviate(self) -> bool:
+        """Return whether the model may differ from the one of an earlier attempt at the same round, because a worker takes part no more."""
 
     def list_stored(self, round: int) -> list[str]:
         """Return the keys in the tensor store under which this worker may have stored something for `round`, in any of its exchanges.
@@ -238,7 +241,25 @@ class Invocation:
         self.waits.since = None
         agreed = retry(lambda: progress.read_decision(self.ctx, epoch))
         self._history = (epoch, [(loss, metric) for loss, metric in agreed["history"]])
+        if agreed["finished"] and agreed["attempt"] != self.ctx.keys.attempt and worker.may_deviate():
+            self._evaluate_final_model(worker)
         return bool(agreed["finished"])
+
+    def _evaluate_final_model(self, worker: Worker) -> None:
+        """Evaluate the model of `worker` and store the result for `store_last_model`, unless it is stored. Called if the last decision, of
+        an earlier attempt, may describe another model. Raises NearDeadline if the time is too short.
+        """
+        retry = self.waits.retry
+        if retry(lambda: self.ctx.objects.exists(self.ctx.keys.final_evaluation)):
+            return
+        self.waits.leave_in_time(need_s=2 * self._evaluation_s)
+        began_s = runtime.monotonic()
+        with self.ctx.stage("evaluate"):
+            worker.show_model()
+            result = retry(lambda: progress.evaluate(self.ctx))
+            body = documents.seal({"val_loss": result.loss, "val_metric": result.metric})
+            retry(lambda: self.ctx.objects.create(self.ctx.keys.final_evaluation, body))
+        self._evaluation_s = runtime.monotonic() - began_s
 
     def _await_other_decision(self, epoch: int) -> bool:
         """Claim the evaluation after `epoch`, or wait for the decision of the worker that claimed it first. Return True once that decision
@@ -565,15 +586,22 @@ def delete_checkpoints(ctx: Context, *, own: Several[str] | None = None) -> None
         ctx.objects.delete_prefix(keys.evaluations)
 
 
+_EVALUATION = {"val_loss": float, "val_metric": float}
+
+
 def store_last_model(ctx: Context) -> int:
-    """Store the outcome, with the model from a worker's checkpoint of the last agreed round, unless it is stored; return that round. Raises
-    Missing if the outcome has to be stored and no worker has that checkpoint, Corrupt if it is damaged.
+    """Store the outcome, with the model from a worker's checkpoint of the last agreed round, unless it is stored; return that round. If
+    this attempt has evaluated its final model itself, the outcome has that loss and metric instead of the decision's.
+
+    Raises Missing if the outcome has to be stored and no worker has that checkpoint, Corrupt if it is damaged.
     """
     agreed = progress.read_newest_decision(ctx)
     last = calendar(ctx.facts).rounds_until(agreed["epoch"])
     if not ctx.objects.exists(ctx.keys.outcome):
         ends = (ctx.keys.checkpoint(worker, last) for worker in range(ctx.experiment.workers))
         key = next((key for key in ends if ctx.objects.exists(key)), ctx.keys.checkpoint(0, last))
+        if agreed.get("attempt") != ctx.keys.attempt and ctx.objects.exists(ctx.keys.final_evaluation):
+            agreed |= documents.read_document(ctx.objects, ctx.keys.final_evaluation, _EVALUATION)
         progress.store_outcome(ctx, agreed, checkpoints.read(ctx.objects.get(key), key=key).vectors["model"])
     return last
 

@@ -152,6 +152,10 @@ class SynchronousWorker:
     def show_model(self) -> None:
         """Do nothing: the learner, which evaluates, already holds this worker's model."""
 
+    def may_deviate(self) -> bool:
+        """Return False: all workers take part in every attempt."""
+        return False
+
     def list_stored(self, round: int) -> list[str]:
         """Return the keys in the tensor store under which this worker may have stored something for `round`, in any of its exchanges."""
         rank, count = self.invocation.rank, self.ctx.experiment.workers

@@ -92,6 +92,10 @@ class FilteringWorker:
         """Copy the shared model, which at the end of an epoch is the same on every worker, into the learner for evaluation."""
         self._model.copy_(self._shared)
 
+    def may_deviate(self) -> bool:
+        """Return whether the supervisor has dropped a worker or sent one away, perhaps only in this attempt."""
+        return bool(self._word.dropped or self._word.leaves)
+
     def list_stored(self, round: int) -> list[str]:
         """Return the keys under which this worker may have stored something for `round`: its update and its report."""
         return [self._ctx.keys.update(round, self._rank), self._ctx.keys.report(round, self._rank)]

@@ -344,3 +344,19 @@ def test_what_a_dropped_worker_stores_late_goes_though_the_run_is_resumed_many_r
     trial = Trials(reduce_experiment(load("config/mlless.yaml"))).run_with((*limits, *sleeps, *dies), 50)
 
     assert {*sleeps, *dies} <= set(trial.struck) and not trial.findings
+
+
+def test_a_resumed_run_that_drops_a_worker_after_all_decisions_stores_the_metric_of_its_own_model() -> None:
+    """Resume a run of MLLess that has made all decisions at a round before its last, and let a worker die then: the model is another one
+    than that of the decisions.
+    """
+    limits = [
+        Fault(kind="limit", service=name, seconds=value)
+        for name, value in (("minibatches", 4.0), ("checkpoint_every", 3.0))
+    ]
+    ends = [Fault(kind="kill", role="collect 0", request=request) for request in range(1, 9)]
+    dies = [Fault(kind="kill", role="train 1", request=request) for request in range(380, 392)]
+    trial = Trials(reduce_experiment(load("config/mlless.yaml"))).run_with((*limits, *ends, *dies), 1)
+
+    assert {*ends, dies[0]} <= set(trial.struck) and not trial.findings
+    assert any(entry.key.endswith("/final.json") and entry.left for entry in trial.history.entries)

@@ -289,6 +289,11 @@ def takes_rank(attempt: int, who: int, at_s: float, name: str = "") -> HistoryEn
     return replace(lease, at_s=at_s)
 
 
+def finds_no_failure(who: int) -> HistoryEntry:
+    """Return the entry of program `who` asking whether rank 0 has failed, which it has not."""
+    return entry("runs/r/failure/0", "", "", operation="HeadObject", role=f"program {who}")
+
+
 def test_a_rank_is_taken_from_a_program_that_is_silent_or_has_given_it_back() -> None:
     """Judge takeovers of a rank: allowed from a program that was silent for long enough or has given the rank back; findings if the program
     was alive or the look was too early.
@@ -296,10 +301,12 @@ def test_a_rank_is_taken_from_a_program_that_is_silent_or_has_given_it_back() ->
     held, beat, told = takes_rank(0, 0, 0.0), beats("b1", 5.0), "ranks_are_taken_from_the_silent: taken from a program"
     silent, too_soon = looks_at_heartbeat("b1", 26.0), looks_at_heartbeat("b1", 24.0)
 
-    assert not judge(held, beat, silent, takes_rank(1, 1, 26.1))
-    assert not judge(held, beats(FAREWELL, 5.0), looks_at_heartbeat(FAREWELL, 6.0), takes_rank(1, 1, 6.1))
-    assert not judge(held, takes_rank(1, 0, 0.1, "l0"))  # it is its own: the reply was lost
-    assert not judge(takes_rank(0, 0, 0.0, digest(NOBODY)), takes_rank(1, 1, 0.1))
+    sound = finds_no_failure(1)
+
+    assert not judge(held, beat, silent, sound, takes_rank(1, 1, 26.1))
+    assert not judge(held, beats(FAREWELL, 5.0), looks_at_heartbeat(FAREWELL, 6.0), sound, takes_rank(1, 1, 6.1))
+    assert not judge(held, finds_no_failure(0), takes_rank(1, 0, 0.1, "l0"))  # it is its own: the reply was lost
+    assert not judge(takes_rank(0, 0, 0.0, digest(NOBODY)), sound, takes_rank(1, 1, 0.1))
     assert not judge(held, replace(takes_rank(1, 0, 1.0), role="client"))
     for wrong in (
         [held, beat, too_soon, takes_rank(1, 1, 24.1)],
@@ -321,6 +328,37 @@ def test_a_rank_is_taken_from_a_program_that_is_silent_or_has_given_it_back() ->
         assert any(each.startswith(told) for each in judge(*wrong))
 
 
+def test_a_rank_that_has_failed_is_not_taken_again() -> None:
+    held, silent, lists = takes_rank(0, 0, 0.0), looks_at_heartbeat("b1", 26.0), entry("runs/r/lease/", "", "")
+    lists = replace(lists, operation="ListObjectsV2", role="program 1", process="program/1")
+    failed, sound = replace(finds_no_failure(1), found="f1", left="f1"), finds_no_failure(1)
+    taken, said = takes_rank(1, 1, 26.1), "ranks_are_taken_from_the_silent: taken without a look"
+
+    assert not judge(held, lists, silent, sound, taken)
+    for wrong in ([lists, silent, failed], [lists, silent], [silent, sound, lists]):
+        assert any(each.startswith(said) for each in judge(held, *wrong, taken))
+
+
+def test_a_run_is_marked_as_over_when_all_have_left() -> None:
+    outcome, over = entry("runs/r/outcome.json", "", "o1"), entry("runs/r/over", "", "v1", role="program 0")
+    left = [entry(f"runs/r/left/{rank}", "", "x1", role=f"program {rank}") for rank in (0, 1)]
+    joined = entry("runs/r/lease/1/000000", "", "l1", role="program 1")
+    failed = entry("runs/r/failure/1", "", "f1", role="program 1")
+    said = "clears_away_when_all_have_left: marked as over before ranks [1] had left"
+
+    assert not judge(outcome, *left, over)
+    for tolerant in (False, True):
+        assert [each.startswith(said) for each in judge(outcome, joined, left[0], over, tolerant=tolerant)] == [True]
+    for gone in ([joined, failed, left[0], over], [joined, left[0], replace(over, at_s=601.0)]):
+        assert not judge(outcome, *gone, tolerant=True) and judge(outcome, *gone)
+
+
+def test_a_step_does_not_poll_for_long_after_its_wait_has_timed_out() -> None:
+    assert judge(overdue=["check_peers 1, since 9"]) == [
+        "leaves_in_time: polls after its wait has timed out: check_peers 1, since 9"
+    ]
+
+
 def test_one_program_speaks_for_a_rank() -> None:
     """Judge messages of programs: each must hold the rank's lease and check it before every message; otherwise it is a finding."""
     mine = entry("runs/r/lease/0/000000", "", "l1", role="program 0")
@@ -329,9 +367,10 @@ def test_one_program_speaks_for_a_rank() -> None:
 
     asks, other_asks = (entry("runs/r/lease/0/9", "", "", operation="HeadObject", role=f"program {n}") for n in (0, 1))
     third, free = message("r.mailbox.0.0", "m3", role="program 1"), looks_at_heartbeat(FAREWELL, 1.0)
-    assert not judge(mine, asks, sent, asks, more, beats(FAREWELL, 0.5), free, other, other_asks, third)
+    sound = finds_no_failure(1)
+    assert not judge(mine, asks, sent, asks, more, beats(FAREWELL, 0.5), free, sound, other, other_asks, third)
     assert any("has not asked" in each for each in judge(mine, asks, sent, more))
-    taken = beats("b1", 0.5), looks_at_heartbeat("b1", 21.0), other
+    taken = beats("b1", 0.5), looks_at_heartbeat("b1", 21.0), sound, other
     assert not judge(mine, *taken, asks, sent, asks, sent)  # it had asked before, and sends again what got no answer
     assert any("another has taken over" in each for each in judge(mine, other, sent, more))
     assert any("does not hold the rank" in each for each in judge(other, sent))
@@ -441,6 +480,12 @@ def test_who_stores_asks_behind_it_and_who_agrees_has_kept_the_round() -> None:
     assert any("does not ask behind it" in each for each in judge(keeps, answers)) and not judge(keeps, asks, answers)
     kept, over = (replace(each, role="program 0") for each in (keeps, replace(asks, key="runs/r/over")))
     assert any("whether the run is over" in each for each in judge(kept, kept)) and not judge(kept, over, kept)
+    lease = replace(over, key="runs/r/lease/0/000001")
+    model = replace(kept, key="runs/r/computing/00000000/0/model")
+    assert not judge(kept, over, lease, model, over) and any(
+        "behind it" in each for each in judge(kept, lease, model, answers)
+    )
+    assert any("still holds the rank" in each for each in judge(kept, over, model))
     assert not judge(stores, keeps, agrees, keeps=True)
     assert any("has not kept" in each for each in judge(stores, agrees, keeps=True))
 
@@ -451,10 +496,11 @@ def test_who_stores_a_contribution_asks_behind_it_whether_the_run_is_over() -> N
     asked = entry("runs/r/over", "", "", operation="HeadObject", **program)
     saved = entry("runs/r/checkpoint/000000000000/1/00000003.00000", "", "c1", **program)
     record = entry("runs/r/records/train_gpu/1.json", "", "r1", **program)
+    holds = entry("runs/r/lease/1/000001", "", "", operation="HeadObject", **program)
 
-    assert not judge(stored, asked, record) and not judge(entry(stored.key, "g1", "g1", **program), record)
-    assert ["stores a contribution, and does not ask" in each for each in judge(stored, record, asked)] == [True]
-    assert any("stores a contribution" in each for each in judge(stored, saved, asked))
+    assert not judge(holds, stored, asked, record) and not judge(entry(stored.key, "g1", "g1", **program), record)
+    assert ["stores a contribution, and does not ask" in each for each in judge(holds, stored, record, asked)] == [True]
+    assert any("stores a contribution" in each for each in judge(holds, stored, saved, asked))
 
 
 def test_the_model_of_a_state_comes_last() -> None:

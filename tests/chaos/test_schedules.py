@@ -78,6 +78,8 @@ def test_most_schedules_have_limits_and_each_comes_with_each_of_its_values() -> 
     assert all("page_keys" in found and "timeout_s" not in found for found in limits if "page_s" in found)
     assert not any("part_bytes" in found for found in limits if "exchange_every" in found)
     for seed, (faults, found) in enumerate(zip(drawn, limits, strict=True)):
+        if "waits_s" in found or any(fault.sort for fault in faults):  # a schedule of its own
+            continue
         others = [fault.kind for fault in draw(replace(LIMITED, limits=()), seed)]
         assert [fault.kind for fault in faults[len(found) :]][: len(others)] == others
 
@@ -147,12 +149,76 @@ def test_a_program_freezes_before_it_stores_something_late_in_the_run() -> None:
     stores = [(float(at_s), f"PutObject runs/#/{what}/#/#") for at_s in range(1, 5) for what in ("body", "checkpoint")]
     asked = [(0.5, "PutObject runs/#/lease/#/#"), *stores]
     terrain = replace(TERRAIN, requests=TERRAIN.requests | {"program 0": asked}, limits=("spares",))
-    drawn = [faults for faults in (draw(terrain, seed) for seed in range(300)) if any(f.sort for f in faults)]
+    drawn = [draw(terrain, seed) for seed in range(300)]
+    drawn = [faults for faults in drawn if any(f.sort and f.role == "program 0" for f in faults)]
     frozen = [fault for faults in drawn for fault in faults if fault.sort]
 
     assert 10 < len(frozen) < 50 and all("spares" in limits_of(faults) for faults in drawn)
     assert {(f.role, f.request) for f in frozen} == {("program 0", 3), ("program 0", 4)}
     assert {f.sort for f in frozen} == {"PutObject runs/#/body/#/#", "PutObject runs/#/checkpoint/#/#"}
+
+
+def test_a_worker_dies_for_good_before_it_does_what_the_others_leave_to_it() -> None:
+    claims = [(3.0, "PutObject runs/#/decision/#.json if none"), (3.1, "PutObject runs/#/outcome.json if none")]
+    terrain = replace(TERRAIN, requests=TERRAIN.requests | {"train 0": claims}, may_go=1)
+    lost = [draw(terrain, seed) for seed in range(300)]
+    lost = [
+        faults for faults in lost if [(f.kind, f.role, bool(f.sort)) for f in faults] == [("gone", "train 0", True)]
+    ]
+
+    assert 10 < len(lost) < 50 and {faults[0].sort for faults in lost} == {what for _, what in claims}
+    assert not any(f.sort for seed in range(300) for f in draw(replace(terrain, may_go=0), seed) if f.kind == "gone")
+    last = {"collect 0": [(9.0, "PutObject runs/#/outcome.json if none")]}
+    resumed = [draw(replace(terrain, requests=terrain.requests | last), seed) for seed in range(300)]
+    assert sum([f.kind for f in faults] == ["gone", *["kill"] * 8] for faults in resumed) > 5
+
+
+def test_a_writer_freezes_until_the_run_is_over_without_it() -> None:
+    asked = [(1.0, "GetObject data/#"), (2.0, "PutObject runs/#/evaluating/#.json if none"), (2.5, "UNLINK #")]
+    alone = {"deliveries": {"train 0": 1}, "programs": [], "kinds": ("kill", "duplicate")}
+    terrain = replace(TERRAIN, requests=TERRAIN.requests | {"train 0": asked}, **alone)
+    frozen = [faults for faults in (draw(terrain, seed) for seed in range(300)) if any(f.sort for f in faults)]
+
+    assert 10 < len(frozen) < 50
+    assert all([f.kind for f in faults] == ["client_dies", "freeze"] for faults in frozen)
+    assert {(f.sort, f.request) for faults in frozen for f in faults[1:]} == {(asked[1][1], 1)}
+    served = replace(terrain, programs=TERRAIN.programs)
+    twins = [faults for faults in (draw(served, seed) for seed in range(300)) if any(f.sort for f in faults)]
+    assert all([f.kind for f in faults] == ["duplicate", "freeze"] for faults in twins)
+
+
+def test_a_first_step_is_tried_again_while_a_late_state_appears() -> None:
+    first = {"initialise 0": [(1.0, "HeadObject attempt/#")], "train 0": [(5.0, "PutObject runs/#/checkpoint/#/#")]}
+    terrain = replace(TERRAIN, requests=TERRAIN.requests | first, again={"initialise 0": [(15.0, "UNLINK #")]})
+    drawn = [draw(terrain, seed) for seed in range(300)]
+    late = [("freeze", "train 0"), ("client_dies", ""), ("kill", "initialise 0")]
+    tried = [[(f.kind, f.role) for f in faults if (f.kind, f.role) != ("kill", "train 0")] for faults in drawn]
+
+    assert 10 < tried.count(late) < 50
+
+
+def test_a_step_stands_still_until_the_others_have_waited_too_long() -> None:
+    alone = {"deliveries": {"compute 0": 1, "check_peers 0": 9}, "limits": ("waits_s",)}
+    asked = {"compute 0": TERRAIN.requests["worker 0"], "check_peers 0": TERRAIN.requests["worker 1"]}
+    drawn = [draw(replace(TERRAIN, requests=TERRAIN.requests | asked, **alone), seed) for seed in range(300)]
+    missed = [faults for faults in drawn if limits_of(faults)]
+
+    assert 8 < len(missed) < 40 and {(faults[1].kind, faults[1].role) for faults in missed} == {("freeze", "compute 0")}
+    assert not any(map(pass_by, missed))
+
+
+def test_messages_come_again_that_the_broker_has_lost() -> None:
+    sends = [(float(at_s), f"basic.publish #.{what}") for at_s in range(1, 9) for what in ("mailbox", "round")]
+    roles = {f"program {rank}": sends for rank in (0, 1)}
+    terrain = replace(TERRAIN, requests=TERRAIN.requests | roles, messages=dict.fromkeys(roles, 16))
+    drawn = [draw(terrain, seed) for seed in range(300)]
+    lost = [faults for faults in drawn if [f.kind for f in faults][:2] == ["freeze", "queues_lost"]]
+    lost = [faults for faults in lost if all(f.kind == "message" for f in faults[2:])]
+    again = [(faults[1].at_s, fault) for faults in lost for fault in faults[2:]]
+
+    assert 10 < len(lost) < 60 and len(again) > 30
+    sent_s = [sends[fault.request - 1][0] for _, fault in again]
+    assert all(at + fault.seconds > lost_s + 5.0 for (lost_s, fault), at in zip(again, sent_s, strict=True))
 
 
 def test_a_worker_of_many_steps_sleeps_until_it_is_given_up() -> None:

@@ -9,6 +9,7 @@ from tests.architectures.harness import small
 from tests.chaos.world.nemeses import Disturbed
 from tests.chaos.world.schedule import Fault
 from tests.chaos.world.supervised import (
+    judge_dropped,
     judge_fewest,
     judge_removals,
     judge_reports,
@@ -48,6 +49,15 @@ def test_no_attempt_begins_with_a_worker_that_had_been_dropped() -> None:
     ]
     assert not judge_resumptions({(0, 4): frozenset({2}), (5, 4): frozenset({2, 3})})
     assert not judge_resumptions({(0, 4): frozenset({2}), (5, 2): frozenset(), (5, 4): frozenset()})
+
+
+def test_a_worker_that_was_dropped_before_an_attempt_reports_nothing_in_it() -> None:
+    dropped = {(0, 0): frozenset[int](), (5, 4): frozenset({1}), (5, 6): frozenset({0, 1})}
+
+    assert not judge_dropped(dropped, {(0, 4): REPORTS, (5, 5): {0: REPORTS[0]}})
+    assert judge_dropped(dropped, {(0, 4): REPORTS, (5, 5): REPORTS}) == [
+        "attempt 5: worker 1 reports, and had been dropped before the attempt began"
+    ]
 
 
 def test_the_slowest_worker_leaves() -> None:

@@ -40,7 +40,7 @@ def draw(terrain: Terrain, seed: int) -> tuple[Fault, ...]:
     """
     terrain = replace(terrain, kinds=[kind for kind in terrain.kinds if kind not in ("gone", "limit")])
     chance = random.Random(f"limits {seed}")
-    rare = {*RARE_LIMITS, *LEARNING_LIMITS, *OWN_LIMITS} - {"spares"}
+    rare = {*RARE_LIMITS, *LEARNING_LIMITS, *OWN_LIMITS, "waits_s"} - {"spares"}
     names = [name for name in terrain.limits if name not in rare]
     limits = _draw_limits(names, chance) if chance.random() < LIMITED else []
     limits += _draw_rare_limit(terrain.limits, {each.service for each in limits}, random.Random(f"rare limit {seed}"))
@@ -248,6 +248,124 @@ def _draw_late_program(terrain: Terrain, chance: random.Random) -> Iterator[Faul
     yield Fault(kind="client_dies", at_s=round(began_s + _spread(chance, 0.1, 3.0), 3), seconds=900.0)
 
 
+def _draw_lost_with_task(terrain: Terrain, chance: random.Random) -> Iterator[Fault]:
+    """Yield, in one schedule in twelve of architectures whose workers may go, a fault by which a worker dies for good before it does what
+    all others leave to it: before it stores a decision that it has claimed, or the outcome, or the model that the outcome names. In half of
+    these schedules of architectures with a last step, it dies anywhere, and the run is resumed without it some rounds before its end.
+    """
+    roles = [role for role in sorted(terrain.requests) if role.startswith(WORKERS)]
+    found = sorted({what for role in roles for _, what in terrain.requests[role] if _TASK.match(what)})
+    if not terrain.may_go or not found or chance.random() > 1 / 12:
+        return
+    role, number, sort = chance.choice(roles), chance.randint(1, 2), chance.choice(found)
+    last = [each for each in terrain.requests if each.startswith("collect ")]
+    if not last or chance.random() < 1 / 2:
+        yield Fault(kind="gone", role=role, request=number, sort=sort)
+        return
+    for name, value in (("minibatches", 4), ("checkpoint_every", 3)):  # the last round is not kept
+        if name in terrain.limits:
+            yield Fault(kind="limit", service=name, seconds=value)
+    yield Fault(kind="gone", role=role, request=_any(terrain.requests[role], chance) + 1)
+    yield from _kill_every_try(last[0], 1)
+
+
+def _draw_late_writer(terrain: Terrain, chance: random.Random) -> Iterator[Fault]:
+    """Yield, in one schedule in twelve, faults by which a worker or a function freezes before it stores something of one of the last
+    rounds, until the run may be over without it: the run is resumed meanwhile, or another invocation does the same.
+    """
+    roles = [role for role in sorted(terrain.deliveries) if not role.startswith(("initialise ", "collect "))]
+    if not roles or chance.random() > 1 / 12:
+        return
+    role = _role(roles, chance)
+    asked = [(at_s, what) for at_s, what in terrain.requests[role] if not _CHANGES_NOTHING.match(what)]
+    stored = Counter(what for _, what in asked if _STORES.match(what))
+    if not stored:
+        return
+    sort = chance.choice(sorted(stored))
+    number = chance.randint(max(1, stored[sort] - 1), stored[sort])
+    at_s = [when_s for when_s, what in asked if what == sort][number - 1]
+    if "part_bytes" in terrain.limits:  # it may have stored some parts only
+        yield Fault(kind="limit", service="part_bytes", seconds=LIMITS["part_bytes"][0])
+    if terrain.programs:  # whose functions end with them
+        twice = terrain.deliveries[role]
+        yield Fault(kind="duplicate", role=role, request=twice, side="after", seconds=_spread(chance, 0.001, 1.0))
+        number = chance.randint(number, number + max(1, 2 * stored[sort] // twice))
+    else:
+        yield Fault(kind="client_dies", at_s=round(at_s + _spread(chance, 0.1, 3.0), 3), seconds=0.1)
+    yield Fault(kind="freeze", role=role, request=number, sort=sort, seconds=_spread(chance, 60.0, 400.0))
+
+
+def _draw_retried_set_up(terrain: Terrain, chance: random.Random) -> Iterator[Fault]:
+    """Yield, in one schedule in twelve, faults by which the first step of a resumed run is killed and tried again, while a state that
+    another process of the attempt before was about to store appears. In half of them that process dies there.
+    """
+    first = next((role for role in sorted(terrain.again) if role.startswith("initialise ")), "")
+    if not first or chance.random() > 1 / 12:
+        return
+    roles = [role for role in terrain.requests if not role.startswith(("client", "initialise ", "collect "))]
+    role, number = _write(terrain, roles, chance, later=0.0, what=_STATE)
+    at_s = round(terrain.requests[role][number - 1][0] + 0.01, 3)
+    count = len(terrain.again[first])  # at its end, all that the attempt before had left is deleted
+    killed = chance.randrange(max(0, count - 5), count) if chance.random() < 1 / 2 else chance.randrange(count)
+    later_s = terrain.again[first][killed][0] - terrain.again_s  # behind the death of the client
+    place: dict[str, Any] = {"role": role, "request": number}
+    yield Fault(kind="freeze", **place, seconds=round(max(0.1, later_s + _spread(chance, 0.1, 5.0) - 0.5), 3))
+    if chance.random() < 1 / 2:
+        yield Fault(kind="kill", **place, side="after")
+    yield Fault(kind="client_dies", at_s=at_s, seconds=0.1)
+    before = len(terrain.requests[first])
+    yield Fault(kind="kill", role=first, request=before + killed + 1, side=chance.choice(get_args(Side)))
+
+
+def _draw_lost_and_repeated(terrain: Terrain, chance: random.Random) -> Iterator[Fault]:
+    """Yield, in one schedule in twelve with messages, faults by which the broker loses what was sent while all wait for one that is frozen,
+    and messages of one sort come again as soon as the broker is back, before their senders have noticed. In half of the schedules the
+    frozen one had yet to declare its queues, and does so when the broker is back.
+    """
+    senders = [role for role in sorted(terrain.messages) if _published(terrain, role)]
+    if "queues_lost" not in terrain.kinds or not senders or chance.random() > 1 / 12:
+        return
+    late = _role(senders, chance)
+    does = {what: _numbers_of(terrain, late, what) for what in ("queue.declare", "basic.publish")}
+    declares = bool(does["queue.declare"]) and chance.random() < 1 / 2
+    number = does["queue.declare"][0] if declares else chance.choice(does["basic.publish"])
+    at_s = terrain.requests[late][number - 1][0]
+    back_s = round(at_s + _spread(chance, 0.5, 5.0) + _BROKER_RESTARTS_S, 3)
+    thaws_s = back_s + _spread(chance, 0.01, 2.0) - at_s if declares else _spread(chance, 20.0, 60.0)
+    yield Fault(kind="freeze", role=late, request=number, seconds=round(thaws_s, 3))
+    yield Fault(kind="queues_lost", service="rabbitmq", at_s=round(back_s - _BROKER_RESTARTS_S, 3))
+    sort = chance.choice(sorted({what for role in senders for _, what in _published(terrain, role)}))
+    for role in senders:
+        sent = [
+            (nth, at) for nth, (at, what) in enumerate(_published(terrain, role), 1) if what == sort and at < back_s
+        ]
+        for nth, sent_s in sent[-1:] * 3 if role != late else ():
+            again_s = back_s - sent_s + _spread(chance, 0.05, 8.0)
+            yield Fault(kind="message", role=role, request=nth, side="after", seconds=round(again_s, 3))
+
+
+def _numbers_of(terrain: Terrain, role: str, what: str) -> list[int]:
+    """Return the numbers, from 1, of the role's requests whose sort begins with `what`."""
+    return [number for number, (_, sort) in enumerate(terrain.requests[role], 1) if sort.startswith(what)]
+
+
+def _draw_missed(terrain: Terrain, chance: random.Random) -> Iterator[Fault]:
+    """Yield, in one schedule in sixteen of architectures whose steps poll, faults by which one step of a worker stands still until the
+    others have waited for it for longer than they may.
+    """
+    roles = [role for role in sorted(terrain.deliveries) if not role.startswith(("initialise ", "collect ", "check_"))]
+    if "waits_s" not in terrain.limits or not roles or chance.random() > 1 / 16:
+        return
+    yield Fault(kind="limit", service="waits_s", seconds=chance.choice(LIMITS["waits_s"]))
+    role = _role(roles, chance)
+    request = _any(terrain.requests[role], chance) + 1
+    yield Fault(kind="freeze", role=role, request=request, seconds=_spread(chance, 250.0, 500.0))
+
+
+_BROKER_RESTARTS_S = 5.0  # nemeses.py's
+_TASK = re.compile(r"PutObject .*/(decision|model|outcome)")
+_STORES = re.compile(r"PutObject (?!.*/(records|marks)/)|AI\.TENSORSET|TENSOR\.|EVAL")
+
 _MOST_TRIES = 8  # of a step, and more than it has
 
 # Schedules that consist of these faults and of limits, each drawn by a random number generator that is named so.
@@ -258,6 +376,11 @@ _ALONE: Mapping[str, Callable[[Terrain, random.Random], Iterator[Fault]]] = {
     "half cleared": _draw_half_cleared,
     "late sleeper": _draw_late_sleeper,
     "late program": _draw_late_program,
+    "lost with task": _draw_lost_with_task,
+    "late writer": _draw_late_writer,
+    "retried set-up": _draw_retried_set_up,
+    "lost and repeated": _draw_lost_and_repeated,
+    "missed": _draw_missed,
 }
 
 

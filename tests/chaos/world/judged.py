@@ -24,7 +24,9 @@ class JudgedRun:
     `wrong_steps`: in words, its rounds that led elsewhere than what it averaged. `wrong_words`: in words, what MLLess's supervisor and
     workers have said that is not so. `begun_late`: in words, gradients that no invocation should have begun, although no fault held it up.
     `kept_rounds`: how many rounds back a key may still exist; 0 if that is unknown. `evaluated`: loss and metric of the final model, None
-    if there is none. `cut_off`: in words, long workers' invocations that their timeout ended, although no fault held them up.
+    if there is none. `tolerant`: whether the others continue without a program that is gone. `overdue`: in words, steps that still polled
+    long after their wait had timed out. `cut_off`: in words, long workers' invocations that their timeout ended, although no fault held
+    them up.
     """
 
     history: RequestHistory
@@ -50,3 +52,5 @@ class JudgedRun:
     kept_rounds: int = 0
     evaluated: tuple[float, float] | None = None
     cut_off: Sequence[str] = ()
+    tolerant: bool = False
+    overdue: Sequence[str] = ()

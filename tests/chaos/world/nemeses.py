@@ -4,6 +4,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from tests.chaos.world.history import HistoryEntry, RequestHistory, digest
 from tests.chaos.world.judged import Models
 from tests.chaos.world.kernel import Process
 from tests.chaos.world.machines import Failed
+from tests.chaos.world.process_runtime import BEGAN_S
 from tests.chaos.world.requests import LostReply, Request, ServerRefusal
 from tests.chaos.world.schedule import CONFLICT, IF_NONE, Fault, FaultKind, Side, limits_of, refusal_of
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 HEARTBEAT_S = 60.0  # stores/rabbitmq.py's: after so long without one the broker takes a connection for broken
 RESTART_S = 5.0  # of a database or a broker that begins anew
 RESUME_S = 30.0  # after a run that failed
+OVERDUE_S = 130.0  # a clock may be wrong by as much
 
 
 _READS = frozenset({"GetObject", "HeadObject", "TENSOR.GET", "AI.TENSORGET", "EXISTS"})  # leave what they find
@@ -82,10 +85,10 @@ class Disturbed:
         self.requests, self.messages, self.deliveries = Counter[str](), Counter[str](), Counter[str]()
         self.asked: dict[str, list[tuple[float, str]]] = defaultdict(list)  # by role: when, and for what sort of thing
         self._strikes: dict[tuple[str, int, Side], list[Fault]] = defaultdict(list)
-        self._freezes: dict[tuple[str, str, int], list[Fault]] = defaultdict(list)  # by role, sort and its number
+        self._at_sorts: dict[tuple[str, str, int], list[Fault]] = defaultdict(list)  # by role, sort and its number
         for fault in self.faults:
             if fault.sort:
-                self._freezes[fault.role, fault.sort, fault.request].append(fault)
+                self._at_sorts[fault.role, fault.sort, fault.request].append(fault)
             elif fault.kind in ("kill", "freeze", "slow", "lose", "gone"):
                 self._strikes[fault.role, fault.request, fault.side].append(fault)
         self._sorts = Counter[tuple[str, str]]()  # requests, by role and sort
@@ -104,11 +107,11 @@ class Disturbed:
         )  # models, by round and worker
         self.seen: dict[int, dict[int, dict[str, int]]] = defaultdict(dict)  # of a peer, by round: what it has averaged
         self.states: dict[int, dict[int, Checkpoint]] = defaultdict(dict)  # of an asynchronous peer, by round
-        self._reports: dict[tuple[int, int], dict[int, StepReport]] = defaultdict(
-            dict
-        )  # by attempt and step: by worker
+        self.reports: dict[tuple[int, int], dict[int, StepReport]] = defaultdict(dict)  # by attempt and step: by worker
         self.words: dict[tuple[int, int], tuple[Word, dict[int, StepReport]]] = {}  # each with the reports before it
         self.dropped: dict[tuple[int, int], frozenset[int]] = {}  # by attempt and round: in the supervisor's checkpoint
+
+        self.overdue = Counter[tuple[str, str]]()  # by role and beginning of a wait: polls long after its timeout
 
     def _of(self, kind: FaultKind) -> Sequence[Fault]:
         """Return the schedule's faults of this kind. Most of the requests ask for three kinds."""
@@ -137,9 +140,7 @@ class Disturbed:
             call.process.kernel.sleep(self._slow_s[role])
         self._refuse(call)
         self._hit(call, nth, "before")
-        for fault in self._freezes.get((role, sort, self._sorts[role, sort]), ()):
-            self._strike(fault)
-            self._freeze(call.process, fault.seconds)
+        self._apply(call.process, self._at_sorts.get((role, sort, self._sorts[role, sort]), ()))
         message = 0
         if call.request.operation == "basic.publish":
             self.messages[role] += 1
@@ -206,9 +207,9 @@ class Disturbed:
             return
         vector, place = self._world.servers.databases[call.request.server].get(key), (int(of[1]), int(of[2]))
         if of[3]:
-            self._reports[place].setdefault(int(of[3]), read_report(vector, key=key))
+            self.reports[place].setdefault(int(of[3]), read_report(vector, key=key))
         else:
-            self.words.setdefault(place, (read_word(vector, key=key), dict(self._reports[place])))
+            self.words.setdefault(place, (read_word(vector, key=key), dict(self.reports[place])))
 
     def _kill(self, process: Process) -> None:
         """Kill the process; ends the calling task if it belongs to it."""
@@ -218,8 +219,11 @@ class Disturbed:
 
     def _hit(self, call: "VirtualCall", nth: int, side: Side) -> None:
         """Apply the faults at the process's `nth` request, on one side of its effect."""
-        process = call.process
-        for fault in self._strikes.get((process.role, nth, side), ()):
+        self._apply(call.process, self._strikes.get((call.process.role, nth, side), ()))
+
+    def _apply(self, process: Process, faults: Iterable[Fault]) -> None:
+        """Apply faults to the process at a request of it: kill or freeze it, make it slow, or raise LostReply."""
+        for fault in faults:
             self._strike(fault)
             if fault.kind == "gone":
                 self._gone[process.role] = self._world.client.attempts
@@ -325,6 +329,10 @@ class Disturbed:
                 self._strike(fault)
                 raise Failed("Lambda.TooManyRequestsException", '{"errorMessage": "Rate Exceeded."}')
         self.deliveries[role] += 1
+        if (since := str(event["since"])) and BEGAN_S + now_s - datetime.fromisoformat(since).timestamp() > event[
+            "timeout_s"
+        ] + OVERDUE_S:
+            self.overdue[role, since] += 1
         for fault in self._of("duplicate"):
             if (fault.role, fault.request) == (role, self.deliveries[role]):
                 self._strike(fault)

@@ -102,9 +102,10 @@ def words_say_what_is_so(run: JudgedRun) -> list[str]:
 
 def leaves_in_time(run: JudgedRun) -> list[str]:
     """Return findings about long workers that began a gradient although less time was left than their longest had taken, or that waited
-    until their timeout ended them.
+    until their timeout ended them, and about steps that polled on after their wait had timed out.
     """
     late = [f"begins a gradient too late: {each}" for each in run.begun_late]
+    late += [f"polls after its wait has timed out: {each}" for each in run.overdue]
     return late + [f"ended by its timeout: {each}" for each in run.cut_off]
 
 
@@ -324,9 +325,10 @@ def one_program_holds_a_rank(run: JudgedRun) -> list[str]:
 def ranks_are_taken_from_the_silent(run: JudgedRun) -> list[str]:
     """Return findings about programs that took a rank too early. A rank may be taken if the program found, when it last looked, that lease
     and heartbeat were at least `lease_s` old or that the holder had given the rank back; also if nobody holds the rank, or the program
-    itself does because its reply was lost.
+    itself does because its reply was lost. After it has listed the leases, it must have found that the rank has not failed.
     """
     held, news_s, found = dict[str, tuple[int, str]](), defaultdict[str, float](float), list[str]()
+    sound = defaultdict[str, set[str]](set)  # by process: ranks of which it found no failure since it listed the leases
     looked = dict[
         tuple[str, str], tuple[float, bool]
     ]()  # how long there had been no news, and whether the rank had been given back
@@ -340,6 +342,8 @@ def ranks_are_taken_from_the_silent(run: JudgedRun) -> list[str]:
             due = given_back or silent_s >= _LEASE_S or holder in (digest(NOBODY), entry.left)
             if not due and entry.role != "client":  # who resumes a run takes the ranks from all
                 found.append(_told(f"taken from a program that was heard of {silent_s:.3f} s before", entry))
+            if attempt and entry.role.startswith("program ") and rank not in sound[entry.process]:
+                found.append(_told("taken without a look whether it has failed", entry))
             held[rank], news_s[rank] = (attempt, entry.left), entry.at_s
         elif beat := _HEARTBEAT.fullmatch(entry.key):
             if entry.changed:
@@ -347,11 +351,45 @@ def ranks_are_taken_from_the_silent(run: JudgedRun) -> list[str]:
             elif not entry.outcome:
                 farewell = encode_heartbeat(held.get(beat[1], (0, ""))[0], beat=0, over=True)
                 looked[entry.process, beat[1]] = entry.at_s - news_s[beat[1]], entry.found == digest(farewell)
+        elif _LEASES.fullmatch(entry.key):
+            sound[entry.process].clear()
+        elif (failed := _FAILURE.fullmatch(entry.key)) and entry.operation == "HeadObject":
+            sound[entry.process] |= set() if entry.found or entry.outcome else {failed[1]}
     return found
 
 
 _LEASE_S, _HEARTBEAT = ServingSettings(fleet="").lease_s, re.compile(r"runs/[^/]+/heartbeat/(\d+)")
+_LEASES, _FAILURE = re.compile(r"runs/[^/]+/lease/"), re.compile(r"runs/[^/]+/failure/(\d+)")
 _LEASE, _MAILBOX = re.compile(r"runs/[^/]+/lease/(\d+)/(\d+)"), re.compile(r".*\.mailbox\.(\d+)\.\d")
+
+
+def clears_away_when_all_have_left(run: JudgedRun) -> list[str]:
+    """Return a finding if a program marked the run as over, whose keys are then deleted, before all ranks had left. Asynchronous peers
+    (`run.tolerant`) need not wait for one that has failed, or that was silent for `absence_s` at any time.
+    """
+    left, absent, news_s = set[int](), set[int](), defaultdict[int, float](float)
+    for entry in run.history.entries:
+        if not (entry.changed and entry.left):
+            continue
+        if _CLEARING.fullmatch(entry.key):
+            here = sorted(set(range(run.workers)) - left)
+            awaited = [
+                rank
+                for rank in here
+                if not (run.tolerant and (rank in absent or entry.at_s - news_s[rank] > _ABSENCE_S))
+            ]
+            return [_told(f"marked as over before ranks {awaited} had left", entry)] if awaited else []
+        if named := _OF_RANK.fullmatch(entry.key):
+            rank = int(named[2])
+            left |= {rank} if named[1] == "left" else set()
+            if named[1] == "failure" or entry.at_s - news_s[rank] > _ABSENCE_S:
+                absent.add(rank)
+            news_s[rank] = entry.at_s
+    return []
+
+
+_ABSENCE_S, _CLEARING = ServingSettings(fleet="").absence_s, re.compile(r"runs/[^/]+/over")
+_OF_RANK = re.compile(r"runs/[^/]+/(left|failure|heartbeat|lease)/(\d+)(?:/\d+)?")
 
 
 def spends_within_its_budget(run: JudgedRun) -> list[str]:
@@ -397,6 +435,7 @@ ORACLES: tuple[Oracle, ...] = (
     nobody_goes_on_overtaken,
     one_program_holds_a_rank,
     ranks_are_taken_from_the_silent,
+    clears_away_when_all_have_left,
     spends_within_its_budget,
     progress.repeats_what_was_not_kept,
     progress.keeps_the_order,

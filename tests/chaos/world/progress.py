@@ -85,7 +85,8 @@ _DOES = {
     "a": r"(?:train|supervise) \d+ basic\.publish .*\.updates.*",
     "k": r"train \d+ PutObject runs/[^/]+/checkpoint/.*",
     "b": r"program \d+ PutObject runs/[^/]+/checkpoint/.*",
-    "y": r"\S+ \d+ PutObject runs/[^/]+/(?:body|computing)/.*",  # a contribution, or what one is computed from
+    "q": r"program \d+ PutObject runs/[^/]+/(?:body|computing)/.*",  # a contribution, or what functions compute one from
+    "y": r"\S+ \d+ PutObject runs/[^/]+/(?:body|computing)/.*",  # what a function computes
     "j": r"program \d+ GetObject runs/[^/]+/checkpoint/.*",  # goes on from what was kept, after it has sent a lost message again
     "d": r"(?:train|program) \d+ PutObject runs/[^/]+/decision/.*",
     "c": r"(?:initialise|collect) \d+ (?:UNLINK|DeleteObjects?) .*",  # clears away; "h" where an attempt before has left it
@@ -102,8 +103,9 @@ _DISORDER = {
     "(?:^|[mb])[^l]*m": "sends, and has not asked before whether it still holds its rank",
     "w[^oxcht]*r|k[^ox]*r": "stores, and does not ask behind it whether its attempt was overtaken",
     "h[^ox]*r": "takes over from an attempt before, and does not ask behind it whether its own was overtaken",
-    "b[^vx]*[bm]": "keeps a checkpoint, and does not ask behind it whether the run is over",
-    "y[^vx]*[bmr]": "stores a contribution, and does not ask behind it whether the run is over",
+    "(?:^|[mbq])[^l]*q": "stores what is its rank's, and has not asked before whether it still holds the rank",
+    "b[^vx]*[bmq]": "keeps a checkpoint, and does not ask behind it whether the run is over",
+    "[qy][^vx]*[bmqr]": "stores a contribution, and does not ask behind it whether the run is over",
     "[ch][^o]*f": "says that the run is finished, and has not asked just before whether its attempt was overtaken",
     "g[^r]*n": "stores the model behind the outcome that names it",
     "(?:^|a)[^pe]*a": "announces what it has not stored: a worker's report, the supervisor's word",
@@ -113,12 +115,12 @@ _LATE_KEPT = {"[wmup][^kbrj]*d": "agrees on what follows a round, and has not ke
 
 
 def keeps_the_order(run: JudgedRun) -> list[str]:
-    """Return findings about processes that do two things in the wrong order. A program checks its lease before each message, and after
-    each checkpoint and stored contribution whether the run is over. A function checks after its writes, a worker after its checkpoint,
-    and a first step after it took over or deleted data of an earlier attempt, whether its attempt was overtaken, before it answers or
-    marks the run as finished. MLLess's worker stores its update, then its report, then announces the report; the supervisor stores its
-    word before announcing it, or has seen that one exists. Whoever makes a decision after an epoch has first kept the round that begins
-    then, if `run.keeps`.
+    """Return findings about processes that do two things in the wrong order. A program checks its lease before each message and stored
+    contribution, and after each checkpoint and contribution whether the run is over. A function checks after its writes, a worker after its
+    checkpoint, and a first step after it took over or deleted data of an earlier attempt, whether its attempt was overtaken, before it
+    answers or marks the run as finished. MLLess's worker stores its update, then its report, then announces the report; the supervisor
+    stores its word before announcing it, or has seen that one exists. Whoever makes a decision after an epoch has first kept the round that
+    begins then, if `run.keeps`.
     """
     did, own = defaultdict[str, str](str), dict[str, str]()
     for entry in run.history.entries:
@@ -127,7 +129,7 @@ def keeps_the_order(run: JudgedRun) -> list[str]:
             own[entry.process] = str(int(named[1]))
         if entry.outcome:
             did[entry.process] += "x"
-        elif doing and ((entry.changed and entry.left) or str(doing.lastgroup) not in "mwaegy"):
+        elif doing and ((entry.changed and entry.left) or str(doing.lastgroup) not in "mwaegqy"):
             left_before = doing.lastgroup == "c" and attempt_of(entry.key) not in ("", own.get(entry.process))
             did[entry.process] += "h" if left_before and entry.process in own else str(doing.lastgroup)
     rules = {**_DISORDER, **(_LATE_KEPT if run.keeps else {})}

@@ -40,6 +40,7 @@ LIMITS: Mapping[str, tuple[float, ...]] = {
     "page_keys": (1, 2, 3),  # of a listing
     "spares": (1, 2),  # instances beside those that hold a rank
     "timeout_s": (60, 90),  # of a function
+    "waits_s": (60,),  # that a step which polls waits for others
     "minibatch_s": (12, 15),  # of a gradient
     "minibatches": (4, 6),  # of a worker in an epoch
     "checkpoint_every": (1, 3),  # rounds
@@ -72,10 +73,9 @@ OWN_LIMITS = ("non_finite", "even_s", "unlabelled")  # each drawn by itself, too
 class Fault:
     """One fault of a schedule. Its fields mean, by kind:
 
-    - kill, freeze, slow, lose: strike the `request`-th request of `role`, before or after its effect (`side`); a freeze with a `sort`, only
-      the `request`-th of that sort, before its effect. A frozen process continues
-      after `seconds`; a slow one takes `seconds` longer for each request from then on; a lost reply is a broken connection, or no reply at
-      all (`silent`).
+    - kill, freeze, slow, lose: strike the `request`-th request of `role`, before or after its effect (`side`); with a `sort`, only the
+      `request`-th of that sort, before its effect. A frozen process continues after `seconds`; a slow one takes `seconds` longer for each
+      request from then on; a lost reply is a broken connection, or no reply at all (`silent`).
     - message: the `request`-th message that `role` sends reaches the broker `seconds` late, so that others overtake it (`side` before), or
       comes a second time after `seconds` (`side` after). With `behind`, these `seconds` count from the `behind`-th of the sender's later
       messages to the same queue or exchange.
@@ -207,7 +207,7 @@ def pass_by(faults: Sequence[Fault], *, may_go: int = 0) -> bool:
     that the others can continue without, if they are gone or frozen for long.
     """
     limits = limits_of(faults)
-    timeout_s = limits.get("timeout_s", inf)
+    timeout_s = min(limits.get("timeout_s", inf), limits.get("waits_s", inf))
     # In an invocation of a minute a reply that never comes is as bad as a kill, and patience is two such invocations.
     kinds, kills = (("kill", "taken"), KILLS) if timeout_s == inf else (("kill", "taken", "lose"), 1)
     hit = Counter(fault.role for fault in faults if fault.kind in kinds)

@@ -99,3 +99,20 @@ def judge_resumptions(dropped: Mapping[Place, frozenset[int]]) -> list[str]:
                 f"attempt {attempt} begins at round {first} with workers {sorted(back)}, which had been dropped"
             )
     return found
+
+
+def judge_dropped(dropped: Mapping[Place, frozenset[int]], reports: Mapping[Place, Reports]) -> list[str]:
+    """Return a sentence for each worker that reports in an attempt although it had been dropped when the attempt began. `dropped`: workers
+    that the supervisor's checkpoints name as dropped; `reports`: all reports of each step.
+    """
+    begins = dict[int, int]()
+    for attempt, round in sorted(dropped):
+        begins.setdefault(attempt, round)
+    found = {
+        (each, worker) for each, _ in reports for worker in (dropped[each, begins[each]] if each in begins else ())
+    }
+    return [
+        f"attempt {attempt}: worker {worker} reports, and had been dropped before the attempt began"
+        for attempt, worker in sorted(found)
+        if any(worker in said for (each, _), said in reports.items() if each == attempt)
+    ]

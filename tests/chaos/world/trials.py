@@ -33,6 +33,7 @@ from tests.chaos.world.schedule import (
 )
 from tests.chaos.world.shrink import shrink_schedule
 from tests.chaos.world.supervised import (
+    judge_dropped,
     judge_fewest,
     judge_removals,
     judge_reports,
@@ -69,8 +70,10 @@ _OF_WORLD = (
         "unlabelled",
         "own_bits",
         "even_s",
+        "waits_s",
     ),
 )  # limits that no setting is
+MOST_POLLS = 8  # of one wait after its timeout: an invocation and its retries
 TURNS = 300_000  # a hundred times what a small run takes
 
 
@@ -269,6 +272,7 @@ class Trials:
             "body_bytes": program and uses_bus(self.architecture),
             "spares": program,
             "timeout_s": steps,
+            "waits_s": self.architecture.state == "database",  # elsewhere no step polls
             # SPIRT's state lies in databases, and a peer keeps one checkpoint each round.
             "checkpoint_every": self.architecture.state != "database" and not self.experiment.module.startswith("p2p"),
             "time_to_live_s": database_hosts(self.experiment, self.architecture),
@@ -377,20 +381,20 @@ class Trials:
                 *(judge_removals(nemesis.words, given.workers) if len(supervisors) <= 1 else ()),
                 *judge_reports(nemesis.words, epochs),
                 *judge_resumptions(nemesis.dropped),
+                *judge_dropped(nemesis.dropped, nemesis.reports),
             ],
             begun_late=[f"{role} ({when})" for role, when in world.begun_late if not _held_up(nemesis.struck, role)],
-            evaluated=self._evaluate(outcome, world, epochs, removed=nemesis.removed),
+            evaluated=self._evaluate(outcome, world, epochs),
             cut_off=[f"{role} ({process})" for role, process in outcome.cut_off if not _held_up(nemesis.struck, role)],
+            tolerant=tolerates_failures(given),
+            overdue=[
+                f"{role}, since {since}" for (role, since), polls in nemesis.overdue.items() if polls > MOST_POLLS
+            ],
         )
 
-    def _evaluate(
-        self, outcome: RunOutcome, world: VirtualWorld, epochs: Yardstick, *, removed: bool
-    ) -> tuple[float, float] | None:
-        """Return loss and metric of the run's final model, of `epochs` if they have it; None if there is no model, or if an attempt that
-        removed workers may have trained another model than the one that an earlier attempt has decided on.
-        """
-        decided = {each.get("attempt") for each in outcome.decisions[-1:]}
-        if not outcome.stored or (removed and decided != {outcome.said["attempt"]}):
+    def _evaluate(self, outcome: RunOutcome, world: VirtualWorld, epochs: Yardstick) -> tuple[float, float] | None:
+        """Return loss and metric of the run's final model, of `epochs` if they have it; None if there is no model."""
+        if not outcome.stored:
             return None
         known = {each.model: (each.loss, each.metric) for each in epochs.values()}
         if outcome.model in known:

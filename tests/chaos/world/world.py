@@ -39,6 +39,7 @@ BOOT_S = 45.0  # of an instance, assumed
 TRANSITION_S, INVOKE_S, REDIS_S = 0.03, 0.015, 0.001
 COLD_S = {False: 0.9, True: 4.5}  # by whether the function has torch
 ASKED = 8  # how often boto3 asks one of AWS's own APIs, as stores/deployed_clients.py has set it
+_LONGEST_GRADIENT = 0.75  # of a function's timeout
 SILENT_S = 60.0  # how long a client waits for a reply if the request has no limit
 RESUME_S = 10.0
 CODE: Mapping[str, Any] = {"digest": "", "settings": {}, "files": {}}  # the same wherever it runs, as all of a history
@@ -169,6 +170,7 @@ class VirtualWorld:
     unlabelled: int = 0  # workers with a minibatch without labels
     own_bits: bool = False  # whether gradients depend on the process that computes them, as on a GPU
     even_s: float = 0.0  # of every gradient, if its duration is not drawn
+    waits_s: float = inf  # at most, of a step that polls
 
     def __post_init__(self) -> None:
         """Build the kernel, servers, functions, state machines and fleet of the experiment; nothing runs yet."""
@@ -187,7 +189,7 @@ class VirtualWorld:
         self.machines = VirtualMachines(
             self.kernel,
             self._shared("definitions", partial(build_definitions, self.architecture, self.resolved)),
-            lambda name, event: self.functions.invoke(name, event),
+            lambda name, event: self.functions.invoke(name, self._limit_wait(event)),
             transition_s=lambda: self.spread(TRANSITION_S),
         )
         self.machines.starting = self.nemesis.starting
@@ -202,6 +204,10 @@ class VirtualWorld:
         self.fleet = VirtualFleet(self.kernel, self._program, self._boot_s) if self.architecture.program else None
         self.client = Client(self)
         self.begun_late: list[tuple[str, str]] = []  # gradients: their role; which process, and when, in words
+
+    def _limit_wait(self, event: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a copy of the event whose wait times out after `waits_s` at the latest."""
+        return {**event, "timeout_s": int(min(event["timeout_s"], self.waits_s))}
 
     # --- time -------------------------------------------------------------------------------------------------------------
 
@@ -230,8 +236,9 @@ class VirtualWorld:
         than its longest gradient took. `samples` is not used; `gradient`: whether a gradient is computed, else an evaluation.
         """
         share = 1.0 if gradient else self.calibration.evaluate_share
-        seconds = self.even_s * share or self.spread(self.minibatch_s * share)
-        process = self.kernel.task.process
+        seconds, process = self.even_s * share or self.spread(self.minibatch_s * share), self.kernel.task.process
+        if process.deadline_s < inf:  # a function that cannot be done within its timeout would be as good as dead
+            seconds = min(seconds, _LONGEST_GRADIENT * self.resolved.functions.timeout_s)
         if gradient and (left_s := process.deadline_s - self.kernel.now_s) < process.longest_s:
             self.begun_late.append((process.role, f"{process.name}, {left_s:.1f} s before its timeout"))
         process.longest_s = max(process.longest_s, seconds * gradient)
