@@ -76,7 +76,10 @@ def test_most_schedules_have_limits_and_each_comes_with_each_of_its_values() -> 
     }
     assert all("minibatch_s" in found for found in limits if "timeout_s" in found)
     assert all("page_keys" in found and "timeout_s" not in found for found in limits if "page_s" in found)
-    assert not any("part_bytes" in found for found in limits if "exchange_every" in found)
+    plain = [not any(fault.sort for fault in faults) for faults in drawn]  # not of a late writer
+    assert not any(
+        {"part_bytes", "exchange_every"} <= found.keys() and alone for found, alone in zip(limits, plain, strict=True)
+    )
     for seed, (faults, found) in enumerate(zip(drawn, limits, strict=True)):
         if "waits_s" in found or any(fault.sort for fault in faults):  # a schedule of its own
             continue
@@ -168,7 +171,7 @@ def test_a_worker_dies_for_good_before_it_does_what_the_others_leave_to_it() -> 
 
     assert 10 < len(lost) < 50 and {faults[0].sort for faults in lost} == {what for _, what in claims}
     assert not any(f.sort for seed in range(300) for f in draw(replace(terrain, may_go=0), seed) if f.kind == "gone")
-    last = {"collect 0": [(9.0, "PutObject runs/#/outcome.json if none")]}
+    last = {"collect 0": [(9.0, "PutObject runs/#/outcome.json if none"), (9.1, "UNLINK #")]}
     resumed = [draw(replace(terrain, requests=terrain.requests | last), seed) for seed in range(300)]
     assert sum([f.kind for f in faults] == ["gone", *["kill"] * 8] for faults in resumed) > 5
 
