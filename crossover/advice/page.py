@@ -239,12 +239,30 @@ def _part_rows(each: Sequence[Mapping[str, float]], shown: Callable[[float], str
 DESK_IN, PHONE_IN = (6.4, 3.4), (3.4, 3.6)  # size of the chart on a desk and on a phone
 
 
+OUTSIDE_TIMES = (
+    3.0  # how many times the dollars, or the time, of all that must be readable a candidate may take to be drawn
+)
+
+
+def list_drawn(found: Advice) -> list[Finalist]:
+    """Return the shortlisted candidates that the chart shows: the winner, the cards and the front, and all others that take at most
+    OUTSIDE_TIMES times the most dollars, and the most time, of these. Dearer ones would squeeze the labelled points into a corner.
+    """
+    named = (found.winner, *found.front, *(card.finalist for card in found.cards))
+    most_usd, most_s = (
+        OUTSIDE_TIMES * max(of) for of in zip(*((f.usd.p50, f.seconds.p50) for f in named), strict=True)
+    )
+    return [
+        each for each in found.finalists if each in named or (each.usd.p50 <= most_usd and each.seconds.p50 <= most_s)
+    ]
+
+
 def _draw_front(found: Advice) -> Iterator[Plot]:
-    """Yield the chart of the advice: dollars and time of each shortlisted candidate, and of this machine if it was measured, with labels
-    for the advice and the cards.
+    """Yield the chart of the advice: dollars and time of the candidates of `list_drawn`, and of this machine if it was measured, with
+    labels for the advice and the cards. The caption names how many are left out.
     """
     names = {card.finalist.candidate: ", ".join(card.names) for card in found.cards}
-    is_here = is_this_machine_best(found)
+    is_here, drawn = is_this_machine_best(found), list_drawn(found)
     shown = [
         plots.Mark(
             x=each.usd,
@@ -254,7 +272,7 @@ def _draw_front(found: Advice) -> Iterator[Plot]:
             chosen=each is found.winner and not is_here,
             label=_point_label(each, names.get(each.candidate, ""), is_advice=each is found.winner and not is_here),
         )
-        for each in found.finalists
+        for each in drawn
     ]
     if found.here is not None:
         shown.append(
@@ -273,13 +291,15 @@ def _draw_front(found: Advice) -> Iterator[Plot]:
         )
         for name, size_in in (("front", DESK_IN), ("front-narrow", PHONE_IN))
     )
+    count = len(found.finalists) - len(drawn)
+    outside = f"{count} more, over {OUTSIDE_TIMES:.0f} times as dear or as long as the front and the named ones, are left out. "
     yield plot(
         "Time against dollars",
         desk,
         narrow=phone,
         caption="Each point is a way to train it, with p5 to p95 both ways; the advice is ringed. Cheapest, balanced and soonest are those "
-        "of the points on AWS that keep to deadline and budget in 19 of 20 repetitions. A pointer that rests on a point shows its figures, "
-        "and tables below have all of them.",
+        f"of the points on AWS that keep to deadline and budget in 19 of 20 repetitions. {outside if count else ''}A pointer that rests on "
+        "a point shows its figures, and tables below have all of them.",
         label="projected",
     )
 

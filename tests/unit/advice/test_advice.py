@@ -425,7 +425,9 @@ def test_the_page_shows_answer_chart_choices_and_assumptions(found: Advice, tmp_
     """
     text = page.write_page(found, tmp_path, ["a note"]).read_text()
     assert "Train it on" in text
-    assert text.count("<title>") == 1 + 2 * len(found.finalists), "each point says what it is, on a desk and on a phone"
+    assert text.count("<title>") == 1 + 2 * len(page.list_drawn(found)), (
+        "each point says what it is, on a desk and on a phone"
+    )
     made = page.build_page(found, ["a note"])
     assert made.title == f"{headline(found)}." and len(made.plots) == 1
     for card in found.cards:
@@ -438,6 +440,17 @@ def test_the_page_shows_answer_chart_choices_and_assumptions(found: Advice, tmp_
     assert len(first) < 200 and "a note" in others_, "one short paragraph is open"
     shown = text[text.index('class="card assumptions"') :].split("</section>")[0]
     assert shown.index(first) < shown.index("<details><summary>") < shown.index("a note")
+
+
+def test_dear_outliers_are_left_out_of_the_chart_and_counted(found: Advice) -> None:
+    """A candidate that is far dearer than the front and the cards is not drawn, so that these stay readable; the caption counts it."""
+    dear = finalist("gpu", 1.5 * found.winner.seconds.p50, 1_000 * max(each.usd.p50 for each in found.front))
+    more = replace(found, rejected=(*found.rejected, advice.Rejected("gpu", dear, "dear")))
+    assert dear in more.finalists and dear not in page.list_drawn(more)
+    assert {found.winner, *found.front, *(card.finalist for card in found.cards)} <= {*page.list_drawn(more)}
+    left_out = len(more.finalists) - len(page.list_drawn(more))
+    (plot,) = page.build_page(more, []).plots
+    assert f"{left_out} more, over 3 times as dear or as long" in plot.caption
 
 
 def test_this_machine_is_a_point_of_the_chart(found: Advice) -> None:
