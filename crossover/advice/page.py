@@ -245,10 +245,10 @@ OUTSIDE_TIMES = (
 
 
 def list_drawn(found: Advice) -> list[Finalist]:
-    """Return the shortlisted candidates that the chart shows: the winner, the cards and the front, and all others that take at most
-    OUTSIDE_TIMES times the most dollars, and the most time, of these. Dearer ones would squeeze the labelled points into a corner.
+    """Return the shortlisted candidates that the chart shows: the winner, the alternatives, the cards and the front, and all others that
+    take at most OUTSIDE_TIMES times the most dollars, and the most time, of these. Dearer ones would squeeze the labelled points.
     """
-    named = (found.winner, *found.front, *(card.finalist for card in found.cards))
+    named = (found.winner, *found.alternatives, *found.front, *(card.finalist for card in found.cards))
     most_usd, most_s = (
         OUTSIDE_TIMES * max(of) for of in zip(*((f.usd.p50, f.seconds.p50) for f in named), strict=True)
     )
@@ -292,7 +292,7 @@ def _draw_front(found: Advice) -> Iterator[Plot]:
         for name, size_in in (("front", DESK_IN), ("front-narrow", PHONE_IN))
     )
     count = len(found.finalists) - len(drawn)
-    outside = f"{count} more, over {OUTSIDE_TIMES:.0f} times as dear or as long as the front and the named ones, are left out. "
+    outside = f"{count} more, over {OUTSIDE_TIMES:.0f} times as dear or as long as the front and the options named here, are left out. "
     yield plot(
         "Time against dollars",
         desk,

@@ -447,7 +447,8 @@ def test_dear_outliers_are_left_out_of_the_chart_and_counted(found: Advice) -> N
     dear = finalist("gpu", 1.5 * found.winner.seconds.p50, 1_000 * max(each.usd.p50 for each in found.front))
     more = replace(found, rejected=(*found.rejected, advice.Rejected("gpu", dear, "dear")))
     assert dear in more.finalists and dear not in page.list_drawn(more)
-    assert {found.winner, *found.front, *(card.finalist for card in found.cards)} <= {*page.list_drawn(more)}
+    assert {found.winner, *found.alternatives, *found.front} <= {*page.list_drawn(more)}
+    assert {card.finalist for card in found.cards} <= {*page.list_drawn(more)}
     left_out = len(more.finalists) - len(page.list_drawn(more))
     (plot,) = page.build_page(more, []).plots
     assert f"{left_out} more, over 3 times as dear or as long" in plot.caption
