@@ -289,7 +289,9 @@ def resnet_small(image: int) -> nn.Module:
 
 
 def alexnet(image: int) -> nn.Module:
-    """Build an AlexNet for images of `image` pixels a side, wider than that of the paper and with stride 1."""
+    """Build an AlexNet for RGB images of `image` pixels a side, wider than that of the paper and with stride 1, with a score for each of
+    CLASSES classes.
+    """
     layers = list[nn.Module]()
     for inputs, outputs, kernel, pooled in (
         (3, 96, 11, True),
@@ -315,21 +317,25 @@ def alexnet(image: int) -> nn.Module:
 
 
 def lenet(image: int) -> nn.Module:
-    """Build a LeNet for images of `image` pixels a side."""
+    """Build a LeNet for RGB images of `image` pixels a side, with a score for each of CLASSES classes."""
     pairs = ((3, 6), (6, 16))
     layers = [each for pair in pairs for each in (_build_conv(*pair, 5, same=False, norm=False), nn.MaxPool2d(2))]
     return _append_head(nn.Sequential(*layers), image, 120, 84, CLASSES)
 
 
 def mnist_cnn(image: int) -> nn.Module:
-    """Build a small network of two convolutions for MNIST images of `image` pixels a side."""
+    """Build a small network of two convolutions, MNIST's but for RGB images of `image` pixels a side, with a score for each of CLASSES
+    classes.
+    """
     pairs = ((3, 32), (32, 64))
     layers = [each for pair in pairs for each in (_build_conv(*pair, 3, same=False, norm=False), nn.MaxPool2d(2))]
     return _append_head(nn.Sequential(*layers, nn.Dropout()), image, CLASSES)
 
 
 def cifar10_cnn(image: int) -> nn.Module:
-    """Build a small network of four convolutions for CIFAR-10 images of `image` pixels a side."""
+    """Build a small network of four convolutions, CIFAR-10's, for RGB images of `image` pixels a side, with a score for each of CLASSES
+    classes.
+    """
     layers = list[nn.Module]()
     for inputs, outputs in ((3, 32), (32, 64)):
         layers += [

@@ -120,7 +120,7 @@ def load_timm_steps(folder: Path) -> list[MeasuredStep]:
 
 
 def _read_rows(path: Path) -> list[dict[str, str]]:
-    """Return the rows of a CSV file, each as text by column. Raises OSError if the file cannot be read."""
+    """Return the rows of a CSV file with a head, in their order, each as text by column. Raises OSError if the file cannot be read."""
     with path.open(encoding="utf-8") as file:
         return list(csv.DictReader(file))
 

@@ -423,12 +423,15 @@ def _parse_not_negative(value: str, where: str) -> float:
 
 def _read_table(path: Path, needed: Sequence[str]) -> Iterable[tuple[str, dict[str, str]]]:
     """Yield (file and line, text by column) for each row of a CSV file. `needed`: columns that every row must have. Raises DataError if the
-    file cannot be read, if there is no row, or if such a column is missing.
+    file cannot be read or is no CSV, if there is no row, or if such a column is missing.
     """
     try:
-        lines = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
-    except OSError as problem:
+        reader = csv.DictReader(path.read_text(encoding="utf-8").splitlines(), restkey="")
+        lines = list(reader)
+    except (OSError, ValueError) as problem:
         raise DataError(f"{path.name}: no measurements: {problem}") from problem
+    except csv.Error as problem:
+        raise DataError(f"{path.name}: line {reader.reader.line_num}: {problem}") from problem
     if not lines:
         raise DataError(f"{path.name}: no rows")
     for number, row in enumerate(lines, 2):

@@ -395,8 +395,8 @@ def compute_training_shares(training: Training, *, classes: int | None, shape: t
 
 
 def _count_macs(training: Training, classes: int | None, shape: tuple[int, ...], side: int) -> int:
-    """Return the multiply-accumulates of a forward pass of one image of `shape` (C, H, W), resized to height `side`. `classes`:
-    number of outputs, None if labels are numbers.
+    """Return the multiply-accumulates of a forward pass, in evaluation mode, of one image of zeros of `shape` (C, H, W), resized to height
+    `side`. `classes`: number of outputs, None if labels are numbers. Raises OwnCodeError if a user's model fails with such an image.
     """
     module = build_skeleton(training, classes, shape)
     device = next(module.parameters()).device

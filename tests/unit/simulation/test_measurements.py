@@ -141,6 +141,25 @@ def test_tables_are_refused_by_line(folder: Path, name: str, old: str, new: str,
         service_fits.fit_services(folder)
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"", "no rows"),
+        (b"\xff", "no measurements: "),
+        (b"\n\nfile,vpc\nx,True\n", "line 2: file is missing"),
+        (b"vpc\nTrue,7\n", "line 2: file is missing"),
+        (b"file,vpc\n" + b"x" * 200_000 + b",True\n", "line 2: field larger than field limit"),
+    ],
+    ids=["empty", "no text", "blank lines", "more values than columns", "a field too long"],
+)
+def test_a_file_that_is_no_table_is_refused(tmp_path: Path, text: bytes, message: str) -> None:
+    """A file that is no CSV file with columns raises DataError with its name."""
+    (tmp_path / SKYRISE).mkdir()
+    (tmp_path / SKYRISE / "lambda-network-throughput.csv").write_bytes(text)
+    with pytest.raises(DataError, match=f"^lambda-network-throughput.csv: {message}"):
+        measurements.load_throughputs(tmp_path)
+
+
 def test_a_series_of_requests_that_is_missing_is_noticed(folder: Path) -> None:
     """A CSV file that lacks a row of a series raises DataError with the number that is expected."""
     path = folder / SKYRISE / "storage-latency.csv"
