@@ -43,7 +43,7 @@ def measure(*, batch: int, minibatches: int) -> list[Figure]:
     run's peak memory. `batch`: minibatch size; `minibatches`: number per worker and epoch.
     """
     from crossover import validation
-    from crossover.running import run_local
+    from crossover.running.deployed import run_local
 
     settings = [
         "training.epochs=2",

@@ -62,7 +62,7 @@ def run_trials(trials: int, folder: Path) -> tuple[float, float]:
     """Run `trials` equal trials, which differ only in their seeds, directly in `folder`, without a study. Return (mean seconds of a run,
     mean processor seconds of a run).
     """
-    from crossover import running
+    from crossover.running import inline
     from crossover.study.file import parse_study
     from crossover.study.trials import TrialFactory, make_grid_trials
 
@@ -71,7 +71,7 @@ def run_trials(trials: int, folder: Path) -> tuple[float, float]:
     planned = make_grid_trials(asked, TrialFactory(asked, travels=False))
     began, busy = time.perf_counter(), time.process_time()
     for trial in planned:
-        running.run_inline(trial.experiment, folder / "runs" / trial.name, lambda progress: None)
+        inline.run_inline(trial.experiment, folder / "runs" / trial.name, lambda progress: None)
     return (time.perf_counter() - began) / trials, (time.process_time() - busy) / trials
 
 

@@ -16,7 +16,7 @@ from crossover import validation
 from crossover.experiment import Exchange, Experiment, Outer, PeerToPeer
 from crossover.learning.datasets import load
 from crossover.learning.reference import train_reference
-from crossover.running import run_inline
+from crossover.running.inline import run_inline
 from functions.mlless.settings import MLLess
 
 SEEDS = range(1, 11)

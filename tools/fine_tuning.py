@@ -25,7 +25,7 @@ from crossover.experiment import Experiment
 from crossover.learning.datasets import load
 from crossover.learning.samples import PADDING
 from crossover.reports.display import band, bytes_, seconds, usd
-from crossover.running import run_inline
+from crossover.running.inline import run_inline
 from crossover.simulation import AWS
 from crossover.simulation.repetitions import project
 

@@ -25,7 +25,7 @@ from crossover.reports import display
 from crossover.validation import load
 
 if TYPE_CHECKING:
-    from crossover.running import Progress
+    from crossover.running.monitor import Progress
 
 
 # --- waiting ----------------------------------------------------------------------------------------------------------

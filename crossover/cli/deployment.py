@@ -311,7 +311,7 @@ def describe_run(session: Any, experiment: Experiment, owner: Owner, *, now: dat
 
     `session`: boto3 session; `owner`: ids of the resources in the experiment's stack; `now`: the current time.
     """
-    from crossover import running as runs
+    from crossover.running import monitor
     from crossover.running.monitor import DeployedParameters
 
     held = {*owner.held.get("AWS::StepFunctions::StateMachine", ()), *owner.held.get(FLEET, ())}
@@ -322,11 +322,11 @@ def describe_run(session: Any, experiment: Experiment, owner: Owner, *, now: dat
     except ConfigError:  # half way
         return
     if (deployed.run_machine or deployed.fleet) not in held or not (
-        found := runs.find_run_under_way(experiment, session)
+        found := monitor.find_run_under_way(experiment, session)
     ):
         return
     try:
-        run, cost = runs.load_run_with_cost(found, experiment, session, now=now.timestamp())
+        run, cost = monitor.load_run_with_cost(found, experiment, session, now=now.timestamp())
     except CrossoverError as error:
         yield f"run {found.run}: its cost so far is unknown: {error}"
         return

@@ -38,7 +38,7 @@ from crossover.simulation.processors import describe_idle_vcpus
 from crossover.validation import check_deployment
 
 if TYPE_CHECKING:
-    from crossover.running import OnProgress
+    from crossover.running.monitor import OnProgress
 
 
 # --- compare ----------------------------------------------------------------------------------------------------------
@@ -154,16 +154,16 @@ def _start(experiment: Experiment, on: Where, out: Path, on_progress: "OnProgres
     epoch; `resume`: the run to resume (on AWS its name), "" for a new one. Raises what the run raises; on AWS, botocore's errors become
     UserError or CrossoverError.
     """
-    from crossover import running  # reports, and torch once it stages data
+    from crossover.running import deployed, inline  # reports, and torch once it stages data
 
     match on:
         case "inline":
-            return running.run_inline(experiment, out, on_progress, resume=bool(resume))
+            return inline.run_inline(experiment, out, on_progress, resume=bool(resume))
         case "local":
-            return running.run_local(experiment, out, on_progress, resume=bool(resume))
+            return deployed.run_local(experiment, out, on_progress, resume=bool(resume))
         case "aws":
             with explain_aws_errors():  # a missing permission is noticed only at the first call that needs it
-                return running.run_aws(experiment, out, on_progress, resume=resume)
+                return deployed.run_aws(experiment, out, on_progress, resume=resume)
 
 
 def _find_resume_folder(resume: str, out: Path | None) -> Path:
@@ -216,7 +216,7 @@ def _check_deployed(experiment: Experiment, config: str, *, take_over: bool) -> 
     """
     import boto3
 
-    from crossover import running
+    from crossover.running import monitor
 
     now, session = datetime.now(UTC), boto3.Session()
     with explain_aws_errors():
@@ -227,7 +227,7 @@ def _check_deployed(experiment: Experiment, config: str, *, take_over: bool) -> 
             account.check_owner(session, stack.name, owner=experiment.owner, command=f"crossover run {config} --on aws")
         running_costs.check_prices(session, experiment)
         deploying.check_unchanged(session, experiment, config=config)
-        if found := running.find_run_under_way(experiment, session):
+        if found := monitor.find_run_under_way(experiment, session):
             print_line(f"resuming {found.run}, which is still running")
     if experiment.lifetime.budget_usd is None:
         return experiment

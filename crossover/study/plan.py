@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from crossover import running
 from crossover.errors import ConfigError, UserError
 from crossover.experiment import Experiment, from_plain
 from crossover.reports import folder
@@ -18,6 +17,7 @@ from crossover.reports.folder import RunFolder
 from crossover.reports.pages import Plot
 from crossover.running import account, running_costs
 from crossover.running.account import DeployedStack, check_credentials, explain_aws_errors
+from crossover.running.deployed import run_aws
 from crossover.running.deploying import check_before_deploying, deploy_previewed
 from crossover.running.monitor import OnProgress, renewing_session
 from crossover.running.removal import delete_experiment, delete_shared
@@ -101,7 +101,7 @@ class AwsTrials(InlineTrials):
             self._deploy(experiment)
         with explain_aws_errors():
             try:
-                return running.run_aws(experiment, out, watch)
+                return run_aws(experiment, out, watch)
             finally:
                 ran_s = sum(
                     float(json.loads(each.read_bytes())["duration_s"]) for each in out.glob(f"**/{folder.RESULT}")

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from crossover import bundling, running, user_code
+from crossover import bundling, user_code
 from crossover.errors import ConfigError, UserError
 from crossover.experiment import Experiment, flatten_fields
 from crossover.reports.folder import RunFolder
@@ -248,7 +248,7 @@ class InlineTrials:
         """Run a trial in this process and return its run, resuming the unfinished run in `out` if it has the same settings; otherwise an
         earlier run there is moved aside. `watch`: called after every epoch.
         """
-        return running.run_inline(
+        return inline.run_inline(
             experiment, out, watch, resume=inline.can_resume(experiment, out, where="inline", cores=os.cpu_count())
         )
 

@@ -12,7 +12,7 @@ import pytest
 
 from crossover.errors import Refused, StaleAttempt, Unavailable
 from crossover.experiment import Data, Exchange, Experiment, Functions, Training
-from crossover.running import PreparedRun, prepare
+from crossover.running.preparing import PreparedRun, prepare
 from crossover.stores.clients import MemoryClients
 from crossover.stores.encoding import VectorKind, decode
 from crossover.stores.fetch_compute import FetchCompute

@@ -19,7 +19,9 @@ from crossover.experiment import Experiment
 from crossover.local.cloud import LocalCloud
 from crossover.reports import prices
 from crossover.reports.folder import RunFolder
-from crossover.running import measuring, run_deployed, run_inline
+from crossover.running import measuring
+from crossover.running.deployed import run_deployed
+from crossover.running.inline import run_inline
 from crossover.running.monitor import DeployedParameters
 from crossover.validation import check_deployment
 from crossover.validation import load as read

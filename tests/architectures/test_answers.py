@@ -16,7 +16,7 @@ from crossover.errors import UserError
 from crossover.experiment import Data, Exchange, Experiment, Metric, Training
 from crossover.learning.datasets import load
 from crossover.learning.staging import Minibatches, plan_staging
-from crossover.running import run_inline
+from crossover.running.inline import run_inline
 from functions.mlless.settings import MLLess
 from tests.architectures import zoo
 

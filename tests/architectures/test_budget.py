@@ -12,7 +12,8 @@ import pytest
 from crossover.experiment import Lifetime
 from crossover.reports import folder, prices, spending
 from crossover.reports.spending import BudgetReached
-from crossover.running import monitor, run_inline
+from crossover.running import monitor
+from crossover.running.inline import run_inline
 from crossover.stores.memory import MemoryObjectStore
 from tests.architectures.harness import Job, claiming, small
 

@@ -21,7 +21,9 @@ from crossover.experiment import Experiment, Functions
 from crossover.learning.datasets import load as load_dataset
 from crossover.learning.reference import train_reference
 from crossover.reports.folder import RunFolder
-from crossover.running import OnProgress, PreparedRun, prepare, run_inline
+from crossover.running.inline import run_inline
+from crossover.running.monitor import OnProgress
+from crossover.running.preparing import PreparedRun, prepare
 from crossover.stores import documents
 from crossover.stores.keys import Keys, minibatch
 from crossover.stores.memory import MemoryMessageBus

@@ -17,7 +17,7 @@ from crossover.reports import prices
 from crossover.reports.bill import BilledRun, Cost
 from crossover.reports.folder import RunFolder
 from crossover.reports.usage import Record, cell_of, latest_end, state_transitions
-from crossover.running import run_inline
+from crossover.running.inline import run_inline
 from crossover.workflow.architecture import load
 from tests.architectures.harness import small
 

@@ -22,7 +22,7 @@ from crossover.experiment import Adapters, Data, Exchange, Experiment, Functions
 from crossover.learning.datasets import load as load_dataset
 from crossover.learning.learner import Learner
 from crossover.learning.staging import Minibatches, plan_staging
-from crossover.running import run_inline
+from crossover.running.inline import run_inline
 from crossover.running.preparing import try_out
 from crossover.simulation import AWS, Workload, simulate
 from crossover.stores import memory

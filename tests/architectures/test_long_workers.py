@@ -14,7 +14,7 @@ import pytest
 from crossover.errors import Corrupt, CrossoverError, RunFailed, Unavailable, WaitTimeout
 from crossover.experiment import Exchange, Experiment, Functions, Storage
 from crossover.reports.folder import list_missing
-from crossover.running import run_inline
+from crossover.running.inline import run_inline
 from crossover.runtime import STEP
 from crossover.stores.encoding import Vector, VectorKind
 from crossover.training import synchronous

@@ -18,7 +18,7 @@ from crossover.errors import CrossoverError
 from crossover.experiment import Experiment, Functions
 from crossover.learning.datasets import load as load_dataset
 from crossover.learning.reference import train_reference
-from crossover.running import run_inline
+from crossover.running.inline import run_inline
 from crossover.stores.encoding import Vector, VectorKind
 from crossover.training import checkpoints
 from crossover.training.progress import calendar_of

@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 
-from crossover import running
 from crossover.experiment import Data, Experiment, Lifetime
 from crossover.local.cloud import LocalCloud
 from crossover.local.lambdas import Environment, InvocationOutcome
 from crossover.reports.folder import RunFolder
-from crossover.running import PreparedRun, run_deployed, run_inline
-from crossover.running.deployed import StateMachineExecution
+from crossover.running.deployed import StateMachineExecution, run_deployed
+from crossover.running.inline import run_inline
+from crossover.running.preparing import PreparedRun
 from tests.architectures.harness import small, standing, tree_architectures
 from tests.local.victims import kill_random
 from tests.sampling import WHOLE
@@ -98,7 +98,7 @@ def test_the_budget_ends_a_run_that_nobody_follows(
     """Check that the functions end a run that has spent its budget although the command has ended."""
     started: list[tuple[PreparedRun, StateMachineExecution]] = []
     monkeypatch.setattr(
-        running.deployed, "finish", lambda prepared, execution, *_, **__: started.append((prepared, execution))
+        "crossover.running.deployed.finish", lambda prepared, execution, *_, **__: started.append((prepared, execution))
     )
     found = experiment(deployed)
     dear = replace(found, training=replace(found.training, epochs=50), lifetime=Lifetime(budget_usd=1e-9))

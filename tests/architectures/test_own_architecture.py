@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from crossover import running, user_code, validation
+from crossover import user_code, validation
 from crossover.errors import ConfigError, CrossoverError
-from crossover.running import preparing, resume
+from crossover.running import deployed, inline, preparing, resume
 from stacks.synthesis import synthesize
 from tests.architectures.test_own_code import bundles
 from tests.commands import status
@@ -103,7 +103,7 @@ def test_an_own_architecture_trains_the_same_bits_in_one_process_and_on_the_clou
     """Check that a user's architecture ends with the same bits inline and on the local cloud, and that its settings count."""
     found = {}
     for name, factor in (("inline", 0.5), ("local", 0.5), ("whole", 1.0)):
-        run = running.run_local if name == "local" else running.run_inline
+        run = deployed.run_local if name == "local" else inline.run_inline
         run(validation.load(config(), [f"mine.factor={factor}"]), tmp_path / name, lambda progress: None)
         result = json.loads((tmp_path / name / "result.json").read_text())
         assert result["experiment"]["mine"] == {"factor": factor} and result["incomplete"] == []
@@ -214,7 +214,7 @@ def test_an_error_of_an_own_step_is_reported_as_the_users(config: Callable[..., 
     with pytest.raises(
         CrossoverError, match=r"your code, .*my_package/arithmetic.py, line 10, in __init__: ZeroDiv"
     ) as failed:
-        running.run_inline(experiment, tmp_path / "out", lambda progress: None)
+        inline.run_inline(experiment, tmp_path / "out", lambda progress: None)
     assert failed.value.exit_code == 2
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from crossover import running, user_code, validation
+from crossover import user_code, validation
 from crossover.errors import CrossoverError
 from crossover.experiment import Experiment
 from crossover.local import cloud
-from crossover.running import preparing, resume
+from crossover.running import deployed, inline, preparing, resume
 from stacks.synthesis import synthesize
 from tests.commands import status
 
@@ -174,7 +174,7 @@ def test_an_error_of_own_code_in_training_is_reported_as_the_users(on: str, tmp_
     later = "assert not self.training or next(calls) < 5, 'not like this'\n        return self.body(rows)"
     failing = LAYERS.replace("return self.body(rows)", later)
     config = write(tmp_path / "study", **{"parts/layers": f"import itertools{failing}\n\ncalls = itertools.count()\n"})
-    run = getattr(running, f"run_{on}")
+    run = deployed.run_local if on == "local" else inline.run_inline
     with pytest.raises(
         CrossoverError, match=r"your code, .*parts/layers.py, line 12, in forward: AssertionError"
     ) as failed:

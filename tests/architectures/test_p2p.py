@@ -351,7 +351,7 @@ def test_what_lies_in_the_bucket_does_not_grow_with_the_rounds(
 
 def digits(config: str, tmp_path: Path, **overrides: Any) -> float:
     """Return the final validation metric of a configuration's run in this process. `overrides`: settings, with "__" for each dot."""
-    from crossover.running import run_inline
+    from crossover.running.inline import run_inline
     from crossover.validation import load
 
     experiment = load(

@@ -16,7 +16,9 @@ from crossover.experiment import Data, Experiment, Lifetime
 from crossover.local.cloud import LocalCloud
 from crossover.reports.folder import RunFolder, read
 from crossover.reports.spending import BudgetReached
-from crossover.running import monitor, run_deployed, run_inline
+from crossover.running import monitor
+from crossover.running.deployed import run_deployed
+from crossover.running.inline import run_inline
 from tests.architectures.harness import small, standing
 from tests.local.victims import programs
 

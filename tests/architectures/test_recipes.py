@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from crossover import validation
-from crossover.running import run_inline
+from crossover.running.inline import run_inline
 
 CONFIG = Path(__file__).parents[2] / "config" / "all-reduce-cifar10.yaml"
 

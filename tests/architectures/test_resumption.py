@@ -15,9 +15,12 @@ import pytest
 
 from crossover.errors import ConfigError, RunFailed, UserError
 from crossover.experiment import Data, Exchange, Experiment, Functions
-from crossover.running import Progress, inline, preparing, run_inline, run_local
+from crossover.running import inline, preparing
 from crossover.running import resume as keeping
 from crossover.running import resume as resumption
+from crossover.running.deployed import run_local
+from crossover.running.inline import run_inline
+from crossover.running.monitor import Progress
 from crossover.stores.documents import seal, unseal
 from crossover.training import gradients
 from crossover.training import progress as agreement

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from crossover import runtime
-from crossover.running import Progress, run_inline
+from crossover.running.inline import run_inline
+from crossover.running.monitor import Progress
 from crossover.running.resume import holds_unfinished
 from tests.architectures.harness import claiming, small
 

@@ -10,7 +10,8 @@ from crossover.experiment import Experiment
 from crossover.learning.datasets import load
 from crossover.learning.reference import train_reference
 from crossover.reports.folder import RunFolder
-from crossover.running import run_inline, run_local
+from crossover.running.deployed import run_local
+from crossover.running.inline import run_inline
 from crossover.workflow.architecture import load as architecture_of
 from tests.architectures.worked_pages import check, run, written
 from tests.sampling import WHOLE

@@ -18,7 +18,7 @@ from crossover.errors import UserError
 from crossover.experiment import Data, Exchange, Experiment, Training, What
 from crossover.learning.datasets import load
 from crossover.learning.staging import Minibatches, plan_staging
-from crossover.running import run_inline
+from crossover.running.inline import run_inline
 from crossover.workflow.architecture import EXCHANGES
 from tests.architectures import zoo
 

@@ -190,7 +190,7 @@ def cost_before(walk: ProofWalk) -> str:
 
 def _train(experiment: Experiment, out: Path) -> RunFolder:
     """Run the experiment on AWS with progress lines, and return its folder."""
-    from crossover.running import run_aws
+    from crossover.running.deployed import run_aws
 
     with show_progress(experiment, where="aws", out=out) as on_progress:
         return run_aws(experiment, out, on_progress)

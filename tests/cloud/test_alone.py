@@ -6,12 +6,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from crossover import running, validation
+from crossover import validation
 from crossover.experiment import Experiment
 from crossover.learning.datasets import load as load_dataset
 from crossover.learning.reference import train_reference
 from crossover.reports.folder import RunFolder
-from crossover.running import account, preflight
+from crossover.running import account, deployed, preflight
 from crossover.workflow.architecture import load
 from stacks.synthesis import synthesize
 from tests.cloud import made
@@ -38,7 +38,7 @@ def test_a_new_account_deploys_it_trains_and_it_deletes_itself(tmp_path: Path) -
         cloud.deploy(synthesize(experiment, tmp_path / "assembly"))
         assert made.stacks(cloud) == {STACK}
         out = tmp_path / "out"
-        found = running.run_deployed(experiment, out, lambda progress: None, session=session, where="local")
+        found = deployed.run_deployed(experiment, out, lambda progress: None, session=session, where="local")
         as_the_reference(found, experiment)
         expire(session)
         assert snapshot(session) == before

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from crossover import running, validation
+from crossover import validation
 from crossover.errors import UserError
 from crossover.local.cloud import LocalCloud
-from crossover.running import removal
+from crossover.running import deployed, removal
 from stacks.synthesis import synthesize
 from tests.cloud import made
 from tests.cloud.conftest import written
@@ -49,7 +49,7 @@ def test_two_architectures_come_and_go_in_either_order(cloud: LocalCloud, tmp_pa
         with pytest.raises(UserError, match=rf"--shared: {left} still exist and need network and broker"):
             removal.delete_shared(session, experiments[gone])
         out = tmp_path / "out" / left
-        found = running.run_deployed(experiments[left], out, lambda progress: None, session=session, where="local")
+        found = deployed.run_deployed(experiments[left], out, lambda progress: None, session=session, where="local")
         assert (found.result["outcome"], len(found.result["epochs"])) == ("finished", 1)
         cloud.deploy(assemblies[gone])  # it comes back beside the other
         assert (shared(session), list(cloud.servers.brokers)) == (network, brokers)

@@ -13,7 +13,8 @@ from crossover.experiment import Data, Experiment, Functions, PeerToPeer, Traini
 from crossover.learning.learner import Learner, encode_model
 from crossover.local.cloud import LocalCloud
 from crossover.reports.folder import MODEL, RunFolder
-from crossover.running import run_deployed, run_inline
+from crossover.running.deployed import run_deployed
+from crossover.running.inline import run_inline
 from crossover.stores.encoding import Vector, VectorKind
 from crossover.workflow.architecture import architectures, load, steps
 from functions.mlless.settings import MLLess

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from crossover.experiment import Data, Experiment, Functions
-from crossover.running import Progress, run_inline, run_local
+from crossover.running.deployed import run_local
+from crossover.running.inline import run_inline
+from crossover.running.monitor import Progress
 from tests.architectures.flips import AGES, KINDS, flip_and_judge, victim_of
 from tests.architectures.harness import claiming, small, tree_architectures
 

@@ -12,7 +12,7 @@ import pytest
 from crossover.errors import UserError
 from crossover.experiment import Data, Experiment, Training
 from crossover.reports import folder
-from crossover.running import run_inline
+from crossover.running.inline import run_inline
 
 ROOT = Path(__file__).parents[2]
 

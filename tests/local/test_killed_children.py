@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from crossover.running import run_inline
 from crossover.running.deployed import synthesize_assembly
+from crossover.running.inline import run_inline
 from crossover.validation import load
 from crossover.workflow.architecture import architectures
 from tests.local import kills

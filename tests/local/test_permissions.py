@@ -15,7 +15,7 @@ from crossover.local import permissions
 from crossover.local.cloud import LocalCloud
 from crossover.local.moto_patches.resource_types import ACCOUNT
 from crossover.local.permissions import ApiCall
-from crossover.running import run_deployed
+from crossover.running.deployed import run_deployed
 from stacks.synthesis import synthesize
 from tests.architectures.harness import small
 

@@ -14,7 +14,7 @@ from crossover.errors import CrossoverError, RunFailed
 from crossover.experiment import Data, Experiment
 from crossover.local.cloud import LocalCloud
 from crossover.local.moto_patches import secrets as seam
-from crossover.running import run_deployed
+from crossover.running.deployed import run_deployed
 from crossover.stores.connecting import open_message_bus, open_object_store, open_tensor_store
 from crossover.stores.protocols import Traffic
 from stacks.synthesis import synthesize

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from crossover import running
 from crossover.cli import advise, shadows
 from crossover.errors import DataError, RunFailed
+from crossover.running import inline
 from crossover.simulation import breakeven
 from tests.commands import status
 
@@ -24,7 +24,7 @@ def ends(error: Exception, out: Path, monkeypatch: pytest.MonkeyPatch) -> int:
         """Raise `error` in place of training."""
         raise error
 
-    monkeypatch.setattr(running, "run_inline", run_inline)
+    monkeypatch.setattr(inline, "run_inline", run_inline)
     return status("run", str(ROOT / "config/spirt.yaml"), "--on", "inline", "--out", str(out))
 
 
@@ -80,19 +80,19 @@ def test_a_folder_in_which_another_run_is_at_work_is_refused(
 
     def meanwhile(*arguments: object, **named: object) -> None:
         """Run the command once more as another process would during this run, note its exit status, and fail with DataError."""
-        monkeypatch.setattr(running, "run_inline", lambda *arguments, **named: pytest.fail("trains beside it"))
+        monkeypatch.setattr(inline, "run_inline", lambda *arguments, **named: pytest.fail("trains beside it"))
         assert not (tmp_path / "out").exists(), "a run that is killed now would leave it"
         statuses.append(status(*command))
         raise DataError("mine")
 
-    monkeypatch.setattr(running, "run_inline", meanwhile)
+    monkeypatch.setattr(inline, "run_inline", meanwhile)
     assert status(*command) == 2
     assert statuses == [2]
     said = capsys.readouterr().err
     assert "another run is using this folder" in said
     assert "mine" in said
     assert not (tmp_path / "out").exists()
-    monkeypatch.setattr(running, "run_inline", meanwhile)
+    monkeypatch.setattr(inline, "run_inline", meanwhile)
     status(*command)
     assert capsys.readouterr().err.count("mine") == 1, "the lock went with the run that held it"
 

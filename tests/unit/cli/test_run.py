@@ -11,7 +11,7 @@ from rich.console import Console
 
 from crossover.cli.arguments import format_epoch, show_progress
 from crossover.experiment import Experiment, Metric
-from crossover.running import Progress
+from crossover.running.monitor import Progress
 from tests.commands import status
 
 DONE = Progress(
@@ -87,7 +87,7 @@ def test_credentials_that_may_look_and_not_start(
         raise ClientError({"Error": {"Code": code, "Message": "you may not"}}, "StartExecution")
 
     monkeypatch.setattr("crossover.cli.run._check_deployed", lambda experiment, config, take_over: experiment)
-    monkeypatch.setattr("crossover.running.run_aws", refused)
+    monkeypatch.setattr("crossover.running.deployed.run_aws", refused)
     assert status("run", "config/all-reduce.yaml", "--on", "aws", "--out", str(tmp_path)) == 2
     said = capsys.readouterr().err
     assert words in said and code in said

@@ -10,8 +10,8 @@ from moto import mock_aws
 
 from crossover.cli import deployment
 from crossover.reports import display
-from crossover.running import prepare
 from crossover.running.account import Owner
+from crossover.running.preparing import prepare
 from crossover.running.results import bill_so_far
 from crossover.stores.documents import seal
 from crossover.stores.keys import Keys

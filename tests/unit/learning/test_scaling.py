@@ -19,7 +19,7 @@ from crossover.learning.datasets import load
 from crossover.learning.first_steps import try_minibatches
 from crossover.learning.learner import learner_for
 from crossover.learning.reference import train_reference
-from crossover.running import run_inline
+from crossover.running.inline import run_inline
 from crossover.running.preparing import try_training
 
 TASK = """

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from crossover import running
 from crossover.errors import UserError
 from crossover.experiment import Experiment, Lifetime, Training
+from crossover.running import monitor
 from crossover.running.monitor import attach_to_run
 from crossover.stores.documents import seal
 from crossover.stores.keys import Keys
@@ -97,12 +97,12 @@ FACTS = {"bucket": "b", "shape": "{}"}
     ("session", "expected"),
     [
         (Session({**FACTS, "run_machine": "m"}), None),
-        (Session({**FACTS, "run_machine": "m"}, executions=(f"{RUN}-0",)), running.RunUnderWay(RUN, f"arn:{RUN}-0")),
+        (Session({**FACTS, "run_machine": "m"}, executions=(f"{RUN}-0",)), monitor.RunUnderWay(RUN, f"arn:{RUN}-0")),
         (Session({**FACTS, "fleet": "f"}), None),
         (Session({**FACTS, "fleet": "f"}, desired=1), None),  # instances, but nobody told them of a run
-        (Session({**FACTS, "fleet": "f"}, desired=4), running.RunUnderWay(RUN, "")),
+        (Session({**FACTS, "fleet": "f"}, desired=4), monitor.RunUnderWay(RUN, "")),
     ],
 )
 def test_what_is_under_way_is_asked_of_the_machine_or_the_fleet(session: Session, expected: Any) -> None:
     """`find_run_under_way` returns the run of the state machine's execution, or of the fleet's instances, else None."""
-    assert running.find_run_under_way(SPIRT, session) == expected
+    assert monitor.find_run_under_way(SPIRT, session) == expected

@@ -9,7 +9,7 @@ import pytest
 from crossover import validation
 from crossover.errors import NoProjection
 from crossover.experiment import Exchange
-from crossover.running import run_inline
+from crossover.running.inline import run_inline
 from crossover.simulation import AWS, Workload, simulate
 from tests.architectures.harness import small
 

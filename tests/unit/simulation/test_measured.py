@@ -7,7 +7,7 @@ import pytest
 
 from crossover.errors import DataError
 from crossover.experiment import Experiment, ImageSize
-from crossover.running import run_inline
+from crossover.running.inline import run_inline
 from crossover.simulation import AWS, Workload, simulate
 from crossover.simulation.measured import calibrate_from_runs
 from tests.architectures.harness import small

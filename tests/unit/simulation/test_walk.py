@@ -13,7 +13,7 @@ from crossover.errors import ConfigError
 from crossover.experiment import Exchange, Experiment
 from crossover.reports.folder import list_missing
 from crossover.reports.usage import expected_records, state_transitions
-from crossover.running import run_inline
+from crossover.running.inline import run_inline
 from crossover.simulation import AWS, Calibration, Workload, simulate
 from crossover.simulation.kernel import Gate
 from crossover.simulation.workload import calendar

@@ -12,7 +12,7 @@ from crossover.errors import RunFailed
 from crossover.experiment import Experiment
 from crossover.reports import folder
 from crossover.reports.folder import RunFolder
-from crossover.running import OnProgress
+from crossover.running.monitor import OnProgress
 from crossover.study import paper_runs, papers, runs_2025
 from crossover.study.paper_runs import Measurement, Runner, Scale
 from tests.sampling import WHOLE
