@@ -478,7 +478,7 @@ class _Repeater:
         """Return {spot candidate: its on-demand variant} for each of the `finalists` that uses spot instances. The on-demand variants are
         simulated repeatedly, too, as by `race`. `leaders`: as for `race`.
         """
-        spot = {each.candidate: replace(each.candidate, spot=False) for each in finalists if each.candidate.spot}
+        spot = {each.candidate: each.candidate._replace(spot=False) for each in finalists if each.candidate.spot}
         found = self.race([(twin, self._estimate(twin)) for twin in spot.values()], leaders)
         return dict(zip(spot, found, strict=True))
 

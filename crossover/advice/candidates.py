@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from math import ceil
-from typing import Literal, get_args, get_type_hints
+from typing import Literal, NamedTuple, get_args, get_type_hints
 
 from crossover.algorithms.codecs import CODECS
 from crossover.experiment import Exchange, Experiment, Functions, What
@@ -33,8 +33,7 @@ LOCAL_ROUNDS = (1, 4, 16)  # how often in an epoch models are averaged that are 
 MINIBATCHES_PER_INVOCATION: tuple[int | Literal["all"], ...] = (1, "all")  # minibatches of an invocation
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(NamedTuple):
     """One way to train an experiment. `batch_size`: samples of a worker's minibatch; `every`: minibatches of a worker between two
     exchanges, or "epoch"; `updates`: OWN if it makes the experiment's own updates to the model, UNKNOWN if it makes others, whose accuracy
     is unknown; `what`, `compression`: what workers exchange, and how compressed; `memory_mb`: memory of functions that compute, 0 if none
@@ -267,7 +266,7 @@ def _candidates_of_share(
     """
     begun = Candidate(architecture.name, **asdict(share))
     for on in _list_platforms(architecture):
-        form = replace(begun, on=on)
+        form = begun._replace(on=on)
         for placed in _vary_instances(base, form.form, form, prices):
             for stored in _vary_stores(base, form.form, placed):
                 yield from _vary_sizes(base, form.form, stored, least_mb)
@@ -308,9 +307,9 @@ def _vary_instances(
         return
     asked = architecture.program.instances(experiment_of(base, begun))
     for instance in sorted({*list_instance_types(prices, gpu=asked.gpu), asked.instance_type}):
-        yield replace(begun, instance=instance)
+        yield begun._replace(instance=instance)
         if asked.gpu and f"ec2.{instance}.spot" in prices.items:
-            yield replace(begun, instance=instance, spot=True)
+            yield begun._replace(instance=instance, spot=True)
 
 
 def list_instance_types(prices: Prices, *, gpu: bool) -> list[str]:
@@ -330,11 +329,11 @@ def _vary_stores(base: Experiment, architecture: Architecture, placed: Candidate
         yield placed
         return
     if architecture.tensor_hosts == "shared" and architecture.state != "database" and not uses_bus(architecture):
-        yield replace(placed, channel="s3")
+        yield placed._replace(channel="s3")
     for host in dict.fromkeys((base.database.instance_type, "m7g.large", "c7g.large")):
-        yield replace(placed, host=host)
+        yield placed._replace(host=host)
         if architecture.tensor_hosts == "per_worker":
-            yield replace(placed, host=host, compute="fetch")
+            yield placed._replace(host=host, compute="fetch")
 
 
 def _vary_sizes(
@@ -350,7 +349,7 @@ def _vary_sizes(
     computing = [step for step in steps(architecture) if step.needs_torch(base)]
     if not computing:
         known = figures.load_instances().get(stored.instance, UNKNOWN_INSTANCE)
-        yield replace(stored, threads=threads_of(base) if stored.gpu else known.vcpus)
+        yield stored._replace(threads=threads_of(base) if stored.gpu else known.vcpus)
         return
     parallel = has_minibatch_map(architecture)
     light = len(steps(architecture)) > len(computing) and parallel
@@ -359,8 +358,8 @@ def _vary_sizes(
         for threads in sorted({1, threads_of(base), ceil(vcpus(memory_mb) - 0.02)}):
             for light_mb in LIGHT_MB if light else LIGHT_MB[-1:]:
                 for per_invocation in MINIBATCHES_PER_INVOCATION[-1:] if parallel else MINIBATCHES_PER_INVOCATION:
-                    yield replace(
-                        stored, memory_mb=memory_mb, threads=threads, light_mb=light_mb, per_invocation=per_invocation
+                    yield stored._replace(
+                        memory_mb=memory_mb, threads=threads, light_mb=light_mb, per_invocation=per_invocation
                     )
 
 

@@ -204,35 +204,69 @@ class Question:
         during that time.
         """
         seconds, worked_s = self._computing_time(candidate)
-        luck = self.least_straggler_factor(
-            self._drawn_epochs(candidate) * len(self.workload_of(candidate).samples),
-            hosts=candidate.workers if candidate.memory_mb else 0,
+        each = candidate
+        luck = self._get_cached(
+            self._least_luck, each.workers, each.batch_size, each.limit, each.every, bool(each.memory_mb)
         )
         seconds, worked_s = luck * seconds, luck * worked_s
         per_s, once, _ = self._infrastructure_usd(candidate, threads=1)
-        gb_s = candidate.workers * worked_s * candidate.memory_mb / 1_024
-        usd = gb_s * self.prices.of("lambda.arm64.gb_second").usd
-        return Estimate(seconds + self.before_s(candidate), usd + once + per_s * seconds)
+        gb_s = each.workers * worked_s * each.memory_mb / 1_024
+        return Estimate(seconds + self.before_s(candidate), gb_s * self._gb_s_usd + once + per_s * seconds)
+
+    @cached_property
+    def _gb_s_usd(self) -> float:
+        """Dollars of one GB-second of a function."""
+        return self.prices.of("lambda.arm64.gb_second").usd
+
+    def _least_luck(
+        self, workers: int, batch_size: int, limit: int | None, every: int | Literal["epoch"], in_functions: bool
+    ) -> float:
+        """Return a lower bound for the mean of the random factors of all gradients of a run; `_get_cached` keeps it. `batch_size`: samples
+        of a worker's minibatch; `limit`: number of training samples to use, None for all; `every`: minibatches in a round; `in_functions`:
+        whether functions compute, whose hosts have a factor too.
+        """
+        minibatches = len(self._get_cached(self._workload, workers, batch_size, limit).samples)
+        epochs = self._count_drawn_epochs(workers, batch_size, limit, every)
+        return self.least_straggler_factor(epochs * minibatches, hosts=workers if in_functions else 0)
 
     def _computing_time(self, candidate: Candidate) -> tuple[float, float]:
         """Return (seconds of computing in the whole run, seconds that one worker's functions or program spend on it). They differ if
         functions compute minibatches in parallel. Evaluations by functions and by GPUs are included; those by other instances are not.
         """
-        batch_s, sample_s = self._get_cached(
-            self._gradient_times, candidate.memory_mb, candidate.threads, candidate.instance
-        )
+        each = candidate
+        return self._get_cached(
+            self._compute_computing_time, each.workers, each.batch_size, each.limit, each.every, each.memory_mb,
+            each.threads, "" if each.memory_mb else each.instance, not each.instance or each.gpu, each.has_minibatch_map,
+        )  # fmt: skip
+
+    def _compute_computing_time(
+        self,
+        workers: int,
+        batch_size: int,
+        limit: int | None,
+        every: int | Literal["epoch"],
+        memory_mb: int,
+        threads: int,
+        instance: str,
+        evaluates: bool,
+        mapped: bool,
+    ) -> tuple[float, float]:
+        """Return what `_computing_time` returns, which keeps it for all candidates with the same values. `batch_size`: samples of a
+        worker's minibatch; `limit`: number of training samples to use, None for all; `every`: minibatches in a round; `memory_mb`,
+        `threads`, `instance`: as for `_gradient_times`; `evaluates`: whether the evaluations count; `mapped`: whether functions compute a
+        round's minibatches side by side.
+        """
+        batch_s, sample_s = self._get_cached(self._gradient_times, memory_mb, threads, instance)
         epochs = self.base.training.epochs
-        minibatches, rounds, samples, longest = self._get_cached(
-            self._count_work, candidate.workers, candidate.batch_size, candidate.limit, candidate.every
-        )
+        minibatches, rounds, samples, longest = self._get_cached(self._count_work, workers, batch_size, limit, every)
         evaluated_s = 0.0  # all wait for the one that does it
-        if not candidate.instance or candidate.gpu:
+        if evaluates:
             whole_s = sample_s / self.workload.training_share
             validating_s = batch_s + self.workload.validation_samples * whole_s
-            evaluations = -(-epochs // self.span(candidate))
-            evaluated_s = evaluations * self.calibration.evaluate_share * validating_s
+            span = self._get_cached(self._compute_span, workers, batch_size, limit, every)
+            evaluated_s = -(-epochs // span) * self.calibration.evaluate_share * validating_s
         worked_s = epochs * (minibatches * batch_s + samples * sample_s)
-        if not candidate.has_minibatch_map:
+        if not mapped:
             return worked_s + evaluated_s, worked_s + evaluated_s
         rounds_s = epochs * (rounds * batch_s + longest * sample_s)
         return rounds_s + evaluated_s, worked_s + evaluated_s
@@ -281,8 +315,8 @@ class Question:
             each.channel, each.compute, each.host, each.on, each.instance, each.spot,
         )  # fmt: skip
         if key not in self._known:
-            alike = replace(each, batch_size=1, every=1, memory_mb=0, light_mb=LIGHT_MB[-1], limit=None)
-            shape = replace(alike, per_invocation="all", threads=threads or each.threads)
+            alike = each._replace(batch_size=1, every=1, memory_mb=0, light_mb=LIGHT_MB[-1], limit=None)
+            shape = alike._replace(per_invocation="all", threads=threads or each.threads)
             self._known[key] = self._compute_infrastructure_usd(shape)
         found: tuple[float, float, int] = self._known[key]
         return found
@@ -316,11 +350,17 @@ class Question:
         drawn = ((cloud.compute_sigma, count), (cloud.host_sigma, hosts))
         return prod(exp(-sigma * sigma / 2 - SURE_SIGMAS * sigma / sqrt(of)) for sigma, of in drawn if of)
 
-    def _drawn_epochs(self, candidate: Candidate) -> int:
+    def _count_drawn_epochs(
+        self, workers: int, batch_size: int, limit: int | None, every: int | Literal["epoch"]
+    ) -> int:
         """Return the number of epochs whose random stragglers determine the simulated result: all if all are simulated, otherwise the
-        simulated ones without the first `span`.
+        simulated ones without the first `span`. `batch_size`: samples of a worker's minibatch; `limit`: number of training samples to use,
+        None for all; `every`: minibatches in a round.
         """
-        epochs, span = self.base.training.epochs, self.span(candidate)
+        epochs, span = (
+            self.base.training.epochs,
+            self._get_cached(self._compute_span, workers, batch_size, limit, every),
+        )
         simulated = count_simulated_epochs(SIMULATED_EPOCHS, span)
         return epochs if epochs <= simulated else simulated - span
 
@@ -329,16 +369,18 @@ class Question:
         candidate's run. The factors of hosts are not included.
         """
         each = candidate
-        share = (each.workers, each.batch_size, each.limit, each.every)
-        return self._get_cached(self._compute_least_factors, *share, each.has_minibatch_map, self._drawn_epochs(each))
+        return self._get_cached(
+            self._compute_least_factors, each.workers, each.batch_size, each.limit, each.every, each.has_minibatch_map
+        )
 
     def _compute_least_factors(
-        self, workers: int, batch_size: int, limit: int | None, every: int | Literal["epoch"], mapped: bool, epochs: int
+        self, workers: int, batch_size: int, limit: int | None, every: int | Literal["epoch"], mapped: bool
     ) -> tuple[float, float]:
         """Return the two bounds of `_least_factors`, which caches them. `limit`: number of training samples to use, None for all; `every`:
-        minibatches in a round; `mapped`: whether functions compute a round's minibatches side by side; `epochs`: number of epochs whose
-        stragglers count. `batch_size`: samples of a worker's minibatch.
+        minibatches in a round; `mapped`: whether functions compute a round's minibatches side by side. `batch_size`: samples of a worker's
+        minibatch.
         """
+        epochs = self._count_drawn_epochs(workers, batch_size, limit, every)
         each_epoch = len(self._get_cached(self._workload, workers, batch_size, limit).samples)
         minibatches = epochs * each_epoch
         rounds = max(1, minibatches // (each_epoch if every == "epoch" else every))
@@ -382,8 +424,8 @@ class Question:
             threads, each.per_invocation, each.channel, each.compute, host, each.on, instance, each.limit,
         )  # fmt: skip
         if key not in self._known:
-            sizes = replace(each, memory_mb=memory_mb, threads=threads, light_mb=LIGHT_MB[-1])
-            self._known[key] = replace(sizes, instance=instance, host=host, spot=False)
+            sizes = each._replace(memory_mb=memory_mb, threads=threads, light_mb=LIGHT_MB[-1])
+            self._known[key] = sizes._replace(instance=instance, host=host, spot=False)
         found: Candidate = self._known[key]
         return found
 
@@ -409,7 +451,7 @@ class Question:
             replaceable = through_store and (known.bytes_s or inf) >= self.calibration.instance_objects.client_bytes_s
         else:
             replaceable = known is not None and known.bytes_s is not None
-        return replace(shape, batch_size=1, every=1, limit=None, instance="" if replaceable else shape.instance)
+        return shape._replace(batch_size=1, every=1, limit=None, instance="" if replaceable else shape.instance)
 
     def lightness(self, shape: Candidate) -> tuple[float, ...]:
         """Return a sort key, as a tuple of numbers, for the shapes of one family (see `family`). The largest key has the shape with the
@@ -504,10 +546,10 @@ class Question:
         own_shape = self.shape(candidate)
         shape = shape or own_shape
         # A slower GPU that does all else alike hides at least as much of what is read ahead.
-        alike = shape == own_shape or (shape.gpu and replace(shape, instance=own_shape.instance) == own_shape)
+        alike = shape == own_shape or (shape.gpu and shape._replace(instance=own_shape.instance) == own_shape)
         share = 1.0 if alike else RELATED_SHARE
         own = self._computing_time(candidate)
-        quickest, profiled = (self._get_cached(self._computing_time, each) for each in (own_shape, shape))
+        quickest, profiled = self._computing_time(own_shape), self._computing_time(shape)
         if profile.unshared is None:
             return self._bound_by_one_profile(candidate, profile, own, profiled, share)
         queued, alone = (

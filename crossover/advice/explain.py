@@ -214,7 +214,7 @@ def describe_larger_minibatch(found: Advice, sizes: Sizes) -> str:
     question, winner = found.question, found.winner
     training, size = question.base.training, LARGER_MINIBATCH * question.base.training.batch_size
     base = replace(question.base, training=replace(training, batch_size=size))
-    candidate = replace(winner.candidate, batch_size=LARGER_MINIBATCH * winner.candidate.batch_size)
+    candidate = winner.candidate._replace(batch_size=LARGER_MINIBATCH * winner.candidate.batch_size)
     held = not needs.find_problem(candidate, sizes, needs.ON_HAND, precision=training.precision)[1]
     if not held or 2 * size * base.workers > question.samples:
         return ""

@@ -32,11 +32,10 @@ from crossover.advice.recurrence import MonthlyCost, Schedule
 from crossover.advice.search import RULES, Finalist, ThisMachine
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
-from crossover.reports import display, plots
+from crossover.reports import display
 from crossover.reports.display import Band
 from crossover.reports.folder import write_atomically
 from crossover.reports.pages import Page, Plot, Sheet, plot
-from crossover.reports.report_pages import render
 from crossover.validation.combinations import NAME_LIMIT, PROJECT_AND_NAME_LIMIT
 
 # --- page -------------------------------------------------------------------------------------------------------------
@@ -60,6 +59,8 @@ def write_page(
     """Write the page of the advice `found` (advice.html) into the folder `out`, which is created if necessary, and return its path. The
     other arguments are those of `build_page`.
     """
+    from crossover.reports.report_pages import render  # matplotlib: not before the answer is printed
+
     out.mkdir(parents=True, exist_ok=True)
     made = build_page(found, notes, files, here=here, every=every, monthly=monthly, schedule=schedule)
     write_atomically(out / PAGE, render(made).encode())
@@ -261,6 +262,8 @@ def _draw_front(found: Advice) -> Iterator[Plot]:
     """Yield the chart of the advice: dollars and time of the candidates of `list_drawn`, and of this machine if it was measured, with
     labels for the advice and the cards. The caption names how many are left out.
     """
+    from crossover.reports import plots  # matplotlib
+
     names = {card.finalist.candidate: ", ".join(card.names) for card in found.cards}
     is_here, drawn = is_this_machine_best(found), list_drawn(found)
     shown = [
@@ -557,13 +560,13 @@ def to_csv(found: Advice) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     banded = {each.candidate: each for each in found.finalists}
-    names = list(asdict(found.winner.candidate))
+    names = list(found.winner.candidate._fields)
     percentiles = [f"{figure}_{name}" for figure in ("seconds", "usd") for name in ("p5", "p50", "p95")]
     writer.writerow(["label", *names, "seconds", "usd", *percentiles])
     for candidate, figures in sorted(found.searched.simulated.items(), key=lambda each: (each[1].usd, str(each[0]))):
         finalist = banded.get(candidate)
         spread = [*finalist.seconds, *finalist.usd] if finalist else [""] * len(percentiles)
-        writer.writerow(["projected", *asdict(candidate).values(), figures.seconds, figures.usd, *spread])
+        writer.writerow(["projected", *candidate, figures.seconds, figures.usd, *spread])
     return text.getvalue()
 
 
@@ -636,7 +639,7 @@ def _finalist_as_json(each: Finalist) -> dict[str, Any]:
     """
     return {
         "words": each.candidate.words,
-        "candidate": asdict(each.candidate),
+        "candidate": each.candidate._asdict(),
         "seconds": each.seconds._asdict(),
         "running_s": each.running._asdict(),
         "before_s": each.before_s,

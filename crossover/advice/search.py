@@ -232,7 +232,8 @@ def pair_draws(one: Finalist, other: Finalist, figure: str) -> dict[str, list[fl
 CANDIDATES_AT_ONCE = 24  # candidates that are looked at before the front is drawn anew; the same on any number of cores
 KINDS_ANSWERED = 3  # the advice and its two alternatives, which are of other kinds if there are any
 CANDIDATES_PER_FORM = 4  # of a form, before its cheapest is looked for anew
-SLACK = 0.01  # a candidate that could be better by less than this is not looked at
+SLACK = 0.01  # a candidate that could be better than the front by less than this is not looked at
+GROUP_SLACK = 0.05  # nor one that could be cheaper than the cheapest of its group by less than this
 ANY = Estimate(inf, inf)
 Job = tuple[Candidate, bool]  # whether it is to be simulated; else the profile of a shape
 
@@ -260,8 +261,8 @@ def search(
     seconds: float = inf,
     usd: float = inf,
 ) -> SearchResult:
-    """Simulate every candidate or exclude it by a lower bound, and return the result. The Pareto front, and the cheapest candidate of each
-    architecture and platform, are the same as if all were simulated, within SLACK.
+    """Simulate every candidate or exclude it by a lower bound, and return the result. The Pareto front is the same as if all were
+    simulated, within SLACK; the cheapest candidate of each architecture and platform, within GROUP_SLACK.
 
     `seconds`, `usd`: limits for `near`, which gets the cheapest candidates within them. `processes`: number of processes, by default one
     per core; `working`: a pool that `start_evaluators` started for this question, to be used in place of a new one.
@@ -311,9 +312,9 @@ class _Search:
     def find_cheapest(
         self, within: Estimate = ANY, *, group: "Callable[[Candidate], tuple[str, ...]] | None" = None
     ) -> None:
-        """Find the cheapest candidate of each group among those with the experiment's own updates and with seconds and dollars below
-        `within`, simulating as few as possible; estimates and refusals go to `found`. `group`: returns a candidate's group, by default
-        architecture and platform.
+        """Find the cheapest candidate, within GROUP_SLACK, of each group among those with the experiment's own updates and with seconds and
+        dollars below `within`, simulating as few as possible; estimates and refusals go to `found`. `group`: returns a candidate's group,
+        by default architecture and platform.
         """
         group = group or _form
         groups, least = dict[Any, list[tuple[float, int]]](), dict[Any, float]()
@@ -342,7 +343,7 @@ class _Search:
         candidates that have no bound any more, or one that exceeds `within`, are removed but not yielded.
         """
         count = 0
-        while heap and heap[0][0] * (1 + SLACK) < least and count < CANDIDATES_PER_FORM:
+        while heap and heap[0][0] * (1 + GROUP_SLACK) < least and count < CANDIDATES_PER_FORM:
             number = heapq.heappop(heap)[1]
             if number not in self.bounds or not self.bounds[number].is_within(within):
                 continue

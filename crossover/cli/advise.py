@@ -315,21 +315,24 @@ def advise(
     guesses = [_describe_assumed_minibatch(found, sizes)] if assumed else []
     if ":" in experiment.training.model and not probe_s:
         guesses.append(UNMEASURED)
-    notes = [*guesses, *notes]
-    from crossover.advice import (
-        explain,
-        page,  # matplotlib comes with it
-        recurrence,
-    )
+    from crossover.advice import explain, page, recurrence
 
     monthly = recurrence.monthly_costs(found, every, hourly_cost=_compute_hourly_cost)
     if (way := recurrence.find_winner(monthly)) is not None:
         found = replace(found, month_usd=way.usd, month_runs=recurrence.count_runs(found, every), stays=way.stays)
     changed = explain.explain_change(found, first)
     due = page.plan_files(found, out, config=config)
+    schedule = recurrence.describe_schedule(found, every, monthly, here=here, file=next(iter(due.texts)))
+    if not as_json:  # before the caveats and the page, which take as long as a part of the search
+        terminal.show(*_verdict_lines(found, changed, guesses))
+        if monthly:
+            rows = [[each.way, *each.figures, each.why_not or display.DASH] for each in monthly]
+            terminal.show(TextTable(f"[projected] trained every {every}", recurrence.WAYS_HEAD, rows), schedule.words)
+            print_line(schedule.line)  # not broken into lines, so that it can be copied into a crontab
+        print_choices(found, due.yamls)
+    notes = [*guesses, *notes, explain.caveats_of(found)]
     said = [*([changed] if changed else []), *notes, *explain.list_notes(found)]
     answer = {**page.as_json(found), "data": data_found, "notes": said}
-    schedule = recurrence.describe_schedule(found, every, monthly, here=here, file=next(iter(due.texts)))
     answer["every"] = {
         "often": every,
         "monthly": [{"label": "projected", "words": each.words, **asdict(each)} for each in monthly],
@@ -337,16 +340,9 @@ def advise(
     answer["files"] = [] if not due.yamls else [*map(str, due.paths), str(out / page.PAGE)]
     if as_json:
         print_json(answer)
-    else:
-        terminal.show(*_verdict_lines(found, changed, guesses))
-        if monthly:
-            rows = [[each.way, *each.figures, each.why_not or display.DASH] for each in monthly]
-            terminal.show(TextTable(f"[projected] trained every {every}", recurrence.WAYS_HEAD, rows), schedule.words)
-            print_line(schedule.line)  # not broken into lines, so that it can be copied into a crontab
-        print_choices(found, due.yamls)
-        if details:
-            print_details(found, notes)
-            terminal.show(*_verdict_lines(found)[:1])
+    elif details:
+        print_details(found, notes)
+        terminal.show(*_verdict_lines(found)[:1])
     page.write_files(
         due, answer, found
     )  # after the answer was printed, so that a refusal to overwrite files does not lose it
@@ -536,10 +532,9 @@ def _find_best_advice(
         found, notes, sizes = min(each, key=lambda one: advising.advice_sort_key(one[0]))
         if measured is not None:
             found = replace(found, here=explain.local_estimate_of(found, measured))
-        notes = [*said, *notes, explain.caveats_of(found)]
     except NoProjection as unknown:
         raise ConfigError(f"no advice for {experiment.name}, {wished.words}: {unknown}") from unknown
-    return found, notes, sizes
+    return found, [*said, *notes], sizes
 
 
 def _print_first_estimate(first: "FirstEstimate | None") -> None:

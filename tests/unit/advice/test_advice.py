@@ -124,7 +124,7 @@ def test_the_soonest_is_sooner_than_the_same_machine_that_is_interrupted() -> No
     spot = finalist("single", 1_000, 1.0)
     delays = (1.0, 1.3, 1.3)
     outcomes = tuple(replace(each, seconds=each.seconds * by) for each, by in zip(spot.outcomes, delays, strict=True))
-    spot = replace(spot, candidate=replace(spot.candidate, spot=True), outcomes=outcomes)
+    spot = replace(spot, candidate=spot.candidate._replace(spot=True), outcomes=outcomes)
     on_demand = finalist("single", 1_000, 2.0)
     cards = pick_cards([spot, on_demand], Constraints(), {spot.candidate: on_demand})
     assert [card.finalist for card in cards if "soonest" in card.names] == [on_demand]
@@ -136,7 +136,7 @@ def test_spot_never_leads_without_what_it_is_on_demand(tmp_path: Path) -> None:
     question, sizes, _ = subject.build_question(load(CONFIG / "all-reduce-cifar10.yaml", SMALL))
     found = advise(question, Constraints(on_hand=("gpu", "spot")), sizes, processes=1, repetitions=5)
     assert found.winner.candidate.spot
-    assert found.on_demand and found.on_demand.candidate == replace(found.winner.candidate, spot=False)
+    assert found.on_demand and found.on_demand.candidate == found.winner.candidate._replace(spot=False)
     said = verdict(found)
     assert said[1].startswith("The same on demand: about ")
     assert said[-1].startswith(f"In figures: {found.winner.words}. ")
@@ -363,7 +363,7 @@ def test_with_code_of_ones_own_its_files_stand_where_that_is_found(found: Advice
 def test_a_burstable_machines_credits_are_of_its_instances(found: Advice) -> None:
     """CPU credits of a burstable instance type count among the dollars of instances, not of the endpoint for secrets."""
     machine = Candidate("single", 1, 120, 1, on="instance", instance="t4g.medium", threads=2)
-    steady = replace(machine, instance="c7g.large")
+    steady = machine._replace(instance="c7g.large")
     credits, none = (
         advice.dollars_by_component(found.question, each)["the private endpoint for secrets"]
         for each in (machine, steady)
@@ -376,7 +376,7 @@ def test_where_a_round_goes_through_several_epochs_shortened_runs_are_of_whole_r
     local = ("exchange.what=model", "exchange.every=8", "training.epochs=4", "workers=2", "data.limit=4096")
     question = subject.build_question(load(CONFIG / "all-reduce-cifar10.yaml", local))[0]
     own = Candidate("all_reduce", 2, 512, 8, what="model", memory_mb=3_008, channel="s3", limit=4_096)
-    scattered = replace(own, architecture="scatter_reduce")
+    scattered = own._replace(architecture="scatter_reduce")
     assert question.span(own) == 2
     simulated = question.simulated(own)[0]
     assert not simulated.problem

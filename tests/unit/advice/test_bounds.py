@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -78,10 +77,10 @@ def test_a_minibatch_of_512_does_not_fit_into_1769_mb() -> None:
     question, sizes = asked("all-reduce-cifar10")
     shipped = Candidate("all_reduce", 4, 512, 1, memory_mb=2_685)
     assert find_problem(shipped, sizes, ON_HAND) == ("", "")
-    kind, words = find_problem(replace(shipped, memory_mb=1_769), sizes, ON_HAND)
+    kind, words = find_problem(shipped._replace(memory_mb=1_769), sizes, ON_HAND)
     assert kind == "memory"
     assert "1,769" in words
-    assert find_problem(replace(shipped, memory_mb=1_769, batch_size=256, every=2), sizes, ON_HAND) == ("", "")
+    assert find_problem(shipped._replace(memory_mb=1_769, batch_size=256, every=2), sizes, ON_HAND) == ("", "")
     assert question.samples == 50_000
 
 
@@ -90,7 +89,7 @@ def test_what_is_not_on_hand_is_not_advised() -> None:
     _, sizes = asked("all-reduce-cifar10")
     through_redis = Candidate("all_reduce", 4, 512, 1, memory_mb=2_685, host="m7g.large")
     assert find_problem(through_redis, sizes, ("lambda",))[0] == "not on hand"
-    assert find_problem(replace(through_redis, host="", channel="s3"), sizes, ("lambda",)) == ("", "")
+    assert find_problem(through_redis._replace(host="", channel="s3"), sizes, ("lambda",)) == ("", "")
     spot = Candidate("gpu", 4, 512, 1, instance="g4dn.xlarge", spot=True)
     assert find_problem(spot, sizes, ("gpu",))[0] == "not on hand"
 
@@ -104,7 +103,7 @@ def test_a_gpu_without_the_precision_is_no_candidate() -> None:
         "a T4 has no bf16; expected one of fp32, fp16",
     )
     assert find_problem(t4, sizes, ON_HAND, precision="fp16") == ("", "")
-    assert find_problem(replace(t4, instance="g6.xlarge"), sizes, ON_HAND, precision="bf16") == ("", "")
+    assert find_problem(t4._replace(instance="g6.xlarge"), sizes, ON_HAND, precision="bf16") == ("", "")
 
 
 @pytest.mark.slow

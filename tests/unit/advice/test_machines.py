@@ -1,6 +1,5 @@
 """Which machines are candidates: refused without a price, and named for a model that fits nowhere."""
 
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
 
@@ -52,7 +51,7 @@ def test_an_instance_type_without_a_price_is_refused_by_name() -> None:
     with pytest.raises(
         ConfigError, match=r"'ec2\.g5\.12xlarge' has no price in us-east-1.*Add it to config/pricing\.yaml"
     ):
-        question.bound_by_computing(replace(shape, instance="g5.12xlarge", spot=False))
+        question.bound_by_computing(shape._replace(instance="g5.12xlarge", spot=False))
 
 
 @pytest.mark.parametrize(
@@ -94,7 +93,7 @@ def test_spot_says_how_often_it_would_be_interrupted(counts: tuple[int, ...], sa
     (words,) = spot_words(finalist(spot, *counts))
     assert "taken away (0.06 to 1.62 times an hour were observed)" in words
     assert _interruption_text(finalist(spot, *counts)) == said
-    assert spot_words(finalist(replace(spot, spot=False), *counts)) == []
+    assert spot_words(finalist(spot._replace(spot=False), *counts)) == []
 
 
 def test_if_no_gpu_is_free_the_next_best_is_named_and_functions_wait_for_none() -> None:

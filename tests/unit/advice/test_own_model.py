@@ -246,7 +246,7 @@ def test_an_assumed_minibatch_says_what_a_larger_one_would_give(found: Advice) -
     """The sentence on a larger minibatch has the winner's time and dollars with it; there is none if data or memory is too small for it."""
     sizes, base = Sizes(vector_bytes=1_000, kept_bytes=1.0, evaluation_bytes=0), found.question.base
     question = replace(found.question, base=replace(base, training=replace(base.training, batch_size=10)))
-    candidate = replace(found.winner.candidate, batch_size=10 * base.workers)
+    candidate = found.winner.candidate._replace(batch_size=10 * base.workers)
     small = replace(found, question=question, winner=replace(found.winner, candidate=candidate))
     said = explain.describe_larger_minibatch(small, sizes)
     assert said.startswith(f"with 80, {candidate.words} would be ready in ")
