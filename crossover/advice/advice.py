@@ -343,20 +343,24 @@ def _find_advice(
     cheapest = [min((each for each in own.items() if form_of(each[0]) == form), key=_cost_sort_key) for form in forms]
     unknown = {each: f for each, f in searched.simulated.items() if each.updates == UNKNOWN}
     second = [each for each in thin_front(best([*own.items(), *unknown.items()])) if each[0].updates == UNKNOWN]
+    near = _find_cheapest_within({**own, **searched.near}, seconds, usd)
+    front = thin_front(best(list(own.items())))
+    all_of_them = dict([*front, *cheapest, *near, *second])
+    judges.repeat(list(all_of_them.items()), FEW_REPETITIONS)  # at once, so that no process waits for the last of a few
 
     def choose() -> Advice:
         """Return the advice that follows from the repetitions so far, still without the reasons against other architectures. Runs those
         repetitions that `judges` still lacks.
         """
-        quick = judges.repeat(thin_front(best(list(own.items()))))
+        quick = judges.repeat(front)
         bests = judges.race(cheapest, quick)
         once = {f.candidate: f for f in (*quick, *bests)}.values()
         runnable = [each for each in once if each.would_run] or list(quick)
         twins = judges.race_on_demand(runnable, quick)
         runnable += [each for each in twins.values() if each.would_run and each not in runnable]
         winner = choose_finalist(runnable, constraints)
-        near = judges.race(_find_cheapest_within({**own, **searched.near}, seconds, usd), quick)
-        several = list({f.candidate: f for f in (*runnable, *(each for each in near if each.would_run))}.values())
+        beside = judges.race(near, quick)
+        several = list({f.candidate: f for f in (*runnable, *(each for each in beside if each.would_run))}.values())
         others = judges.repeat(second)
         return Advice(
             question=question,
@@ -441,7 +445,7 @@ class _Repeater:
 
     def repeat(self, found: Sequence[tuple[Candidate, Estimate]], count: int | None = None) -> tuple[Finalist, ...]:
         """Return the given candidates with the results of at least `count` repetitions (by default all) in their order, simulating those
-        that are missing. `found`: candidates with their single estimates.
+        that are missing. `found`: candidates with their single estimates, each candidate once.
         """
         drawn = self._draws[:count]
         for begun in (0, FEW_REPETITIONS):

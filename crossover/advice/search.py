@@ -3,7 +3,7 @@
 import heapq
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -238,6 +238,19 @@ ANY = Estimate(inf, inf)
 Job = tuple[Candidate, bool]  # whether it is to be simulated; else the profile of a shape
 
 
+@dataclass(frozen=True)
+class _Evaluation:
+    """A closer evaluation of some candidates, under way. `fully`: indices of those that are simulated themselves; `closer`: shape whose
+    simulation gives the bound of the candidate with that index; `new`: those shapes that are simulated for it; `jobs`: the simulations,
+    those of `fully` first, then those of `new`.
+    """
+
+    fully: Sequence[int]
+    closer: Mapping[int, Candidate]
+    new: Sequence[Candidate]
+    jobs: "Sequence[Future[Any]]"
+
+
 @dataclass
 class SearchResult:
     """The result of a search. `simulated`: candidates with their simulated estimates; `impossible`: candidates with the reason why they
@@ -268,14 +281,14 @@ def search(
     per core; `working`: a pool that `start_evaluators` started for this question, to be used in place of a new one.
     """
     with start_evaluators(question, processes) if working is None else nullcontext(working) as each:
-        state = _Search(question, candidates, partial(_evaluate_jobs, question, each))
+        state = _Search(question, candidates, partial(_submit_job, question, each))
         state.find_cheapest()
         state.find_front()
         found = state.found
         before = set(found.simulated)
         kinds = {each.kind for each in candidates}
         state.find_cheapest(Estimate(seconds, usd), group=_kind if len(kinds) >= KINDS_ANSWERED else _form)
-    found.near = {each: found.simulated.pop(each) for each in set(found.simulated) - before}
+    found.near = {each: found.simulated.pop(each) for each in [*found.simulated] if each not in before}
     found.bounded |= {candidates[number]: bound for number, bound in state.bounds.items()}
     return found
 
@@ -289,10 +302,10 @@ class _Search:
         self,
         question: Question,
         candidates: Sequence[Candidate],
-        evaluated: Callable[[Sequence[Job]], list[Any]],
+        submit: "Callable[[Job], Future[Any]]",
     ) -> None:
-        """Compute a first lower bound for every candidate. `evaluated`: function that evaluates jobs and returns their results in order."""
-        self.found, self._question, self._candidates, self._evaluated = SearchResult(), question, candidates, evaluated
+        """Compute a first lower bound for every candidate. `submit`: function that begins a job and returns the future of its result."""
+        self.found, self._question, self._candidates, self._submit = SearchResult(), question, candidates, submit
         self.bounds = {number: question.bound_by_computing(each) for number, each in enumerate(candidates)}
         self._bounded_by = dict[int, Candidate]()  # by the number of the candidate: whose profile its bound is from
         families = dict[Candidate, list[Candidate]]()
@@ -323,19 +336,29 @@ class _Search:
                 groups.setdefault(group(self._candidates[number]), []).append((bound.usd, number))
         for each in groups.values():
             heapq.heapify(each)
-        while True:
-            for candidate, figures in self.found.simulated.items():
-                if candidate.updates == OWN and figures.is_within(within):
-                    least[group(candidate)] = min(figures.usd, least.get(group(candidate), inf))
-            taken = [
-                number
-                for name, heap in groups.items()
-                for number in self._take_cheapest(heap, within, least.get(name, inf))
-            ]
-            if not taken:
-                return
-            for number in self._evaluate_closer(taken):
-                heapq.heappush(groups[group(self._candidates[number])], (self.bounds[number].usd, number))
+
+        def note(candidates: Iterable[Candidate]) -> None:
+            """Lower `least`, the dollars of the cheapest of each group, to those of the simulated ones of the candidates."""
+            for each in candidates:
+                figures = self.found.simulated.get(each)
+                if figures is not None and each.updates == OWN and figures.is_within(within):
+                    least[group(each)] = min(figures.usd, least.get(group(each), inf))
+
+        note(self.found.simulated)
+        under_way, ready = dict[Any, _Evaluation](), list(groups)  # groups do not wait for one another
+        while ready or under_way:
+            for name in ready:
+                if taken := [*self._take_cheapest(groups[name], within, least.get(name, inf))]:
+                    under_way[name] = self._begin_evaluation(taken)
+            wait(
+                [job for each in under_way.values() for job in each.jobs if not job.done()], return_when=FIRST_COMPLETED
+            )
+            ready = [name for name, each in under_way.items() if all(job.done() for job in each.jobs)]
+            for name in ready:
+                done = under_way.pop(name)
+                for number in self._finish_evaluation(done):
+                    heapq.heappush(groups[name], (self.bounds[number].usd, number))
+                note(self._candidates[number] for number in done.fully)
 
     def _take_cheapest(self, heap: list[tuple[float, int]], within: Estimate, least: float) -> Iterator[int]:
         """Remove from `heap`, and yield, the indices of up to CANDIDATES_PER_FORM candidates whose lower bounds are below `least` dollars
@@ -371,7 +394,7 @@ class _Search:
                     taken.append(number)
                 elif number in self.bounds:
                     heapq.heappush(waiting, (_rank(self.bounds[number]), number))
-            for number in self._evaluate_closer(taken):
+            for number in self._finish_evaluation(self._begin_evaluation(taken)):
                 heapq.heappush(waiting, (_rank(self.bounds[number]), number))
 
     def _is_beaten(self, number: int) -> bool:
@@ -382,25 +405,29 @@ class _Search:
         rivals = (each for kind in updates for each in self._fronts.get(kind, ()))
         return any(each.is_within(self.bounds[number], slack=SLACK) for each in rivals)
 
-    def _evaluate_closer(self, numbers: Sequence[int]) -> list[int]:
-        """Make one closer evaluation of each candidate: from a bound by arithmetic to one by a simulation of the lightest shape of its
-        family, to one by a simulation of its own shape, to its own simulation. `numbers`: indices of the candidates. Returns those of
-        candidates that have only a bound still.
+    def _begin_evaluation(self, numbers: Sequence[int]) -> "_Evaluation":
+        """Begin one closer evaluation of each candidate: from a bound by arithmetic to one by a simulation of the lightest shape of its
+        family, to one by a simulation of its own shape, to its own simulation. `numbers`: indices of the candidates.
         """
         shapes = {number: self._choose_shape(number) for number in numbers}
-        fully = [number for number in numbers if shapes[number] is None]
+        fully = [number for number, shape in shapes.items() if shape is None]
         closer = {number: shape for number, shape in shapes.items() if shape is not None}
         new = [shape for shape in dict.fromkeys(closer.values()) if shape not in self._profiles]
-        done = self._evaluated(
-            [*((self._candidates[number], True) for number in fully), *((shape, False) for shape in new)]
-        )
-        for number, figures in zip(fully, done, strict=False):
+        jobs = [*((self._candidates[number], True) for number in fully), *((shape, False) for shape in new)]
+        return _Evaluation(fully, closer, new, [self._submit(job) for job in jobs])
+
+    def _finish_evaluation(self, begun: "_Evaluation") -> list[int]:
+        """Wait for the simulations of an evaluation, and record them and the bounds that follow. Returns the indices of those of its
+        candidates that have only a bound still.
+        """
+        done = [job.result() for job in begun.jobs]
+        for number, figures in zip(begun.fully, done, strict=False):
             self._record_simulation(number, figures)
-        self.found.looks += len(new)
-        self._profiles |= zip(new, done[len(fully) :], strict=True)
-        for number, shape in closer.items():
+        self.found.looks += len(begun.new)
+        self._profiles |= zip(begun.new, done[len(begun.fully) :], strict=True)
+        for number, shape in begun.closer.items():
             self._tighten_bound(number, shape)
-        return [number for number in closer if number in self.bounds]
+        return [number for number in begun.closer if number in self.bounds]
 
     def _tighten_by_known(self, number: int) -> bool:
         """Make the next closer evaluation of the candidate with the index `number`, and return True, if the simulation that it needs was
@@ -493,13 +520,15 @@ def start_evaluators(question: Question, processes: int | None) -> AbstractConte
     return pool
 
 
-def _evaluate_jobs(question: Question, working: Executor | None, jobs: Sequence[Job]) -> list[Any]:
-    """Return the results of all jobs in their order, as `evaluate_job` returns them. `working`: pool of processes to use, None for this
-    process.
+def _submit_job(question: Question, working: Executor | None, job: Job) -> "Future[Any]":
+    """Begin one job, and return the future of its result, which is that of `evaluate_job`. `working`: pool of processes to use, None for
+    this process: the job is then done at the return.
     """
-    return (
-        [evaluate_job(question, job) for job in jobs] if working is None else list(working.map(_evaluate_in_pool, jobs))
-    )
+    if working is not None:
+        return working.submit(_evaluate_in_pool, job)
+    done = Future[Any]()
+    done.set_result(evaluate_job(question, job))
+    return done
 
 
 def _keep_question(question: Question) -> None:
