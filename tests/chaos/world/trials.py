@@ -450,7 +450,7 @@ class Trials:
 
 def _held_up(faults: Sequence[Fault], role: str) -> bool:
     """Return whether any of the faults may have held up an invocation of the role by some seconds."""
-    own = any(fault.kind in ("freeze", "slow", "lose") and fault.role == role for fault in faults)
+    own = any(fault.kind in ("freeze", "slow", "lose", "message") and fault.role == role for fault in faults)
     return own or any(fault.kind in ("outage", "refusal") and fault.service == "s3" for fault in faults)
 
 
