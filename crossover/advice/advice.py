@@ -345,8 +345,8 @@ def _find_advice(
     second = [each for each in thin_front(best([*own.items(), *unknown.items()])) if each[0].updates == UNKNOWN]
     near = _find_cheapest_within({**own, **searched.near}, seconds, usd)
     front = thin_front(best(list(own.items())))
-    all_of_them = dict([*front, *cheapest, *near, *second])
-    judges.repeat(list(all_of_them.items()), FEW_REPETITIONS)  # at once, so that no process waits for the last of a few
+    shortlisted = dict([*front, *cheapest, *near, *second])
+    judges.repeat(list(shortlisted.items()), FEW_REPETITIONS)  # at once, so that no process waits for the last of a few
 
     def choose() -> Advice:
         """Return the advice that follows from the repetitions so far, still without the reasons against other architectures. Runs those
