@@ -141,7 +141,7 @@ def _format_runs(found: Advice, every: str, usd: float) -> str:
     "week"; `usd`: dollars of one run.
     """
     runs = count_runs(found, every)
-    return f"{f'{runs:,.0f}' if runs >= 10 else f'{runs:.1f}'} runs of {display.rough_usd(usd)} each"
+    return f"{f'{runs:,.0f}' if runs >= 100 else f'{runs:.1f}'} runs of {display.rough_usd(usd)} each"
 
 
 def _price_new_deployments(
@@ -183,8 +183,8 @@ def _price_lasting_deployment(
     return MonthlyCost(
         f"{finalist.candidate.words}, left deployed between runs",
         stays_usd + count_runs(found, every) * run_usd,
-        f"{display.rough_usd(stays_usd)} even if nothing trains, and {_format_runs(found, every, run_usd)}; deploy it again "
-        "every 30 days at the latest",
+        f"{display.rough_usd(stays_usd)} even if nothing trains, and {_format_runs(found, every, run_usd)}; with "
+        "lifetime.ttl_hours: 720 in its file it must be deployed again every 30 days",
         ready_s,
         _describe_missed(found, finalist),
         ready_s <= HOURS_BETWEEN[every] * 3_600,
@@ -233,8 +233,8 @@ def describe_schedule(found: Advice, every: str, monthly: Sequence[MonthlyCost],
     else:
         command = f"{own} deploy {named} --yes && {own} run {named} --on aws; {own} destroy {named} --yes"
     return Schedule(
-        f"{first}to start it every {every}, add this line with `crontab -e` on a machine that stays on (Crossover sets up no schedule "
-        "on AWS):",
+        f"{first}to start it every {every}, add this line with `crontab -e` on a machine that stays on, and have the new data in place "
+        "before it runs (Crossover sets up no schedule on AWS and exports no data):",
         f"{CRON[every]} cd {shlex.quote(str(Path.cwd()))} && {{ {command}; }}",
     )
 

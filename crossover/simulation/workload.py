@@ -19,7 +19,7 @@ MACS_PER_PARAMETER = 50  # of a convolutional network on 32 x 32 images; ResNet-
 def _explain_unknown_size(name: str, known: Iterable[str]) -> str:
     """Return why the size of the model or data set `name` is not known, as a clause. `known`: names of those that come with the project."""
     if ":" in name:
-        return f"{name!r} is code of your own, whose size is known after `crossover advise` or a run has counted it"
+        return f"{name!r} is code of your own, whose size is not counted here; `crossover plan` and `crossover advise` count it"
     return f"the size of {name!r} is not known; one of {', '.join(known)}"
 
 
