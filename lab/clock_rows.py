@@ -93,7 +93,7 @@ def load_rows(name: str, folder: Path = FOLDER) -> tuple[ClockRow, ...]:
     try:
         text = (folder / SERVICES / name).read_text(encoding="utf-8")
         # One file names the first percentile of a series in full, and those after it by their number alone.
-        reader = csv.reader(re.sub(r"(\w+_)p5,p50,p95", r"\1p5,\1p50,\1p95", text).splitlines())
+        reader = csv.reader(re.sub(r"\b(\w+_)p5,p50,p95", r"\1p5,\1p50,\1p95", text).splitlines())
     except (OSError, ValueError) as problem:
         raise DataError(f"{name}: no measurements: {problem}") from problem
     try:
