@@ -225,7 +225,7 @@ class Constraints:
 
     @property
     def ask_for_soonest(self) -> bool:
-        """Whether the answer is the soonest candidate that keeps to them, not the cheapest: only a budget is given."""
+        """True if only a budget is given: the answer is then the soonest candidate that keeps to it, otherwise the cheapest."""
         return self.budget_usd is not None and self.deadline_s is None
 
     @property

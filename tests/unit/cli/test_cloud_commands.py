@@ -110,7 +110,7 @@ def test_doctor_names_what_is_missing_and_how_to_get_it(
 def test_doctor_names_each_check_as_it_begins_and_gives_up_within_seconds(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Without network, `doctor --on aws` prints its findings on this machine and the name of the check that fails, and asks about the
+    """`doctor --on aws`, without network, prints its findings on this machine and the name of the check that fails, and asks about the
     network; its requests wait for seconds, and are made twice at most.
     """
     for name, value in (("ACCESS_KEY_ID", "a"), ("SECRET_ACCESS_KEY", "b"), ("DEFAULT_REGION", "us-east-1")):
