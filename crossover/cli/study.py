@@ -400,9 +400,9 @@ def _print_forecast(runner: "Runner", parts: "Sequence[Part]", wanted: "Sequence
         f"{len(parts)} tables and figures, {len(wanted)} runs, {total}",
     )
     for dataset, why in absent.items():
-        print_line(f"{dataset} is not available: {why}")
+        tables.show(f"{dataset} is not available: {why}")
     if absent:
-        print(
+        tables.show(
             "Generated images replace the data set in runs that only measure time, bytes and requests. Accuracies need the data set, "
             "and so does MLLess, whose bytes depend on the gradients."
         )

@@ -78,9 +78,9 @@ def download(name: str, *, urls: Sequence[str], md5: str, into: Path) -> Path:
             reasons.append(str(error) if isinstance(error, DataError) else f"{url}: {error}")
         finally:
             partial.unlink(missing_ok=True)
+    failed = f". Downloading it failed: {'; '.join(reasons)}" if reasons else ""
     raise DataError(
-        f"{name}: neither in {into} nor to be fetched ({'; '.join(reasons)}). Put the official file into {into},"
-        " or name the folder that has it in data.directory (--data DIR)"
+        f"{name}: is not in {into}; put the official file there, or name the folder that has it in data.directory (--data DIR){failed}"
     )
 
 

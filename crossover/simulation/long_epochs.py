@@ -12,18 +12,18 @@ from crossover.reports import bill, prices
 from crossover.reports.prices import Prices
 from crossover.simulation.calibration import AWS, Calibration
 from crossover.simulation.kernel import StepUse
+from crossover.simulation.mirror.programs import MOST_ROUNDS
 from crossover.simulation.simulate import Simulated, simulate
 from crossover.simulation.workload import Workload, calendar
 from crossover.workflow.architecture import architecture_of
 from crossover.workflow.infrastructure import has_minibatch_map
 
-MOST_ROUNDS = 300  # of an epoch: up to here every round is simulated
 SHORT_ROUNDS, LONGER_ROUNDS = (
     80,
     240,
 )  # of the epochs that stand for a longer one: multiples of the usual checkpoint intervals
 QUICK_ROUNDS, QUICK_LONGER_ROUNDS = 24, 72  # the same, if many candidates are compared
-ENOUGH = 6  # restarts of each worker's function, or checkpoints by time, for the mean interval between them to be known
+ENOUGH = 6  # restarts of each worker's function for the mean interval between them to be known
 
 
 def simulate_run(
@@ -39,15 +39,16 @@ def simulate_run(
     QUICK_ROUNDS and QUICK_LONGER_ROUNDS rounds.
 
     If an epoch has more than MOST_ROUNDS rounds, the run is simulated twice, with SHORT_ROUNDS and with LONGER_ROUNDS rounds per epoch, and
-    seconds and usage are extrapolated linearly. If the difference of the two holds too few restarts of each worker's function, or too few
-    checkpoints of a single worker's program (ENOUGH), both are lengthened; the whole epoch is simulated instead if it is shorter than both
-    together. `quick` suffices for workers that no time limit ends, and neglects checkpoints by time, which take 2 % of the time at most. A
-    run with a given number of steps, and one that AWS would end early, are simulated in full. Raises as `simulate` does.
+    seconds and usage are extrapolated linearly. If the difference of the two holds too few restarts of each worker's function (ENOUGH),
+    both are lengthened; the whole epoch is simulated instead if it is shorter than both together. `quick` suffices for workers that no time
+    limit ends. A run with a given number of steps, and one that AWS would end early, are simulated in full; so is a single worker's
+    program, of whose rounds `simulate` skips most. Raises as `simulate` does.
     """
     price_list = price_list or prices.load()
     architecture = architecture_of(experiment)
     days = calendar(architecture.resolve(experiment), workload)
-    saves_by_time = architecture.alone and architecture.program is not None
+    if architecture.alone and architecture.program is not None:
+        return simulate(experiment, calibration, workload=workload, price_list=price_list)
 
     @cache
     def simulate_rounds(rounds: int) -> Simulated:
@@ -65,14 +66,10 @@ def simulate_run(
             break
         left = sum(workload.samples) - sum(longer.workload.samples)
         more = left / (sum(longer.workload.samples) - sum(short.workload.samples))
-        if saves_by_time:
-            seen = float(_count_puts(longer) - _count_puts(short))
-            enough = seen >= ENOUGH or (quick and not seen)
-        else:
-            seen = (longer.invocations - short.invocations) / experiment.workers
-            end_s = longer.seconds + more * (longer.seconds - short.seconds)
-            few = limited and longer_rounds < LONGER_ROUNDS and end_s >= experiment.functions.timeout_s
-            enough = seen >= ENOUGH or (seen == 0 and not few)
+        seen = (longer.invocations - short.invocations) / experiment.workers
+        end_s = longer.seconds + more * (longer.seconds - short.seconds)
+        few = limited and longer_rounds < LONGER_ROUNDS and end_s >= experiment.functions.timeout_s
+        enough = seen >= ENOUGH or (seen == 0 and not few)
         if enough and longer.seconds > short.seconds:
             return _extend_run(short, longer, more, workload, price_list)
         if longer_rounds < LONGER_ROUNDS:
@@ -81,11 +78,6 @@ def simulate_run(
         times = min(9, max(2, ceil(ENOUGH / seen))) if seen else 9
         short_rounds, longer_rounds = times * short_rounds, times * longer_rounds
     return simulate(experiment, calibration, workload=workload, price_list=price_list)
-
-
-def _count_puts(run: Simulated) -> int:
-    """Return how many objects a simulated run wrote to the object store."""
-    return int(run.traffic["object_store"]["operations"].get("put", 0))
 
 
 def _extend_run(short: Simulated, longer: Simulated, more: float, workload: Workload, price_list: Prices) -> Simulated:

@@ -67,11 +67,11 @@ class SimulatedInvocation:
     stages: dict[str, list[float]] = field(default_factory=dict)
     notes: dict[str, Any] = field(default_factory=dict)
 
-    def add_seconds(self, stage: str, seconds: float) -> None:
-        """Add seconds to the stage with that name, and increase the stage's count by one."""
+    def add_seconds(self, stage: str, seconds: float, times: int = 1) -> None:
+        """Add seconds to the stage with that name, and increase the stage's count by `times`."""
         known = self.stages.setdefault(stage, [0.0, 0])
         known[0] += seconds
-        known[1] += 1
+        known[1] += times
 
     def as_stages(self) -> list[tuple[str, float, int]]:
         """Return the invocation's stages as a list of (name, seconds, count)."""

@@ -10,6 +10,7 @@ import struct
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from crossover.algorithms.optimizers import OPTIMIZERS
@@ -266,11 +267,23 @@ class CheckpointPace:
         at multiples of `every` if the interval that `note_saved` has chosen is over. Before the first call of `note_saved` there is no such
         interval.
         """
-        passed_s = self._clock() - self._saved_at
+        passed_s = self.passed_s
         if passed_s >= LONGEST_INTERVAL_S:
             return True
         return round % self._every == 0 and passed_s >= self._interval_s
 
+    @property
+    def passed_s(self) -> float:
+        """Seconds since the last checkpoint, or since the start before the first."""
+        return self._clock() - self._saved_at
+
     def note_saved(self, took_s: float) -> None:
         """Note that a checkpoint was saved just now, which took `took_s` seconds; the next interval is chosen by that."""
         self._saved_at, self._interval_s = self._clock(), checkpoint_interval_s(took_s)
+
+    def count_rounds_apart(self, round_s: float, took_s: float) -> int:
+        """Return the number of rounds from one checkpoint to the next, at least 1, if each round takes `round_s` seconds, above 0, and
+        saving takes `took_s`.
+        """
+        multiples = ceil(checkpoint_interval_s(took_s) / (self._every * round_s))
+        return max(1, min(self._every * multiples, ceil(LONGEST_INTERVAL_S / round_s)))

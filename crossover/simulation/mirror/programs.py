@@ -3,6 +3,7 @@
 The state machines that they start are walked like any tree.
 """
 
+from collections.abc import Mapping
 from functools import cached_property
 from math import inf
 
@@ -28,6 +29,8 @@ from crossover.workflow import walk as nodes_of
 MODELS = dict[str, Model]()  # programs of peers/ alone have no steps
 DISK_SHARE = 0.5  # of a disk that data may take, as crossover/stores/local_copies.py does
 KEPT_BODIES = {"synchronous": 1, "asynchronous": 3}  # rounds for which a gradient in the object store is kept
+MOST_ROUNDS = 300  # of an epoch: up to here every round is simulated
+SAMPLED_ROUNDS = 160  # of a longer epoch of a single worker: those after them take the mean of these
 
 
 def run(world: World, walk: Walk) -> SimProcess:
@@ -67,15 +70,9 @@ class SimulatedPeer:
         self.steps_on_gpu = alone and self.gpu  # model and optimizer are in its memory; otherwise on the processor
         self.pace = CheckpointPace(self.checkpoint_every, lambda: world.env.now) if alone else None
         self.keeps_data = alone and world.workload.data_bytes <= DISK_SHARE * asked.volume_gb * 10**9
-        self.saved, self.known = 0, set[int]()
+        self.saved, self.on_disk = 0, 0  # checkpoints; the first so many minibatches
         self._fetches = dict[int, float]()  # by samples: many thousand times the same
-        self.exchange = (
-            self._exchange_by_mailboxes
-            if program.uses_bus
-            else self._exchange_alone
-            if architecture.alone
-            else self._exchange_by_objects
-        )
+        self.exchange = self._exchange_by_mailboxes if program.uses_bus else self._exchange_by_objects
         self.invocation = SimulatedInvocation(0.0, inf)
 
     def train(self) -> SimProcess:
@@ -139,8 +136,8 @@ class SimulatedPeer:
             yield env.timeout(seconds)
 
     def run_round(self, place: WhereInRun) -> SimProcess:
-        """Simulate one round of this program, as a simpy process: gradients, exchanges with the other programs, model update, checkpoint.
-        The caller then raises `round`.
+        """Simulate one round of this program, one of several, as a simpy process: gradients, exchanges with the other programs, model
+        update, checkpoint. The caller then raises `round`.
         """
         world = self.world
         machines = world.architecture.machines
@@ -153,75 +150,133 @@ class SimulatedPeer:
 
     def _run_rounds_alone(self, until: int) -> None:
         """Simulate the rounds of a single worker from its present one up to the round `until`, which ends an epoch and is not simulated
-        here. The figures are those of `run_round`; but nothing else happens in such a run, so the time is only moved on, without simpy's
-        processes, at a fifth of the cost. Raises RuntimeError if anything else is due meanwhile.
+        here. Nothing else happens in such a run, so the time is only moved on, without simpy's processes, at a fifth of the cost. Of more
+        than MOST_ROUNDS rounds with equal minibatches, only the first SAMPLED_ROUNDS and the last two are simulated, and those between are
+        added by `_skip_rounds`. Raises RuntimeError if anything else is due meanwhile.
         """
-        world, days, env, factors, pace = self.world, self.world.days, self.world.env, self.factors, self.pace
+        began, alike = self.round, len(set(self.world.workload.samples[:-1])) <= 1
+        sampled = until - began if until - began <= MOST_ROUNDS or not alike else SAMPLED_ROUNDS
+        spent = dict[str, float]()
+        while self.round < began + sampled:
+            self._run_round_alone()
+            if self.round == began + 1:  # which reads what others do not
+                spent = self._stage_seconds()
+        if self.round < until:
+            each_s = {
+                stage: (seconds - spent.get(stage, 0.0)) / (sampled - 1)
+                for stage, seconds in self._stage_seconds().items()
+                if stage != "checkpoint"
+            }
+            self._skip_rounds(until - 2 - self.round, each_s)
+        while self.round < until:
+            self._run_round_alone()
+
+    def _stage_seconds(self) -> dict[str, float]:
+        """Return the seconds of this program since the last decision by stage."""
+        return {stage: seconds for stage, (seconds, _) in self.invocation.stages.items()}
+
+    def _run_round_alone(self) -> None:
+        """Simulate the next round of a single worker, whose number is raised. Raises RuntimeError as `_run_rounds_alone` does."""
+        world, days, factors, pace = self.world, self.world.days, self.factors, self.pace
         assert pace is not None
         workload, minibatches, epoch = world.workload, days.minibatches, days.epoch(self.round)
-        end, on_disk = (epoch - days.epochs_before(self.round)) * minibatches, self.keeps_data and epoch > 1
-        travel, whole = exchange_sizes(world), workload.vector_bytes
-        receive_s = [self._arithmetic_s(2 * (whole if len(travel) == 1 else up)) for up, _ in travel]
-        compress_s = world.calibration.arithmetic_s(CODEC_PASSES * whole)
+        end, reads = (epoch - days.epochs_before(self.round)) * minibatches, not (self.keeps_data and epoch > 1)
+        first, seconds = self.round % days.rounds_per_epoch * days.sync_every, 0.0
+        numbers = range(first, min(first + days.sync_every, end))
+        for at in numbers:
+            begins, samples = self.round == 0 and at == first, workload.samples[at % minibatches]
+            if self.on_disk < minibatches:
+                self._count_batches(at % minibatches, first=begins, last=at == numbers[-1])
+            fetch_s = self._fetch_s(samples) * factors.draw_request_factor()
+            compute_s = self._gradient_s(samples) * factors.draw_compute_factor()
+            late_s = max(0.0, reads * fetch_s - (0.0 if begins else compute_s))
+            seconds = seconds + compute_s + late_s
+        self._spend_alone("compute gradients", seconds)
+        for stage, each_s in self._exchange_alone_s:
+            self._spend_alone(stage, each_s)
+        began = world.env.now
+        if self.round and days.ends_epoch(self.round - 1):
+            self._run_alone(self._read_results())
+        self._spend_alone("model update", self._update_s, began)
+        began = world.env.now
+        if pace.is_due(self.round + 1):
+            self._run_alone(self._save_checkpoint())
+        self._spend_alone("checkpoint", 0.0, began)
+        self.round += 1
+
+    @cached_property
+    def _exchange_alone_s(self) -> list[tuple[str, float]]:
+        """Stages of a single worker between its gradients and its update, as (name, seconds): compression, and the arithmetic that replaces
+        each exchange.
+        """
+        world, travel, whole = self.world, exchange_sizes(self.world), self.world.workload.vector_bytes
         compresses = world.experiment.exchange.compression != "none"
+        compress_s = world.calibration.arithmetic_s(CODEC_PASSES * whole)
+        receive_s = [self._arithmetic_s(2 * (whole if len(travel) == 1 else up)) for up, _ in travel]
+        return [*([("compress", compress_s)] if compresses else []), *(("receive", each_s) for each_s in receive_s)]
 
-        def move_on(process: SimProcess) -> None:
-            """Run to its end, outside simpy, a simpy process of this worker that never has to wait. Raises RuntimeError if it yields, i.e.
-            has to wait.
-            """
-            for _ in process:
-                raise RuntimeError("a single worker waits for another one")
+    def _run_alone(self, process: SimProcess) -> None:
+        """Run to its end, outside simpy, a simpy process of a single worker that never has to wait. Raises RuntimeError if it yields, i.e.
+        has to wait.
+        """
+        for _ in process:
+            raise RuntimeError("a single worker waits for another one")
 
-        def spend(stage: str, seconds: float, began: float | None = None) -> None:
-            """Let `seconds` of simulated time pass, none if they are not above 0, and add all seconds since the simulated time `began` to
-            the stage. `began`: by default the time of the call. Raises RuntimeError if anything else is due within these seconds.
-            """
-            began = env.now if began is None else began
-            if seconds > 0 and not env.skip(seconds):
-                raise RuntimeError("a single worker waits for another one")
-            self.invocation.add_seconds(stage, env.now - began)
+    def _spend_alone(self, stage: str, seconds: float, began: float | None = None, *, times: int = 1) -> None:
+        """Let `seconds` of simulated time pass, none if they are not above 0, and add all seconds since the simulated time `began` to the
+        stage. `began`: by default the time of the call; `times`: how often the stage took place in them. Raises RuntimeError if anything
+        else is due within these seconds.
+        """
+        env = self.world.env
+        began = env.now if began is None else began
+        if seconds > 0 and not env.skip(seconds):
+            raise RuntimeError("a single worker waits for another one")
+        self.invocation.add_seconds(stage, env.now - began, times)
 
-        while self.round < until:
-            first, seconds = self.round % days.rounds_per_epoch * days.sync_every, 0.0
-            numbers = range(first, min(first + days.sync_every, end))
-            for at in numbers:
-                begins, samples = self.round == 0 and at == first, workload.samples[at % minibatches]
-                if len(self.known) < minibatches:  # else all data are on its disk
-                    self._count_batches(at % minibatches, first=begins, last=at == numbers[-1])
-                fetch_s = self._fetch_s(samples) * factors.draw_request_factor()
-                compute_s = self._gradient_s(samples) * factors.draw_compute_factor()
-                late_s = max(0.0, (0.0 if on_disk else fetch_s) - (0.0 if begins else compute_s))
-                seconds = seconds + compute_s + late_s
-            spend("compute gradients", seconds)
-            if compresses:
-                spend("compress", compress_s)
-            for each_s in receive_s:
-                spend("receive", each_s)
-            began = env.now
-            if self.round and days.ends_epoch(self.round - 1):
-                move_on(self._read_results())
-            spend("model update", self._update_s, began)
-            began = env.now
-            if pace.is_due(self.round + 1):
-                move_on(self._save_checkpoint())
-            spend("checkpoint", 0.0, began)
-            self.round += 1
+    def _skip_rounds(self, rounds: int, each_s: Mapping[str, float]) -> None:
+        """Add the next `rounds` rounds of a single worker at once: their seconds, the requests for their minibatches, and the checkpoints
+        that are due meanwhile; raise the number of the round. `each_s`: mean seconds of a round by stage, without checkpoints. The rounds
+        must be of one epoch, and not include its last one. Raises RuntimeError as `_run_rounds_alone` does.
+        """
+        world, tally, pace = self.world, self.invocation.tally, self.pace
+        assert pace is not None
+        first = (
+            self.round % world.days.rounds_per_epoch * world.days.sync_every + 1
+        )  # each reads the next one meanwhile
+        end = first + rounds * world.days.sync_every
+        count = max(0, end - max(first, self.on_disk))
+        tally.count("objects", "get", count, into=count * world.workload.batch_bytes(world.workload.samples[0]))
+        self.on_disk = max(self.on_disk, end) if self.keeps_data else 0
+        bytes_, save_s = self._checkpoint_bytes, self._checkpoint_s(deletes=1) + self.objects.read.latency_s
+        round_s = sum(each_s.values())
+        apart = pace.count_rounds_apart(round_s, save_s)
+        passed = min(apart, int(pace.passed_s / round_s))  # rounds since the last one
+        saves = (rounds + passed) // apart
+        left = rounds + passed - saves * apart if saves else rounds  # rounds after the last one
+        before, self.saved = self.saved, self.saved + saves
+        tally.count("objects", "put", saves, out=saves * bytes_).count("objects", "exists", saves)
+        tally.count("objects", "delete", max(0, self.saved - 2) - max(0, before - 2))
+        for stage, seconds in each_s.items():
+            self._spend_alone(stage, (rounds - left) * seconds, times=rounds - left)
+        self._spend_alone("checkpoint", saves * save_s, times=rounds)
+        if saves:
+            pace.note_saved(save_s)
+        for stage, seconds in each_s.items():
+            self._spend_alone(stage, left * seconds, times=left)
+        self.round += rounds
 
     # --- computing ----------------------------------------------------------------------------------------------------
 
     def _compute_here(self, place: WhereInRun) -> SimProcess:
         """Simulate, as a simpy process, the round's gradients on this instance, one minibatch after another. Programs that are not peers
-        fetch the next minibatch while they compute; a program that stores its data on its disk fetches only in the first epoch.
+        fetch the next minibatch while they compute.
         """
         world, workload, seconds, left_s = self.world, self.world.workload, 0.0, 0.0
         numbers = world.days.list_minibatches(self.round)
-        on_disk = self.keeps_data and world.days.epoch(self.round) > 1
         for minibatch, number in enumerate(numbers):
             samples = workload.samples[number]
             self._count_batches(number, first=self.round == 0 and minibatch == 0, last=minibatch + 1 == len(numbers))
             fetch_s = self._fetch_s(samples) * self.factors.draw_request_factor()
-            if on_disk:
-                fetch_s = 0.0
             compute_s = self._gradient_s(samples) * self.factors.draw_compute_factor()
             if self.ahead:
                 ahead_s = 0.0 if self.round == 0 and left_s == 0.0 else compute_s
@@ -241,8 +296,8 @@ class SimulatedPeer:
             if self.round + 1 < world.days.rounds or not last:
                 fetched.append((number + 1) % len(samples))
         if self.keeps_data and fetched:
-            fetched = [each for each in fetched if each not in self.known]
-            self.known.update(fetched)
+            fetched = [each for each in fetched if each >= self.on_disk]
+            self.on_disk = max([self.on_disk, *(each + 1 for each in fetched)])
         for each in fetched:
             self.invocation.tally.count("objects", "get", into=world.workload.batch_bytes(samples[each]))
 
@@ -387,12 +442,6 @@ class SimulatedPeer:
         yield from self._measure("send", send())
         yield from self._measure("receive", receive())
 
-    def _exchange_alone(self, number: int, body: int, decoded: int) -> SimProcess:
-        """Simulate, as a simpy process, the arithmetic that replaces the exchange for a single worker. `decoded`: bytes of the gradient;
-        `number` and `body` are not used.
-        """
-        yield from self._measure("receive", self._wait(self._arithmetic_s(2 * decoded)))
-
     def _exchange_by_objects(self, number: int, body: int, decoded: int) -> SimProcess:
         """Simulate, as a simpy process, one exchange of a GPU fleet: through the object store (store the own gradient, read each other one
         as soon as it is there), or through torch.distributed.
@@ -479,25 +528,34 @@ class SimulatedPeer:
         due = self.pace.is_due(self.round + 1) if self.pace else (self.round + 1) % self.checkpoint_every == 0
         if not due:
             return
-        kept = count_optimizer_vectors(world) + count_outer_vectors(world)
-        bytes_ = (
-            world.workload.vector_bytes
-            + kept * 4 * world.workload.parameters
-            + (1 + kept) * VECTOR_HEADER_BYTES
-            + codec_state_bytes(world)
-        )
-        if (
-            len(travel := exchange_sizes(world)) > 1
-        ):  # the mean of the first exchange, from which a resumed program repeats the second
-            bytes_ += travel[0][0] + VECTOR_HEADER_BYTES
+        bytes_ = self._checkpoint_bytes
         tally.count("objects", "put", out=bytes_)
         self.saved += 1
         deletes = int(self.saved > 2) + int(bool(world.architecture.machines) and self.round > 0)
         tally.count("objects", "delete", deletes)
-        yield from self._wait(self.objects.write.seconds(bytes_, 1 + deletes) * self.factors.draw_request_factor())
+        yield from self._wait(self._checkpoint_s(deletes) * self.factors.draw_request_factor())
         yield from self._check_run_over()
         if self.pace:
             self.pace.note_saved(world.env.now - began)
+
+    def _checkpoint_s(self, deletes: int) -> float:
+        """Return the seconds in which this program writes a checkpoint and deletes `deletes` objects, without random factors."""
+        return self.objects.write.seconds(self._checkpoint_bytes, 1 + deletes)
+
+    @cached_property
+    def _checkpoint_bytes(self) -> int:
+        """Bytes of a checkpoint of this program. With two exchanges in a round it includes the mean of the first, from which a resumed
+        program repeats the second.
+        """
+        world, travel = self.world, exchange_sizes(self.world)
+        kept = count_optimizer_vectors(world) + count_outer_vectors(world)
+        return (
+            world.workload.vector_bytes
+            + kept * 4 * world.workload.parameters
+            + (1 + kept) * VECTOR_HEADER_BYTES
+            + codec_state_bytes(world)
+            + (travel[0][0] + VECTOR_HEADER_BYTES if len(travel) > 1 else 0)
+        )
 
     def _agree_after_epoch(self, epoch: int) -> SimProcess:
         """Simulate, as a simpy process, the decision after `epoch` (its evaluation, and whether training continues): programs that arrive

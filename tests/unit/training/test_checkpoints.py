@@ -169,3 +169,17 @@ def test_a_program_alone_spends_two_percent_of_its_time_on_checkpoints_and_saves
     assert not pace.is_due(24)
     now[0] = 700.0
     assert pace.is_due(25)
+
+
+@pytest.mark.parametrize(("round_s", "took_s"), [(0.1, 0.1), (3.0, 2.0), (7.0, 11.9), (900.0, 1.0), (0.01, 60.0)])
+def test_rounds_between_checkpoints_are_counted_as_they_become_due(round_s: float, took_s: float) -> None:
+    """The rounds from one checkpoint to the next are as many as `is_due` lets pass if the clock moves on by a round each time."""
+    now = [0.0]
+    pace = CheckpointPace(8, lambda: now[0])
+    pace.note_saved(took_s)
+    apart = pace.count_rounds_apart(round_s, took_s)
+    for round in range(1, 10**6):
+        now[0] = round * round_s
+        if pace.is_due(round):
+            break
+    assert round == apart
