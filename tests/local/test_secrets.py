@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from crossover import runtime
 from crossover.cli.main import main
 from crossover.errors import CrossoverError, RunFailed
 from crossover.experiment import Data, Experiment
@@ -156,10 +157,13 @@ SECRET = "planted/pass@word#1?x"
     ],
 )
 @pytest.mark.parametrize("kind", ["objects", "tensors", "bus"])
-def test_an_address_that_cannot_be_used_is_named_without_its_secret(url: str, kind: str) -> None:
+def test_an_address_that_cannot_be_used_is_named_without_its_secret(
+    url: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Use a store or bus at a wrong or unreachable address: the error does not contain the secret in the address, or the password. `kind`:
     objects, tensors or bus.
     """
+    monkeypatch.setattr(runtime, "BROKER", replace(runtime.BROKER, within_s=1.0))  # not a minute
 
     def connect() -> None:
         """Use a store or a bus at the address once; `kind` says which."""
