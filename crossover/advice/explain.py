@@ -28,7 +28,7 @@ from crossover.simulation.repetitions import LEVELS, LIMITS, Draw, apply_session
 from crossover.simulation.workload import Workload
 
 if TYPE_CHECKING:
-    from crossover.advice.probe import Probe  # torch: not for a first estimate
+    from crossover.advice.own_speed import Probe
 
 # --- tables -----------------------------------------------------------------------------------------------------------
 

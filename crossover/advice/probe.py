@@ -6,21 +6,21 @@ import resource
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import torch
 
+from crossover.advice.own_speed import KNOWN, Probe
 from crossover.experiment import Data, Experiment, ImageSize, Training
 from crossover.learning.batches import Batch
 from crossover.learning.datasets import Dataset, load
 from crossover.learning.learner import Learner, adapt_to_processor, learner_for
 from crossover.learning.memory import find_free_bytes, release_freed_memory
 from crossover.learning.staging import take_first_samples
-from crossover.reports import display
 
-KNOWN, IMAGE = "mobilenet", (3, 32, 32)
+IMAGE = (3, 32, 32)
 KNOWN_BATCH = 32
 LEAST_PAIRS = 3
 MOST_SORTED = 4_000_000  # elements of a gradient: of a larger one only as many are looked at, evenly spread; sorting takes 16 bytes each
@@ -30,51 +30,6 @@ FEWEST, GROWING = 2, 4  # samples of the first minibatch that is tried, and how 
 MOST_OF_FREE = 0.5  # of the memory that is free, which a minibatch may take
 QUIET = 1.4  # times as quick with two threads MobileNet is where both have a core; 1.87 were measured
 LEAST_SHARE = 0.1  # of a minibatch that its samples take: less is noise
-
-
-@dataclass(frozen=True)
-class Probe:
-    """The result of measuring the user's model on this machine. `ratio`: time of one sample's gradient divided by MobileNet's on a CIFAR-10
-    image, measured in turns; `spread`: standard deviation over the turns, as a share of the ratio; `pairs`: number of turns; `batch_size`,
-    `seconds`, `peak_mb`: size of the measured minibatch, its processor seconds with one thread, and the process's peak memory;
-    `batch_ratio`: time of a minibatch that does not depend on its size, in samples of MobileNet; `two_threads`: factor by which two threads
-    are faster, None if the machine was too busy to tell; `sample_bytes`: memory for each further sample; `largest`: share of a gradient's
-    squared norm in the largest hundredth of its elements; `of_samples`: size of the experiment's minibatch if fewer samples were measured,
-    else 0; `start_s`: processor seconds of this command from its start until the data was read.
-    """
-
-    ratio: float
-    spread: float
-    pairs: int
-    batch_size: int
-    seconds: float  # of one of the user's own minibatches, here, one thread
-    peak_mb: float
-    batch_ratio: float = 0.0  # of what a minibatch takes whatever its size to a sample of MobileNet's
-    two_threads: float | None = (
-        None  # how many times as quick a minibatch is with two; None where others had this machine's cores
-    )
-    sample_bytes: float = 0.0  # by which the peak grows with each sample of a minibatch
-    largest: float = 0.0  # share of a gradient's squared norm in the largest hundredth of its elements
-    of_samples: int = 0  # samples of the experiment's minibatch, if fewer were measured; else 0
-    start_s: float = 0.0  # of Python, its imports and reading the data
-
-    @property
-    def words(self) -> str:
-        """Sentence with the measured figures, which says that only ratios are used for AWS."""
-        told = f", with two threads {self.two_threads:.3g} times as fast" if self.two_threads else None
-        threads = (
-            told
-            or " (with two threads: not measured, as other programs used the machine; MobileNet's speed-up is assumed)"
-        )
-        fewer = f"; minibatches of {self.of_samples} are extrapolated from a batch of {self.batch_size}"
-        return (
-            f"[measured-local] the gradient of a minibatch of {self.batch_size} takes {display.seconds(self.seconds)} in one thread "
-            f"here{threads}; peak memory {self.peak_mb:,.0f} MB, {self.sample_bytes / 1e6:.3g} MB per sample. Compared with MobileNet, "
-            f"which is measured alternately, a sample takes {self.ratio:.2g} times as long (median of {self.pairs} measurements, standard "
-            f"deviation {self.spread:.0%}), and a minibatch in addition as long as {self.batch_ratio:.2g} of MobileNet's samples; only "
-            f"these ratios are used for AWS. The largest 1 % of a gradient's elements hold {self.largest:.0%} of its squared "
-            f"norm{fewer if self.of_samples else ''}"
-        )
 
 
 def probe(experiment: Experiment, *, least_s: float) -> Probe:
@@ -143,11 +98,17 @@ def _choose_batches(learner: Learner, dataset: Dataset, most: int) -> tuple[Batc
 
     if most <= FEWEST:
         return (two := take_first_samples(dataset)), two, 0.0
+    spent_s = list[float]()
+
+    def compute(batch: Batch) -> None:
+        """Compute a gradient of the minibatch and note its processor seconds."""
+        spent_s.append(_time_gradient_s(learner, batch, 0))
+
+    compute(of(FEWEST))  # torch prepares much once, which would pass for a slow model
     count = FEWEST  # a large model's step takes seconds and gigabytes for each sample
     while count < most:
-        began = time.perf_counter()
-        peak = _measure_peak_bytes(partial(_time_gradient_s, learner, of(count), 0))
-        if time.perf_counter() - began >= QUICK_S / GROWING or GROWING * peak > MOST_OF_FREE * find_free_bytes():
+        peak = _measure_peak_bytes(partial(compute, of(count)))
+        if spent_s[-1] >= QUICK_S / GROWING or GROWING * peak > MOST_OF_FREE * find_free_bytes():
             break
         count = min(most, GROWING * count)
     if count == FEWEST:

@@ -7,8 +7,10 @@ from math import ceil, prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from crossover.advice import own_speed
 from crossover.advice.candidates import Candidate, list_instance_types
 from crossover.advice.evaluation import Question
+from crossover.advice.own_speed import Probe
 from crossover.errors import ConfigError, DataError, NoProjection
 from crossover.experiment import MAX_MEMORY_MB, Experiment, Training
 from crossover.learning import sizes as data_sizes
@@ -24,7 +26,6 @@ from crossover.simulation.measured_steps import MeasuredSteps
 from crossover.simulation.workload import MODEL_SIZES, ModelSize, Workload
 
 if TYPE_CHECKING:
-    from crossover.advice.probe import Probe  # torch: not for a first estimate
     from crossover.learning.fitness import Footprint
 
 # --- needs ------------------------------------------------------------------------------------------------------------
@@ -317,10 +318,7 @@ def _parse_resources(names: Sequence[str]) -> tuple[str, ...]:
 # --- subject ----------------------------------------------------------------------------------------------------------
 # What is to be trained, as sizes: of the models and data sets that come with the project, and of the user's own.
 
-# How sure a speed is by a ratio that was measured on another processor, in sigmas of its logarithm; assumed.
-RATIO_SIGMA = 0.2
 PEAK_MARGIN = 1.3  # than a peak that was measured here: another allocator, another processor; assumed
-MOST_SHARED = 0.99
 # Settings on which a model's counts depend; MODEL_SIZES has them for the defaults.
 COUNTED_SETTINGS = ("weights", "adapters", "trainable", "image_size", "memory_format")
 
@@ -329,31 +327,22 @@ def build_question(
     experiment: Experiment,
     calibration: Calibration = AWS,
     *,
-    measured: "Probe | None" = None,
+    measured: Probe | None = None,
     gpu_row: Path | None = None,
 ) -> tuple[Question, Sizes, list[str]]:
     """Return (question, sizes, notes): the question for which candidates are evaluated, whose `base` is the experiment with `baseline:
     none`; the sizes of the model; and sentences on how the model's speed is known. The model and data are loaded, unless both come with the
     project and the model is trained as it was counted.
 
-    `calibration`: speeds of AWS; `measured`: result of measuring the model on this machine, if that was done; `gpu_row`: file that
-    `crossover probe` wrote on a GPU. Raises ConfigError if data set, weights or price list are missing or not valid, or if `gpu_row` is no
-    such file or of another model, precision or GPU; OwnCodeError if the user's model or loader fails.
+    `calibration`: speeds of AWS; `measured`: result of measuring the model on this machine, if that was done now, otherwise one that is
+    kept beside the model's file is used (`own_speed`); `gpu_row`: file that `crossover probe` wrote on a GPU. Raises ConfigError if data
+    set, weights or price list are missing or not valid, if `gpu_row` is no such file or of another model, precision or GPU, or if a kept
+    speed is damaged; OwnCodeError if the user's model or loader fails.
     """
     workload, size, training = _count_known(experiment) or _count_loaded(experiment)
+    measured = measured or own_speed.find_speed(experiment, workload)
     if measured is not None:
-        from crossover.advice.probe import KNOWN
-
-        sample_s = measured.ratio * calibration.sample_s[KNOWN]
-        batch_s = measured.batch_ratio * calibration.sample_s[KNOWN]
-        calibration = calibration.with_facts(
-            measured.words,
-            sample_s={**calibration.sample_s, workload.model: sample_s},
-            function_batch_s=batch_s,
-            instance_batch_s=batch_s,
-            **_parallel_shares(measured, calibration),
-            name=f"{calibration.name}, probed",
-        )
+        calibration = measured.apply(calibration, workload.model)
     model, known = workload.model, workload.model in calibration.sample_s
     note = (
         measured.words
@@ -371,8 +360,6 @@ def build_question(
         fixed_bytes=size.fixed_bytes,
     )
     calibration = calibration.with_uncertainty_of(workload.model)
-    if measured is not None:
-        calibration = replace(calibration, level_sigma=RATIO_SIGMA)
     price_list, notes = prices.load(), [note]
     if gpu_row is not None:
         steps = measured_steps.read_measured_steps(gpu_row, workload, experiment.training.precision)
@@ -403,18 +390,6 @@ def make_sizes_function(experiment: Experiment) -> Callable[[Experiment], Worklo
     except NoProjection:
         return build_question(experiment)[0].sizes
     return Workload.from_experiment
-
-
-def _parallel_shares(measured: "Probe", calibration: Calibration) -> dict[str, float]:
-    """Return the calibration's fields `parallel_share`, `parallel_least` and `parallel_most`: the share of a training step that further
-    threads speed up, with its lower and upper limit, from the measurement `measured` with two threads. {} if that was not possible.
-    """
-    if measured.two_threads is None:
-        return {}
-    share = min(MOST_SHARED, max(0.0, 2 * (1 - 1 / max(1.0, measured.two_threads))))
-    usual = calibration.parallel_share
-    least, most = share + calibration.parallel_least - usual, share + calibration.parallel_most - usual
-    return {"parallel_share": share, "parallel_least": max(0.0, least), "parallel_most": min(MOST_SHARED, most)}
 
 
 def _without_baseline(experiment: Experiment) -> Experiment:

@@ -30,6 +30,7 @@ from crossover.reports.tables import TextTable
 from crossover.running import account, running_costs
 from crossover.running.account import explain_aws_errors
 from crossover.stores.deployed_clients import is_aws
+from crossover.user_code import display_path
 from crossover.validation import documents
 from crossover.validation import load as load_experiment
 from crossover.workflow.architecture import architecture_of
@@ -38,6 +39,7 @@ from crossover.workflow.infrastructure import NETWORK, shared_stacks
 if TYPE_CHECKING:
     from crossover.advice.advice import Advice
     from crossover.advice.explain import FirstEstimate
+    from crossover.advice.own_speed import Probe
     from crossover.advice.question import Constraints, Sizes
     from crossover.advice.recurrence import HourlyCost
     from crossover.running.measuring import MeasuredSize, UnmeasuredSize
@@ -313,7 +315,7 @@ def advise(
     found, notes, sizes = _find_best_advice(experiment, wished, target, runs or [], probe_s=probe_s, gpu_row=measured)
     here = command_words(config, override)
     guesses = [_describe_assumed_minibatch(found, sizes)] if assumed else []
-    if ":" in experiment.training.model and not probe_s:
+    if ":" in experiment.training.model and not found.question.calibration.compared:
         guesses.append(UNMEASURED)
     from crossover.advice import explain, page, recurrence
 
@@ -523,6 +525,7 @@ def _find_best_advice(
         least_s = max(probe_s, probing.MOST_S)
         with show_waiting(f"measuring this model and MobileNet for comparison, at least {least_s:.0f} s"):
             measured = probing.probe(experiment, least_s=probe_s)
+        said += _keep_speed(experiment, measured)
     try:
         each = list[tuple[Advice, list[str], Sizes]]()
         with show_waiting("simulating candidates", usual=USUAL_PARTS):
@@ -535,6 +538,28 @@ def _find_best_advice(
     except NoProjection as unknown:
         raise ConfigError(f"no advice for {experiment.name}, {wished.words}: {unknown}") from unknown
     return found, [*said, *notes], sizes
+
+
+def _keep_speed(experiment: Experiment, measured: "Probe") -> list[str]:
+    """Write the measured speed of a user's model beside its file, so that other commands project its runs alike. Return notes: that the
+    file could not be written, if so; else none.
+    """
+    from crossover.advice import own_speed
+    from crossover.advice.question import make_sizes_function
+
+    if ":" not in experiment.training.model:
+        return []
+    workload = make_sizes_function(experiment)(experiment)
+    try:
+        path = own_speed.keep_speed(measured, experiment, workload)
+    except OSError as error:
+        return [
+            f"the measured speed is not kept, so plan, project and breakeven take it from multiply-accumulates: {error}"
+        ]
+    terminal.show(
+        f"written: {display_path(path)}, the measured speed, with which all commands project this model", stderr=True
+    )
+    return []
 
 
 def _print_first_estimate(first: "FirstEstimate | None") -> None:

@@ -114,11 +114,14 @@ def estimate_by_simulation(experiment: Experiment, *, repetitions: int | None = 
 
     Raises NoProjection if the sizes of model or data are unknown, or if a step of the architecture cannot be simulated.
     """
+    from crossover.advice.own_speed import adopt_kept_speed
     from crossover.simulation import AWS
     from crossover.simulation.repetitions import REPETITIONS, project
 
     count = REPETITIONS if repetitions is None else repetitions
-    found = project(experiment, AWS, workload=_find_workload(experiment), repetitions=count)
+    workload = _find_workload(experiment)
+    cloud = adopt_kept_speed(AWS, experiment, workload)
+    found = project(experiment, cloud, workload=workload, repetitions=count)
     return PlanEstimate(
         epochs=experiment.training.epochs,
         minutes=Band(*(each / 60 for each in found.band("seconds"))),

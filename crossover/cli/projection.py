@@ -70,18 +70,18 @@ def breakeven(
 
     The page is written even if AWS would run none of the experiments; the command then fails.
     """
+    from crossover.advice.own_speed import adopt_kept_speed
     from crossover.advice.question import make_sizes_function
     from crossover.reports import prices  # matplotlib comes with the page: not for --help
     from crossover.simulation import breakeven_page as page
     from crossover.simulation.breakeven import breakeven as compare_axes
 
     experiments = [load_runnable(config, override) for config in configs]
-    cloud = _choose_calibration(calibration, experiments[0].architecture)
+    cloud, sizes = _choose_calibration(calibration, experiments[0].architecture), make_sizes_function(experiments[0])
+    cloud = adopt_kept_speed(cloud, experiments[0], sizes(experiments[0]))
     check_writable(out)
     with show_waiting(f"{repetitions} simulations of each run, over four axes"):
-        found = compare_axes(
-            experiments, cloud, prices.load(), repetitions=repetitions, sizes=make_sizes_function(experiments[0])
-        )
+        found = compare_axes(experiments, cloud, prices.load(), repetitions=repetitions, sizes=sizes)
     for axis in page.AXES:
         if found.points_of_axis(axis):
             tables.show(
@@ -101,7 +101,7 @@ def breakeven(
 
         with show_waiting(f"{repetitions} simulations of each run, over a grid"):
             cells = breakeven_page.simulate_grid(
-                experiments, cloud, prices.load(), repetitions=repetitions, sizes=make_sizes_function(experiments[0])
+                experiments, cloud, prices.load(), repetitions=repetitions, sizes=sizes
             )
         tables.show(f"sliders: {breakeven_page.write_sliders(cells, out)}")
     given_ = [*map(str, configs), *set_options(override), "--out", str(out)]
@@ -139,6 +139,7 @@ def project(
     """
     from dataclasses import replace
 
+    from crossover.advice.own_speed import adopt_kept_speed
     from crossover.advice.question import make_sizes_function
     from crossover.simulation import repetitions as repeating
 
@@ -147,6 +148,7 @@ def project(
     if concurrency is not None:
         cloud = replace(cloud, concurrency=concurrency or None)
     own = make_sizes_function(experiment)(experiment)
+    cloud = adopt_kept_speed(cloud, experiment, own)
     workload = own if parameters is None else own.with_parameters(parameters)
     if workers is not None:
         gpu = replace(experiment.gpu, instances=max(1, workers // experiment.gpu.gpus_per_instance))

@@ -177,6 +177,7 @@ REFERENCE_SAMPLE_S: Mapping[str, float] = {"mobilenet": 0.01073, "resnet18_cifar
 # How sure the speed of computing on processors is, in sigmas of its logarithm; assumed. By multiply-accumulates: two models that were
 # measured took 0.6 and 2.6 times what theirs say.
 UNMEASURED_SIGMA = 0.6
+RATIO_SIGMA = 0.2  # by a ratio to a known model that was measured on another processor
 
 # Lambda ends a longer INIT, which begins anew within the first invocation: the second one alone is billed.
 # Sources: Lambda Developer Guide, "Lambda execution environment lifecycle"; L. van Donkersgoed, "When is the Lambda Init Phase Free, and
@@ -281,6 +282,7 @@ class Calibration:
     cold_sigma: float = 0.0  # of sandbox and INIT
     # Standard deviation of the logarithm of the computing speed, constant through a run. A GPU's is its card's, times a draw's level.
     level_sigma: float = 0.0
+    compared: str = ""  # the model of `sample_s` whose seconds come from a ratio that was measured on another processor
     gpu_level: float = 0.0
     gpu_measured: MeasuredSteps | None = None  # of one card, instead of the rule
 
@@ -290,9 +292,11 @@ class Calibration:
 
     def with_uncertainty_of(self, model: str) -> "Calibration":
         """Return this calibration with `level_sigma`, the uncertainty of the computing speed on processors, set for the model named
-        `model`: 0 if `sample_s` has a measured time of the model, otherwise UNMEASURED_SIGMA.
+        `model`: 0 if `sample_s` has a measured time of the model, RATIO_SIGMA if it was only compared with another model's, otherwise
+        UNMEASURED_SIGMA.
         """
-        return replace(self, level_sigma=0.0 if model in self.sample_s else UNMEASURED_SIGMA)
+        known = RATIO_SIGMA if model == self.compared else 0.0
+        return replace(self, level_sigma=known if model in self.sample_s else UNMEASURED_SIGMA)
 
     def slow_computing(self, processors: float, gpus: float) -> "Calibration":
         """Return this calibration with gradients that take `processors` times as long on processors, and with training steps and vector

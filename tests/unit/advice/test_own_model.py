@@ -10,7 +10,7 @@ import pytest
 from crossover.advice import explain, own_model
 from crossover.advice import question as subject
 from crossover.advice.advice import Advice, advise
-from crossover.advice.probe import Probe
+from crossover.advice.own_speed import Probe
 from crossover.advice.question import Constraints, Sizes
 from crossover.cli import advise as cli
 from crossover.errors import ConfigError, OwnCodeError
@@ -272,6 +272,7 @@ def test_a_model_alone_is_advised(folder: Path, capsys: pytest.CaptureFixture[st
         "for nothing" in answer["this_machine"]["words"] and answer["winner"]["candidate"]["architecture"] == "single"
     )
     assert load("net.yaml").training.epochs == 2
+    assert Path("net-network.speed.json").is_file() and "written: net-network.speed.json" in said.err
 
 
 # --- this machine -----------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import torch
 from crossover.advice import explain, probe, tuning
 from crossover.advice import question as subject
 from crossover.advice.evaluation import Question
-from crossover.advice.probe import Probe
+from crossover.advice.own_speed import Probe
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment, ImageSize
 from crossover.learning.batches import Batch
@@ -173,6 +173,16 @@ def test_a_probe_bounds_candidates_and_says_what_threads_are_worth() -> None:
     assert cloud.function_batch_s == pytest.approx(4 * cloud.sample_gradient_s(question.workload))
 
 
+def test_what_torch_prepares_at_the_first_pass_does_not_pass_for_a_large_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If only the first pass is slow, whole minibatches are measured."""
+    monkeypatch.setattr(probe, "MOST_S", 0.0)
+    spent = iter((5.0,))
+    monkeypatch.setattr(probe, "_time_gradient_s", lambda learner, batch, round: next(spent, 1e-4 * batch.samples))
+    monkeypatch.setattr(probe, "_largest_elements_share", lambda learner: 0.5)
+    asked = load(CONFIG / "all-reduce-s3.yaml")
+    assert probe.probe(asked, least_s=0.0).batch_size == asked.training.batch_size
+
+
 def test_a_large_models_step_is_measured_with_few_samples_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """If two samples already take too long, they are all that is measured, in one turn."""
     monkeypatch.setattr(probe, "QUICK_S", 0.0)
@@ -187,6 +197,6 @@ def test_a_large_models_step_is_measured_with_few_samples_and_says_so(monkeypatc
 
     monkeypatch.setattr(probe, "_time_gradient_s", count)
     found = probe.probe(load(CONFIG / "all-reduce-s3.yaml"), least_s=0.0)
-    assert (found.batch_size, found.pairs, timed.count(probe.FEWEST)) == (2, 1, 3)
+    assert (found.batch_size, found.pairs, timed.count(probe.FEWEST)) == (2, 1, 4)  # one of them before any is timed
     assert found.of_samples == load(CONFIG / "all-reduce-s3.yaml").training.batch_size
     assert "are extrapolated from a batch of 2" in found.words
