@@ -199,6 +199,7 @@ def _dollars_by_component(run: Simulated) -> dict[str, float]:
 
 CONSTRAINT_SHARE = 0.8  # of a wish
 AS_GOOD_AS_NONE = 0.1  # interruptions of a run
+MOST_TRIED = 8  # candidates of one architecture and platform, the cheapest first, of which the first that AWS would run is shown
 FEW_REPETITIONS = (
     10  # of a candidate that another one beats each time; one that wins every second time is stopped by chance in 0.1 %
 )
@@ -340,12 +341,12 @@ def _find_advice(
     if not own:
         raise NoProjection(_explain_no_candidate(refused, searched, sizes))
     forms = sorted({form_of(each) for each in own})
-    cheapest = [min((each for each in own.items() if form_of(each[0]) == form), key=_cost_sort_key) for form in forms]
+    by_form = [sorted((each for each in own.items() if form_of(each[0]) == form), key=_cost_sort_key) for form in forms]
     unknown = {each: f for each, f in searched.simulated.items() if each.updates == UNKNOWN}
     second = [each for each in thin_front(best([*own.items(), *unknown.items()])) if each[0].updates == UNKNOWN]
     near = _find_cheapest_within({**own, **searched.near}, seconds, usd)
     front = thin_front(best(list(own.items())))
-    shortlisted = dict([*front, *cheapest, *near, *second])
+    shortlisted = dict([*front, *(each[0] for each in by_form), *near, *second])
     judges.repeat(list(shortlisted.items()), FEW_REPETITIONS)  # at once, so that no process waits for the last of a few
 
     def choose() -> Advice:
@@ -353,7 +354,7 @@ def _find_advice(
         repetitions that `judges` still lacks.
         """
         quick = judges.repeat(front)
-        bests = judges.race(cheapest, quick)
+        bests = judges.race([judges.pick_first_to_run(each) for each in by_form], quick)
         once = {f.candidate: f for f in (*quick, *bests)}.values()
         runnable = [each for each in once if each.would_run] or list(quick)
         twins = judges.race_on_demand(runnable, quick)
@@ -383,7 +384,7 @@ def _find_advice(
     found = choose()
     while judges.complete(found.banded):
         found = choose()
-    bests = judges.repeat(cheapest, FEW_REPETITIONS)
+    bests = judges.repeat([judges.pick_first_to_run(each) for each in by_form], FEW_REPETITIONS)
     return replace(found, rejected=_reject_forms(question, found.winner, bests, refused, searched))
 
 
@@ -469,6 +470,14 @@ class _Repeater:
         few = self.repeat(found, FEW_REPETITIONS)
         self.complete([each for each in few if not any(_always_beats(one, each) for one in leaders)])
         return self.repeat(found, FEW_REPETITIONS)
+
+    def pick_first_to_run(self, found: Sequence[tuple[Candidate, Estimate]]) -> tuple[Candidate, Estimate]:
+        """Return the first of the given candidates that AWS would run, by its repetitions so far, with its estimate; the first of all if
+        there is none among MOST_TRIED. `found`: candidates with their single estimates, at least one. The cheapest candidate of a kind is
+        often the one nearest to a limit of AWS.
+        """
+        tried = found[:MOST_TRIED]
+        return next((each for each in tried if self.repeat([each], FEW_REPETITIONS)[0].would_run), found[0])
 
     def complete(self, finalists: Sequence[Finalist]) -> bool:
         """Simulate the missing repetitions of the candidates `finalists`, whose results `repeat` then returns without simulating; return
