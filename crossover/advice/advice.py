@@ -199,7 +199,9 @@ def _dollars_by_component(run: Simulated) -> dict[str, float]:
 
 CONSTRAINT_SHARE = 0.8  # of a wish
 AS_GOOD_AS_NONE = 0.1  # interruptions of a run
-MOST_TRIED = 8  # candidates of one architecture and platform, the cheapest first, of which the first that AWS would run is shown
+MOST_TRIED = (
+    8  # candidates of one architecture and platform, the cheapest first, of which the first that AWS would run is shown
+)
 FEW_REPETITIONS = (
     10  # of a candidate that another one beats each time; one that wins every second time is stopped by chance in 0.1 %
 )

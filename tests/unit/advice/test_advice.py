@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import jsonschema
 import pytest
@@ -577,3 +578,14 @@ def test_where_nothing_is_left_what_came_furthest_says_why() -> None:
         advice._explain_no_candidate(refused, reached, sizes)
         == "none of 2 ways to train it is possible: training.precision: not there"
     )
+
+
+@pytest.mark.parametrize(
+    ("running", "picked"), [("ab", "a"), ("bc", "b"), ("", "a"), ("z", "a")], ids=["first", "second", "none", "too far"]
+)
+def test_if_aws_would_not_run_the_cheapest_the_next_one_stands_for_its_architecture(running: str, picked: str) -> None:
+    """Of an architecture's candidates, the cheapest first, the first that AWS would run is picked, the cheapest if there is none."""
+    judges = object.__new__(advice._Repeater)
+    judges.repeat = lambda found, count: (SimpleNamespace(would_run=found[0][0] in running),)  # type: ignore[method-assign,assignment]
+    found = [(each, Estimate(1.0, 1.0)) for each in "abcdefghijklz"]
+    assert judges.pick_first_to_run(found)[0] == picked  # type: ignore[arg-type,comparison-overlap]
