@@ -95,7 +95,7 @@ def format_lines(found: Mapping[str, Any], *, flags: bool = False) -> list[str]:
     `found`: result of `describe`. `flags`: name options of `crossover advise` instead of fields of the YAML.
     """
     label, header = found["label"], found["header"]
-    words = f"{found['file'] or found['dataset']}: {_format_size(found)}; label{_format_label(label)}"
+    words = f"{found['file'] or found['dataset']}: {_format_size(found, flags=flags)}; label{_format_label(label)}"
     if found["file"]:
         other = "--numbers" if label["kind"] == "classes" else "--classes"
         options = f"--label NAME, {other} or {'--no-header' if header else '--header'} says otherwise"
@@ -104,19 +104,32 @@ def format_lines(found: Mapping[str, Any], *, flags: bool = False) -> list[str]:
     return [f"data: {words}", *([f"data: {'; '.join(second)}"] if second else [])]
 
 
-def _format_size(found: Mapping[str, Any]) -> str:
-    """Return in words the numbers of rows, test rows and inputs, how many rows are used if some are not, and whether a CSV has a header.
-    `found`: result of `describe`.
+def _format_size(found: Mapping[str, Any], *, flags: bool) -> str:
+    """Return in words the numbers of rows, test rows and inputs, how many rows train and validate, and whether a CSV has a header.
+    `found`: result of `describe`. `flags`: name options of `crossover advise` instead of fields of the YAML.
     """
     rows = f"{found['rows']:,} rows" + (f" and {found['test_rows']:,} to test" if found["test_rows"] else "")
-    if not found.get("all_used", True):  # a resumed run that an earlier version began does not say
-        rows += f", of which {found['training_rows']:,} train and {found['validation_rows']:,} validate"
     shape = found["shape"]
     if found["file"]:
         inputs = f"{shape[0]} input{'s' * (shape[0] != 1)}"
     else:
         inputs = f"inputs ({', '.join(map(str, shape))}) {found['dtype']}"
-    return f"{rows}, {inputs}{ {None: '', True: ', header', False: ', no header'}[found['header']] }"
+    return f"{rows}{_format_split(found, flags=flags)}, {inputs}{ {None: '', True: ', header', False: ', no header'}[found['header']] }"
+
+
+def _format_split(found: Mapping[str, Any], *, flags: bool) -> str:
+    """Return a clause on how many rows train, how many validate, and the settings that change it. It is "" if all training rows train and
+    all test rows validate, or if nothing is known, as in a resumed run that an earlier version began. `found`: result of `describe`.
+    `flags`: name options of `crossover advise` instead of fields of the YAML.
+    """
+    if "training_rows" not in found or (found["test_rows"] and found["all_used"]):
+        return ""
+    training, validation = found["training_rows"], found["validation_rows"]
+    is_test_split = validation == found["test_rows"]
+    settings = [] if is_test_split else ["--set data.validation=SHARE" if flags else "data.validation"]
+    if training + validation * (not is_test_split) < found["rows"]:
+        settings.append("--set data.limit=N" if flags else "data.limit")
+    return f", of which {training:,} train and {validation:,} validate ({', '.join(settings)})"
 
 
 def _format_label(label: Mapping[str, Any]) -> str:
