@@ -774,6 +774,7 @@ def figures_and_caveats(found: Advice) -> str:
     return text + "".join(
         f" {each}"
         for each in (
+            *time_limit_words(found),
             *cautions(winner.candidate, found.question.calibration),
             *spot_words(winner),
             *gpu_wait_words(found),
@@ -873,6 +874,17 @@ def gpu_wait_words(found: Advice) -> list[str]:
     return [
         f"Waiting for a free GPU may take longer: the only three jobs measured waited 28 to 58 minutes{instead}{functions}."
     ]
+
+
+def time_limit_words(found: Advice) -> list[str]:
+    """Return a sentence, in a list, on how functions train longer than one may run; an empty list if neither the winner nor an alternative
+    has functions that do.
+    """
+    limit_s = found.question.base.functions.timeout_s
+    told = (found.winner, *found.alternatives)
+    if not any(each.candidate.has_long_functions and each.running.p95 > limit_s for each in told):
+        return []
+    return [f"A function ends after {display.rough_seconds(limit_s)}, and the next one continues from its checkpoint."]
 
 
 def spot_words(winner: Finalist) -> list[str]:

@@ -6,14 +6,21 @@ from typing import cast
 import pytest
 
 from crossover.advice import candidates
-from crossover.advice.advice import Advice, _interruption_text, describe_needed_memory, gpu_wait_words, spot_words
+from crossover.advice.advice import (
+    Advice,
+    _interruption_text,
+    describe_needed_memory,
+    gpu_wait_words,
+    spot_words,
+    time_limit_words,
+)
 from crossover.advice.candidates import Candidate
 from crossover.advice.evaluation import Estimate, Question
 from crossover.advice.question import Sizes
 from crossover.advice.search import Finalist
 from crossover.errors import ConfigError
-from crossover.experiment import Experiment, Training
-from crossover.reports import prices
+from crossover.experiment import Experiment, Functions, Training
+from crossover.reports import display, prices
 from crossover.simulation.calibration import AWS
 from crossover.simulation.repetitions import Outcome
 from crossover.simulation.workload import Workload
@@ -106,3 +113,28 @@ def test_if_no_gpu_is_free_the_next_best_is_named_and_functions_wait_for_none() 
     assert words.endswith("the next best is one function of 1,024 MB, and functions wait for no GPU."), words
     assert "three jobs measured waited 28 to 58 minutes" in words
     assert gpu_wait_words(cast(Advice, SimpleNamespace(winner=function, alternatives=(gpu,)))) == []
+
+
+def test_functions_that_train_longer_than_one_may_run_continue_from_a_checkpoint() -> None:
+    """The sentence on the time limit is there if a long function of the winner or of an alternative trains longer than it, not if functions
+    of another architecture do, which are started for each round, or an instance.
+    """
+    function = Candidate("single", 1, 32, 1, on="function", memory_mb=1_024)
+    machine = Candidate("single", 1, 32, 1, on="ec2", instance="t2.small")
+    rounds = Candidate("spirt", 2, 32, 1, memory_mb=1_024)
+
+    def words(winner: Candidate, other: Candidate, timeout_s: int) -> list[str]:
+        """Return the sentence, in a list, on candidates that both run for a minute."""
+        base = Experiment(name="one", architecture="single", functions=Functions(timeout_s=timeout_s))
+        question = SimpleNamespace(base=base)
+        return time_limit_words(
+            cast(
+                Advice,
+                SimpleNamespace(question=question, winner=finalist(winner, 0), alternatives=(finalist(other, 0),)),
+            )
+        )
+
+    (said,) = words(function, machine, 30)
+    assert said == f"A function ends after 30{display.GAP}s, and the next one continues from its checkpoint."
+    assert words(machine, function, 30) == [said]
+    assert words(function, machine, 900) == words(rounds, machine, 30) == []
