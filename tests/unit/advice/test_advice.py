@@ -485,26 +485,31 @@ def test_the_pages_command_and_months_follow_the_answer(found: Advice) -> None:
 
 
 def test_another_answer_than_the_first_estimate_says_why(found: Advice) -> None:
-    """`explain_change` returns "" if the advice is the first estimate's candidate, else why not: dollars, a missed budget, or repeated
-    simulations.
+    """`explain_change` returns "" if the advice is the first estimate's candidate, else why not: which of the two is dearer, by figures
+    that were made in the same way, a missed budget, or repeated simulations.
     """
 
-    def change(advised: Advice, each: Finalist, usd: float) -> str:
-        """Return the sentence for a first estimate of the candidate `each` for `usd` dollars."""
-        first = explain.FirstEstimate(each.candidate, Estimate(1.0, usd), "words")
-        return explain.explain_change(advised, first)
+    def change(advised: Advice, candidate: Candidate, usd: float) -> str:
+        """Return the sentence for a first estimate of the candidate for `usd` dollars."""
+        return explain.explain_change(advised, explain.FirstEstimate(candidate, Estimate(1.0, usd), "words"))
 
     winner, other = found.winner, found.alternatives[0]
-    assert explain.explain_change(found, None) == change(found, winner, 1.0) == ""
-    dear = change(found, other, 3 * winner.usd.p50)
-    assert dear.startswith(f"The first estimate was {other.candidate.words}; ")
-    assert "3.00x the dollars of an option that the first estimate did not try" in dear
+    assert explain.explain_change(found, None) == change(found, winner.candidate, 1.0) == ""
+    dear, ratio = change(found, other.candidate, 9 * winner.usd.p50), display.times(other.usd.p50 / winner.usd.p50)
+    costs = f", which costs {ratio} the dollars of {winner.candidate.words}."
+    assert dear == f"The first estimate was {other.candidate.words}{costs}"
     strict = replace(found, constraints=replace(found.constraints, budget_usd=0.99 * other.usd.p95))
-    assert f"bad luck (p95) it needs a budget of {display.usd(other.usd.p95)}" in change(strict, other, 0.0)
-    takes = f"in {len(other.outcomes)} repeated simulations it takes {display.rough_usd(other.usd.p50)}"
-    assert other.usd.p50 > winner.usd.p50 and takes in change(found, other, 0.0)
+    assert f"bad luck (p95) it needs a budget of {display.usd(other.usd.p95)}" in change(strict, other.candidate, 0.0)
+    shortlisted = {each.candidate for each in found.finalists}
+    unrepeated = max(
+        (each for each in found.searched.simulated.items() if each[0] not in shortlisted), key=lambda each: each[1].usd
+    )
+    ratio = display.times(unrepeated[1].usd / winner.figures.usd)
+    assert f"costs {ratio} the dollars of" in change(found, unrepeated[0], 9 * winner.usd.p50)
     here = ThisMachine(seconds=1.0, threads=1, sooner=winner, times=None)
-    assert "speed was measured on this machine after it" in change(replace(found, here=here), other, 0.0)
+    dearer = replace(winner, outcomes=tuple(replace(each, usd=2 * other.usd.p95) for each in winner.outcomes))
+    said = change(replace(found, winner=dearer, here=here), other.candidate, 9 * winner.usd.p50)
+    assert said.endswith("; the model's speed was measured on this machine after it.")
 
 
 def test_tables_compare_times_with_start_up(found: Advice) -> None:
