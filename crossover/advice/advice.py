@@ -752,7 +752,7 @@ def alternatives(found: Advice) -> list[str]:
         turn = turning_point(found.question, winner.candidate, rival.candidate)
         if turn is not None and turn >= 2 and display.OPEN not in dollars and winner.usd.p50 < rival.usd.p50:
             text += f"; for fewer than {turn:.1f} epochs it would be cheaper"
-        lines.append(f"{text}.")
+        lines.append(" ".join((f"{text}.", *time_limit_words(found, rival))))
     return lines
 
 
@@ -774,7 +774,7 @@ def figures_and_caveats(found: Advice) -> str:
     return text + "".join(
         f" {each}"
         for each in (
-            *time_limit_words(found),
+            *time_limit_words(found, winner),
             *cautions(winner.candidate, found.question.calibration),
             *spot_words(winner),
             *gpu_wait_words(found),
@@ -862,27 +862,35 @@ def cautions(candidate: Candidate, cloud: Calibration) -> list[str]:
     return found
 
 
+WAITED_S = (28 * 60.0, 58 * 60.0)  # the least and the most that a job waited for a GPU: only three were measured
+
+
 def gpu_wait_words(found: Advice) -> list[str]:
-    """Return a sentence, in a list, on how long a wait for a free GPU may take and on what to use instead; an empty list if the winner uses
-    no GPU.
+    """Return a sentence, in a list, on how long a wait for a free GPU may take, whether it would break the deadline, and on what to use
+    instead; an empty list if the winner uses no GPU.
     """
     if not found.winner.candidate.gpu:
         return []
+    least, most = (f"{seconds / 60:.0f}" for seconds in WAITED_S)
+    waited = f"the only three jobs measured waited {least} to {most} minutes"
     others = [each for each in found.alternatives if not each.candidate.gpu]
-    instead = f"; if none is free, the next best is {others[0].candidate.words}" if others else ""
     functions = ", and functions wait for no GPU" if any(each.kind == "lambda" for each in others) else ""
-    return [
-        f"Waiting for a free GPU may take longer: the only three jobs measured waited 28 to 58 minutes{instead}{functions}."
-    ]
+    left_s = (found.constraints.deadline_s or inf) - found.winner.seconds.p95
+    if not 0 <= left_s < WAITED_S[1]:
+        instead = f"; if none is free, the next best is {others[0].candidate.words}" if others else ""
+        return [f"Waiting for a free GPU may take longer: {waited}{instead}{functions}."]
+    instead = ""
+    if others:
+        also = ", but misses the deadline too" if list_missed_constraints(found, others[0]).get("the deadline") else ""
+        instead = f"; {others[0].candidate.words} needs none{also}"
+    missed = "is" if left_s < WAITED_S[0] else "may be"
+    return [f"If a GPU must be waited for, the deadline {missed} missed: {waited}{instead}{functions}."]
 
 
-def time_limit_words(found: Advice) -> list[str]:
-    """Return a sentence, in a list, on how functions train longer than one may run; an empty list if neither the winner nor an alternative
-    has functions that do.
-    """
+def time_limit_words(found: Advice, each: Finalist) -> list[str]:
+    """Return a sentence, in a list, on how the candidate's functions train longer than one may run; an empty list if they do not."""
     limit_s = found.question.base.functions.timeout_s
-    told = (found.winner, *found.alternatives)
-    if not any(each.candidate.has_long_functions and each.running.p95 > limit_s for each in told):
+    if not each.candidate.has_long_functions or each.running.p95 <= limit_s:
         return []
     return [f"A function ends after {display.rough_seconds(limit_s)}, and the next one continues from its checkpoint."]
 
