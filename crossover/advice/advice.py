@@ -666,7 +666,7 @@ def headline(found: Advice) -> str:
         return f"No candidate keeps to deadline and budget in 19 of 20 repetitions; the nearest is {on_aws}"
     if here is None or not is_this_machine_best(found):
         return f"Train it on {on_aws}"
-    free = "" if found.month_usd is None else ", $0 a month"
+    free = "" if found.month_usd is None else ", $0 a month (its own price is not counted)"
     ready = _describe_ready(here.band, here.before_s, "starting the command, reading the data and the report")
     return f"Train it on this machine: {ready}{free}; AWS would cost more than it saves. If it must be AWS: {on_aws}"
 

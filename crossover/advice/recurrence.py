@@ -87,7 +87,7 @@ def monthly_costs(
         idle = display.rough_seconds(machine.running.p50)
         ways.append(
             MonthlyCost(
-                f"a {machine.candidate.instance} that you already have running",
+                f"a {machine.candidate.instance} that you already have running, its price not counted",
                 0.0,
                 f"{display.rough_usd(alone_usd)} if you rent it all month only for this",
                 machine.running.p50,
@@ -97,7 +97,8 @@ def monthly_costs(
         )
     if found.here is not None:
         in_time = found.here.seconds <= between_s
-        ways.append(MonthlyCost("this machine", 0.0, "nothing to pay", found.here.seconds, in_time=in_time))
+        way = "this machine, its own price not counted"
+        ways.append(MonthlyCost(way, 0.0, "nothing to pay to AWS", found.here.seconds, in_time=in_time))
     best_way = (
         ways[-1] if is_this_machine_best(found) else min((each for each in ways if each.of_winner), key=_sort_key)
     )
@@ -178,10 +179,12 @@ def _price_lasting_deployment(
     run_h = finalist.running.p50 / 3_600  # of which the run's bill has what stays deployed, too
     counted_usd = (hourly.standing_usd - hourly.endpoint_usd) * run_h + hourly.endpoint_usd * math.ceil(run_h)
     run_usd = max(0.0, finalist.usd.p50 - counted_usd)
-    fleets = bill.infrastructure_of(_experiment_of(found, finalist)).fleets
-    ready_s = finalist.running.p50 + max((each.boot_s for each in fleets), default=0.0)  # instances start for each run
+    around = bill.infrastructure_of(_experiment_of(found, finalist))
+    ready_s = finalist.running.p50 + max(
+        (each.boot_s for each in around.fleets), default=0.0
+    )  # they start for each run
     return MonthlyCost(
-        f"{finalist.candidate.words}, left deployed between runs",
+        f"{finalist.candidate.words}, left deployed between runs ({_describe_idle(around)})",
         stays_usd + count_runs(found, every) * run_usd,
         f"{display.rough_usd(stays_usd)} even if nothing trains, and {_format_runs(found, every, run_usd)}; with "
         "lifetime.ttl_hours: 720 in its file it must be deployed again every 30 days",
@@ -191,6 +194,13 @@ def _price_lasting_deployment(
         of_winner=finalist is found.winner,
         stays=True,
     )
+
+
+def _describe_idle(around: bill.Infrastructure) -> str:
+    """Return in words which machines of a deployed experiment run between two runs. `around`: its infrastructure."""
+    hosts = any(each.purpose == bill.DATABASE for each in around.fleets)
+    running = [*(["database hosts"] if hosts else []), *(["broker"] if around.broker_instance_type else [])]
+    return f"its {' and '.join(running)} run on meanwhile" if running else "no instance runs meanwhile"
 
 
 def count_runs(found: Advice, every: str) -> float:

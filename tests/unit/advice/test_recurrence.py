@@ -9,6 +9,7 @@ import pytest
 from crossover.advice import advice, page, recurrence
 from crossover.advice import question as subject
 from crossover.advice.advice import Advice
+from crossover.advice.candidates import Candidate
 from crossover.advice.question import Constraints, describe_needed_quota
 from crossover.advice.search import Finalist, ThisMachine
 from crossover.errors import ConfigError
@@ -46,7 +47,7 @@ def test_a_run_that_is_made_once_has_no_month(found: Advice) -> None:
 def test_start_up_is_counted_each_time_and_standing_all_the_time(every: str, runs: float, found: Advice) -> None:
     """A month costs start-up for each run if the stack is deployed each time, and standing hours all month if it stays deployed."""
     costs = {
-        each.way.rpartition(", ")[2]: each
+        each.way.partition(f"{found.winner.candidate.words}, ")[2].partition(" (")[0] or each.way: each
         for each in recurrence.monthly_costs(found, every, hourly_cost=lambda _: HOURLY)
         if each.of_winner or not each.usd
     }
@@ -58,7 +59,7 @@ def test_start_up_is_counted_each_time_and_standing_all_the_time(every: str, run
     assert costs["left deployed between runs"].usd == pytest.approx(
         730 * 0.501 + runs * max(0.0, run_usd - 0.49 * run_h - 0.01)
     )
-    (alone,) = (each for each in costs.values() if each.way.endswith("that you already have running"))
+    (alone,) = (each for each in costs.values() if each.way.endswith("have running, its price not counted"))
     assert alone.usd == 0 and f"{display.rough_usd(730 * 0.25)} if you rent it all month" in alone.parts
     assert "needs such a machine, idle for" in alone.why_not
 
@@ -79,6 +80,22 @@ def test_each_kind_of_machine_has_its_best_line_and_the_reason_against_it(found:
     assert "".join(missing).count("misses the deadline") == len(late) > 0
 
 
+def test_a_stack_left_deployed_says_what_runs_between_runs(found: Advice) -> None:
+    """The way that stays deployed says that no instance runs between runs, or that its database hosts and its broker do."""
+
+    def way(candidate: Candidate) -> str:
+        """Return the way on the candidate that stays deployed."""
+        finalist = replace(found.winner, candidate=candidate)
+        return recurrence._price_lasting_deployment(found, finalist, "day", lambda _: HOURLY).way
+
+    size = found.winner.candidate.batch_size
+    machine = Candidate("single", 1, size, 1, on="ec2", instance="t2.small")
+    assert way(machine) == "one t2.small, left deployed between runs (no instance runs meanwhile)"
+    assert way(Candidate("spirt", 2, size, 1, memory_mb=1_024)).endswith(
+        "(its database hosts and broker run on meanwhile)"
+    )
+
+
 def test_the_first_sentence_says_what_a_month_costs(found: Advice) -> None:
     """The headline names the dollars of a month, and of one run: the month's divided by its number of runs."""
     monthly = recurrence.monthly_costs(found, "week", hourly_cost=lambda _: HOURLY)
@@ -91,7 +108,7 @@ def test_the_first_sentence_says_what_a_month_costs(found: Advice) -> None:
     assert f": about {once} a run with start-up and network, about {month} a month, ready in " in said
     here = ThisMachine(seconds=1.0, threads=1, sooner=found.winner, times=None)
     said = advice.headline(replace(found, here=here))
-    assert ", $0 a month; AWS would" in said and f"about {month} a month" in said
+    assert ", $0 a month (its own price is not counted); AWS would" in said and f"about {month} a month" in said
     assert "a month" not in advice.headline(replace(found, month_usd=None, month_runs=None))
 
 
@@ -130,7 +147,7 @@ def test_a_run_that_does_not_end_before_the_next_one_comes_last(found: Advice) -
     costs = recurrence.monthly_costs(
         replace(found, here=never), "hour", hourly_cost=lambda _: recurrence.HourlyCost(0.0, 0.0)
     )
-    assert costs[-1].way == "this machine" and not costs[-1].in_time
+    assert costs[-1].way == "this machine, its own price not counted" and not costs[-1].in_time
     assert "a run takes longer than the hour between two runs" in costs[-1].words
 
 
