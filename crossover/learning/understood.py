@@ -45,7 +45,7 @@ def describe(samples: "Samples", experiment: Experiment, scale: "LabelScale | No
         "constant": constant,
         "float32_cannot_tell_apart": lost,
         "preprocess": experiment.data.preprocess,
-        "doubts": list(reading.doubts) if reading else [],
+        "doubts": [*(reading.doubts if reading else ()), *_doubt_numbers(samples, experiment)],
     }
 
 
@@ -228,6 +228,23 @@ def _describe_label(samples: "Samples", scale: "LabelScale | None") -> dict[str,
         "counts_rows": counts_rows,
     }
     return {**plain, "kind": "numbers", **numbers}
+
+
+def _doubt_numbers(samples: "Samples", experiment: Experiment) -> list[str]:
+    """Return a sentence, in a list, that a loader's labels are numbers to the loss mse although all are 0 or 1, and how classes are made of
+    them; an empty list otherwise. A CSV has no doubt: its label is a number of 0 or 1 only if the user said so.
+    """
+    labels = samples.labels
+    one_each = labels.ndim == 1 or tuple(labels.shape[1:]) == (1,)
+    if samples.reading or samples.classes is not None or experiment.training.loss != "mse" or not one_each:
+        return []
+    if not bool(((labels == 0) | (labels == 1)).all()):
+        return []
+    classes = "labels.long()" if labels.ndim == 1 else "labels[:, 0].long()"
+    return [
+        f"all labels are 0 or 1, and as {str(labels.dtype).removeprefix('torch.')} they are numbers: this is regression. For two classes "
+        f"return Samples(inputs, {classes}, classes=2) (in a YAML also training.loss: cross_entropy, without training.metric)"
+    ]
 
 
 def _find_remarkable_columns(inputs: "Tensor", reading: "Reading | None") -> tuple[list[str], list[str], list[str]]:
