@@ -6,6 +6,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
+from typing import NamedTuple
 
 from crossover.advice import candidates as ways
 from crossover.advice import question as question_
@@ -217,6 +218,15 @@ class Rejected:
     reason: str
 
 
+class Sooner(NamedTuple):
+    """A candidate that is ready much sooner than the winner for little more. `more_usd`: dollars more than the winner, a month if the model
+    is trained again and again, otherwise a run; below 0 if it costs less.
+    """
+
+    finalist: Finalist
+    more_usd: float
+
+
 @dataclass(frozen=True)
 class Advice:
     """The result of `crossover advise`. `question`, `constraints`: what was asked; `winner`: the candidate to use; `cards`: the cheapest,
@@ -226,7 +236,7 @@ class Advice:
     candidates; `excluded`: number of candidates that were not searched, by kind of reason; `on_demand`: the winner at the on-demand price,
     if it uses spot instances; `here`: estimate for this machine, if it was measured; `month_usd`, `month_runs`: dollars a month on the
     winner, all included, and number of runs a month; None unless the model is trained again and again; `stays`: whether the winner's stack
-    then stays deployed between runs.
+    then stays deployed between runs; `sooner`: a candidate that is much sooner for little more, if there is one.
     """
 
     question: Question
@@ -246,6 +256,7 @@ class Advice:
     month_usd: float | None = None
     month_runs: float | None = None
     stays: bool = False
+    sooner: Sooner | None = None
 
     @property
     def told(self) -> tuple[Finalist, ...]:
@@ -274,15 +285,17 @@ class Advice:
         several = [f for f in self.finalists if f.candidate.workers > 1 and f.candidate.updates == OWN]
         return min(several, key=lambda each: each.usd.p50, default=None)
 
+    def needs_quota(self, each: Finalist) -> bool:
+        """Return whether the account must ask AWS for a quota before it can start the candidate."""
+        return bool(question_.describe_needed_quota(each.candidate, self.constraints.gpu_quota))
+
     @property
     def startable(self) -> Finalist | None:
         """The best shortlisted candidate (by `choose_finalist`) that the account can start today without asking AWS for a quota; None if
         there is none. Only candidates with the experiment's own updates count.
         """
         own = [each for each in self.finalists if each.candidate.updates == OWN]
-        today = [
-            each for each in own if not question_.describe_needed_quota(each.candidate, self.constraints.gpu_quota)
-        ]
+        today = [each for each in own if not self.needs_quota(each)]
         return choose_finalist(today, self.constraints) if today else None
 
     @property
@@ -711,31 +724,28 @@ def _interruption_text(winner: Finalist) -> str:
     return f"{winner.interruptions:.1f}" if winner.interruptions >= AS_GOOD_AS_NONE else f"under {AS_GOOD_AS_NONE}"
 
 
-MOST_ALTERNATIVES = 3
 NEARLY_AS_SOON = 2.0  # times the winner's time: who waits no longer than that saves the dollars and the deployment
 
 
 def verdict(found: Advice) -> list[str]:
-    """Return the advice as lines: the headline, at most MOST_ALTERNATIVES alternatives with what speaks against each, and exact figures
+    """Return the advice as lines: the headline, at most four alternatives with what speaks against each, and exact figures
     with caveats.
     """
     return [f"{headline(found)}.", *alternatives(found), figures_and_caveats(found)]
 
 
 def alternatives(found: Advice) -> list[str]:
-    """Return a line for each alternative to the winner, at most MOST_ALTERNATIVES: its dollars and time compared with the winner's,
-    whether it misses the deadline or the budget, and for how few epochs it would be cheaper, if so. The winner's on-demand variant comes
-    first, if it uses spot instances, then the best of each other kind of machine.
+    """Return a line for each alternative to the winner, at most four: its dollars and time compared with the winner's,
+    whether it misses the deadline or the budget, and for how few epochs it would be cheaper, if so. One that is much sooner for little more
+    comes first, then the winner's on-demand variant, if it uses spot instances, then the best of each other kind of machine.
     """
-    winner, lines = found.winner, list[str]()
-
-    def needs_quota(each: Finalist) -> bool:
-        """Return whether the account must ask AWS for a quota before it can start the candidate."""
-        return bool(question_.describe_needed_quota(each.candidate, found.constraints.gpu_quota))
+    winner, lines = found.winner, _describe_sooner(found)
 
     others = [("The same on demand", found.on_demand)] if found.on_demand else []
     others += [(f"{KINDS[rival.kind]} ({rival.candidate.words})", rival) for rival in rivals_of(found)]
-    for name, rival in others[:MOST_ALTERNATIVES]:
+    for name, rival in others:
+        if found.sooner is not None and rival.candidate == found.sooner.finalist.candidate:
+            continue
         dollars, time = (times_of(winner, rival, figure) for figure in ("usd", "ready"))
         text = (
             f"{name}: about {display.rough_usd(rival.usd.p50)}, ready in {display.rough_seconds(rival.seconds.p50)}: "
@@ -747,13 +757,25 @@ def alternatives(found: Advice) -> list[str]:
         )
         if found.met and list_missed_constraints(found, rival):
             text += ", more than was asked for"
-        if needs_quota(rival) and not needs_quota(winner):
+        if found.needs_quota(rival) and not found.needs_quota(winner):
             text += "; the account must ask AWS for a quota first"
         turn = turning_point(found.question, winner.candidate, rival.candidate)
         if turn is not None and turn >= 2 and display.OPEN not in dollars and winner.usd.p50 < rival.usd.p50:
             text += f"; for fewer than {turn:.1f} epochs it would be cheaper"
         lines.append(" ".join((f"{text}.", *time_limit_words(found, rival))))
     return lines
+
+
+def _describe_sooner(found: Advice) -> list[str]:
+    """Return a line, in a list, on the candidate that is much sooner than the winner for little more; an empty list if there is none."""
+    if found.sooner is None:
+        return []
+    each, usd = found.sooner
+    money = f"{display.rough_usd(abs(usd))} {'more' if usd > 0 else 'less'} a {'run' if found.month_usd is None else 'month'}"
+    ready = f"ready in {display.rough_seconds(each.seconds.p50)}, not {display.rough_seconds(found.winner.seconds.p50)}"
+    return [
+        " ".join((f"For {money} the model would be {ready}: {each.candidate.words}.", *time_limit_words(found, each)))
+    ]
 
 
 def _format_comparison(times: str, figure: str) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from crossover.advice.advice import Advice, is_this_machine_best, list_missed_constraints, rivals_of
+from crossover.advice.advice import Advice, Sooner, is_this_machine_best, list_missed_constraints, rivals_of
 from crossover.advice.search import Finalist
 from crossover.experiment import Experiment
 from crossover.reports import bill, display
@@ -211,6 +211,41 @@ def count_runs(found: Advice, every: str) -> float:
 def find_winner(monthly: Sequence[MonthlyCost]) -> MonthlyCost | None:
     """Return the best way to train repeatedly on the advice's winner; None if it is trained only once. `monthly`: from `monthly_costs`."""
     return min((each for each in monthly if each.of_winner), key=_sort_key, default=None)
+
+
+LITTLE_USD = 1.0  # a month, or a run if there is one: less than a minute of somebody who waits for the model
+LITTLE_SHARE = 0.2  # of the winner's dollars, which is little at any price
+MUCH_SOONER = 0.5  # of the winner's time
+
+
+def find_sooner(found: Advice, every: str, *, hourly_cost: Callable[[Experiment], HourlyCost]) -> Sooner | None:
+    """Return the cheapest of the written candidates that takes at most MUCH_SOONER of the winner's time and at most LITTLE_USD, or
+    LITTLE_SHARE of the winner's dollars, more; None if there is none, or if the advice is this machine. It keeps to deadline and budget if
+    the winner does, and needs no quota that the winner needs not.
+
+    `every`: "hour", "day", "week" or "once"; `hourly_cost`: returns the hourly dollars of a deployed experiment.
+    """
+    if is_this_machine_best(found):
+        return None
+
+    def compute_usd(each: Finalist) -> float:
+        """Return the candidate's dollars of a run if the model is trained once, otherwise of a month, deployed in the cheaper way."""
+        if every == "once":
+            return each.usd.p50
+        ways = (price(found, each, every, hourly_cost) for price in (_price_new_deployments, _price_lasting_deployment))
+        return min(ways, key=_sort_key).usd
+
+    winner = found.winner
+    most_s, winner_usd = MUCH_SOONER * winner.seconds.p50, compute_usd(winner)
+    most_usd = max(LITTLE_USD, LITTLE_SHARE * winner_usd)
+    held = [
+        Sooner(each, compute_usd(each) - winner_usd)
+        for each in found.told
+        if each.seconds.p50 <= most_s
+        and not (found.met and list_missed_constraints(found, each))
+        and found.needs_quota(each) <= found.needs_quota(winner)
+    ]
+    return min((each for each in held if each.more_usd <= most_usd), key=lambda each: each.more_usd, default=None)
 
 
 CRON = {"hour": "0 * * * *", "day": "0 3 * * *", "week": "0 3 * * 1"}  # minute, hour, day, month, weekday

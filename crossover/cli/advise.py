@@ -320,6 +320,7 @@ def advise(
     monthly = recurrence.monthly_costs(found, every, hourly_cost=_compute_hourly_cost)
     if (way := recurrence.find_winner(monthly)) is not None:
         found = replace(found, month_usd=way.usd, month_runs=recurrence.count_runs(found, every), stays=way.stays)
+    found = replace(found, sooner=recurrence.find_sooner(found, every, hourly_cost=_compute_hourly_cost))
     changed = explain.explain_change(found, first)
     due = page.plan_files(found, out, config=config)
     schedule = recurrence.describe_schedule(found, every, monthly, here=here, file=next(iter(due.texts)))

@@ -112,6 +112,39 @@ def test_the_first_sentence_says_what_a_month_costs(found: Advice) -> None:
     assert "a month" not in advice.headline(replace(found, month_usd=None, month_runs=None))
 
 
+def test_one_that_is_much_sooner_for_little_more_is_named(found: Advice) -> None:
+    """`find_sooner` returns the cheapest written candidate that takes half the winner's time and little more money, none that misses the
+    deadline or is dear, and none if this machine is the advice; the advice then has a line on it instead of its usual one.
+    """
+
+    def made(of: Finalist, seconds: float, usd: float) -> Finalist:
+        """Return the candidate of `of` with the given seconds and dollars in each repetition, without start-up."""
+        outcomes = tuple(replace(each, seconds=seconds, usd=usd) for each in of.outcomes)
+        return replace(of, outcomes=outcomes, before_s=0.0, start_up=())
+
+    def sooner(advised: Advice, every: str = "once") -> advice.Sooner | None:
+        """Return what `find_sooner` finds, if what is deployed costs nothing."""
+        free = recurrence.HourlyCost(0.0, 0.0)
+        return recurrence.find_sooner(advised, every, hourly_cost=lambda _: free)
+
+    winner, rival = made(found.winner, 1_000.0, 0.50), advice.rivals_of(found)[0]
+    quick = made(rival, 400.0, 0.598)
+    told = replace(found, winner=winner, cards=(), alternatives=(quick,), constraints=Constraints(gpu_quota=64))
+    named = sooner(told)
+    assert named is not None and named.finalist is quick and named.more_usd == pytest.approx(0.098)
+    for dear in (made(rival, 400.0, 1.60), made(rival, 600.0, 0.60)):
+        assert sooner(replace(told, alternatives=(dear,))) is None
+    assert sooner(replace(told, winner=made(winner, 1_000.0, 10.0), alternatives=(made(rival, 400.0, 11.9),)))
+    month, hours = sooner(told, "week"), sooner(told, "hour")
+    assert month is not None and month.more_usd == pytest.approx(730 / 168 * 0.098)
+    assert hours is not None and hours.more_usd == pytest.approx(71.54), "of 365 dollars"
+    here = ThisMachine(seconds=1.0, threads=1, sooner=winner, times=None)
+    assert sooner(replace(told, here=here)) is None
+    line, *others = advice.alternatives(replace(told, sooner=named))
+    assert line.startswith(f"For 9.8 cents more a run the model would be ready in 6.7{display.GAP}minutes, not 17")
+    assert rival.candidate.words in line and not any(rival.candidate.words in each for each in others)
+
+
 @pytest.mark.parametrize(("every", "times"), [("hour", "0 * * * *"), ("day", "0 3 * * *"), ("week", "0 3 * * 1")])
 def test_the_schedule_is_one_line_for_cron(every: str, times: str, found: Advice) -> None:
     """The line for cron deploys, runs and destroys at the times of `times`; if the stack stays deployed, it only runs, and the words say to
