@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from math import inf
 from typing import NamedTuple
 
@@ -130,7 +130,7 @@ def dollars_by_component(question: Question, candidate: Candidate) -> dict[str, 
     """Return {component: dollars} of the whole run, with the components of `_dollars_by_component`, such as "database hosts", under the
     question's calibration.
     """
-    return extrapolate(question, candidate, _dollars_by_component)
+    return extrapolate(question, candidate, partial(_dollars_by_component, alone=candidate.workers == 1))
 
 
 def extrapolate(
@@ -172,10 +172,10 @@ COMPONENTS: Mapping[bill.LineKind, str] = {
 }
 
 
-def _dollars_by_component(run: Simulated) -> dict[str, float]:
+def _dollars_by_component(run: Simulated, *, alone: bool) -> dict[str, float]:
     """Return {component: dollars} of a simulated run; components are the values of COMPONENTS that the bill has. The dollars of Lambda
     functions are divided into "functions that compute", "functions that wait for others" and "functions that transfer", in proportion to
-    their seconds times memory; a part without any is left out.
+    their seconds times memory; a part without any is left out. `alone`: whether there is one worker, which has nobody to wait for.
     """
     found: defaultdict[str, float] = defaultdict(float)
     for line in run.lines:
@@ -183,9 +183,8 @@ def _dollars_by_component(run: Simulated) -> dict[str, float]:
     spent: defaultdict[str, float] = defaultdict(float)
     for use in run.steps.values():
         for stage, (seconds, _) in use.stages.items():
-            what = (
-                "compute" if stage in ("compute", "evaluate") else "wait for others" if stage in WAITS else "transfer"
-            )
+            waits = stage in WAITS and not alone
+            what = "compute" if stage in ("compute", "evaluate") else "wait for others" if waits else "transfer"
             spent[f"functions that {what}"] += seconds * use.memory_mb
     whole, functions_usd = sum(spent.values()), found.pop("functions", 0.0)
     for name, gb_s in spent.items():

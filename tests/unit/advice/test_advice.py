@@ -371,6 +371,15 @@ def test_a_burstable_machines_credits_are_of_its_instances(found: Advice) -> Non
     assert credits == pytest.approx(none)
 
 
+def test_a_single_function_waits_for_nobody(found: Advice) -> None:
+    """No part of a single function's dollars is for waiting for others, as it is of two functions'."""
+    alone = Candidate("single", 1, 1_024, 1, on="function", memory_mb=3_008)
+    pair = Candidate("all_reduce", 2, 512, 1, memory_mb=3_008, channel="s3", limit=8_192)
+    waiting = "functions that wait for others"
+    assert waiting not in advice.dollars_by_component(found.question, alone)
+    assert waiting in advice.dollars_by_component(found.question, pair)
+
+
 def test_where_a_round_goes_through_several_epochs_shortened_runs_are_of_whole_rounds() -> None:
     """Candidates whose workers exchange every two epochs are bounded and extrapolated from simulations of a multiple of two epochs."""
     local = ("exchange.what=model", "exchange.every=8", "training.epochs=4", "workers=2", "data.limit=4096")
