@@ -150,7 +150,10 @@ def _explain_unavailable(wanted: OutsideImport) -> str | None:
     return f"imports {top}, which functions have not: {IMPORT_IN_LOADER}{_suggest_help(top, wanted.file)}"
 
 
-IMPORT_IN_LOADER = "import it inside the loader of data.dataset if that alone needs it, which runs on this machine"
+IMPORT_IN_LOADER = (
+    "they import this file with the model; if the loader of data.dataset alone needs it, which runs on this machine, move the import into "
+    "that function, or the loader into a file that the model does not import"
+)
 
 
 def _suggest_help(top: str, file: Path) -> str:

@@ -4,8 +4,9 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from math import inf
+from typing import NamedTuple
 
 from crossover.advice import candidates as ways
 from crossover.advice import question as question_
@@ -129,7 +130,7 @@ def dollars_by_component(question: Question, candidate: Candidate) -> dict[str, 
     """Return {component: dollars} of the whole run, with the components of `_dollars_by_component`, such as "database hosts", under the
     question's calibration.
     """
-    return extrapolate(question, candidate, _dollars_by_component)
+    return extrapolate(question, candidate, partial(_dollars_by_component, alone=candidate.workers == 1))
 
 
 def extrapolate(
@@ -171,10 +172,10 @@ COMPONENTS: Mapping[bill.LineKind, str] = {
 }
 
 
-def _dollars_by_component(run: Simulated) -> dict[str, float]:
+def _dollars_by_component(run: Simulated, *, alone: bool) -> dict[str, float]:
     """Return {component: dollars} of a simulated run; components are the values of COMPONENTS that the bill has. The dollars of Lambda
     functions are divided into "functions that compute", "functions that wait for others" and "functions that transfer", in proportion to
-    their seconds times memory; a part without any is left out.
+    their seconds times memory; a part without any is left out. `alone`: whether there is one worker, which has nobody to wait for.
     """
     found: defaultdict[str, float] = defaultdict(float)
     for line in run.lines:
@@ -182,9 +183,8 @@ def _dollars_by_component(run: Simulated) -> dict[str, float]:
     spent: defaultdict[str, float] = defaultdict(float)
     for use in run.steps.values():
         for stage, (seconds, _) in use.stages.items():
-            what = (
-                "compute" if stage in ("compute", "evaluate") else "wait for others" if stage in WAITS else "transfer"
-            )
+            waits = stage in WAITS and not alone
+            what = "compute" if stage in ("compute", "evaluate") else "wait for others" if waits else "transfer"
             spent[f"functions that {what}"] += seconds * use.memory_mb
     whole, functions_usd = sum(spent.values()), found.pop("functions", 0.0)
     for name, gb_s in spent.items():
@@ -220,6 +220,15 @@ class Rejected:
     reason: str
 
 
+class Sooner(NamedTuple):
+    """A candidate that is ready much sooner than the winner for little more. `more_usd`: dollars more than the winner, a month if the model
+    is trained again and again, otherwise a run; below 0 if it costs less.
+    """
+
+    finalist: Finalist
+    more_usd: float
+
+
 @dataclass(frozen=True)
 class Advice:
     """The result of `crossover advise`. `question`, `constraints`: what was asked; `winner`: the candidate to use; `cards`: the cheapest,
@@ -229,7 +238,7 @@ class Advice:
     candidates; `excluded`: number of candidates that were not searched, by kind of reason; `on_demand`: the winner at the on-demand price,
     if it uses spot instances; `here`: estimate for this machine, if it was measured; `month_usd`, `month_runs`: dollars a month on the
     winner, all included, and number of runs a month; None unless the model is trained again and again; `stays`: whether the winner's stack
-    then stays deployed between runs.
+    then stays deployed between runs; `sooner`: a candidate that is much sooner for little more, if there is one.
     """
 
     question: Question
@@ -249,6 +258,7 @@ class Advice:
     month_usd: float | None = None
     month_runs: float | None = None
     stays: bool = False
+    sooner: Sooner | None = None
 
     @property
     def told(self) -> tuple[Finalist, ...]:
@@ -277,15 +287,17 @@ class Advice:
         several = [f for f in self.finalists if f.candidate.workers > 1 and f.candidate.updates == OWN]
         return min(several, key=lambda each: each.usd.p50, default=None)
 
+    def needs_quota(self, each: Finalist) -> bool:
+        """Return whether the account must ask AWS for a quota before it can start the candidate."""
+        return bool(question_.describe_needed_quota(each.candidate, self.constraints.gpu_quota))
+
     @property
     def startable(self) -> Finalist | None:
         """The best shortlisted candidate (by `choose_finalist`) that the account can start today without asking AWS for a quota; None if
         there is none. Only candidates with the experiment's own updates count.
         """
         own = [each for each in self.finalists if each.candidate.updates == OWN]
-        today = [
-            each for each in own if not question_.describe_needed_quota(each.candidate, self.constraints.gpu_quota)
-        ]
+        today = [each for each in own if not self.needs_quota(each)]
         return choose_finalist(today, self.constraints) if today else None
 
     @property
@@ -677,7 +689,7 @@ def headline(found: Advice) -> str:
         return f"No candidate keeps to deadline and budget in 19 of 20 repetitions; the nearest is {on_aws}"
     if here is None or not is_this_machine_best(found):
         return f"Train it on {on_aws}"
-    free = "" if found.month_usd is None else ", $0 a month"
+    free = "" if found.month_usd is None else ", $0 a month (its own price is not counted)"
     ready = _describe_ready(here.band, here.before_s, "starting the command, reading the data and the report")
     return f"Train it on this machine: {ready}{free}; AWS would cost more than it saves. If it must be AWS: {on_aws}"
 
@@ -722,31 +734,28 @@ def _interruption_text(winner: Finalist) -> str:
     return f"{winner.interruptions:.1f}" if winner.interruptions >= AS_GOOD_AS_NONE else f"under {AS_GOOD_AS_NONE}"
 
 
-MOST_ALTERNATIVES = 3
 NEARLY_AS_SOON = 2.0  # times the winner's time: who waits no longer than that saves the dollars and the deployment
 
 
 def verdict(found: Advice) -> list[str]:
-    """Return the advice as lines: the headline, at most MOST_ALTERNATIVES alternatives with what speaks against each, and exact figures
+    """Return the advice as lines: the headline, at most four alternatives with what speaks against each, and exact figures
     with caveats.
     """
     return [f"{headline(found)}.", *alternatives(found), figures_and_caveats(found)]
 
 
 def alternatives(found: Advice) -> list[str]:
-    """Return a line for each alternative to the winner, at most MOST_ALTERNATIVES: its dollars and time compared with the winner's,
-    whether it misses the deadline or the budget, and for how few epochs it would be cheaper, if so. The winner's on-demand variant comes
-    first, if it uses spot instances, then the best of each other kind of machine.
+    """Return a line for each alternative to the winner, at most four: its dollars and time compared with the winner's,
+    whether it misses the deadline or the budget, and for how few epochs it would be cheaper, if so. One that is much sooner for little more
+    comes first, then the winner's on-demand variant, if it uses spot instances, then the best of each other kind of machine.
     """
-    winner, lines = found.winner, list[str]()
-
-    def needs_quota(each: Finalist) -> bool:
-        """Return whether the account must ask AWS for a quota before it can start the candidate."""
-        return bool(question_.describe_needed_quota(each.candidate, found.constraints.gpu_quota))
+    winner, lines = found.winner, _describe_sooner(found)
 
     others = [("The same on demand", found.on_demand)] if found.on_demand else []
     others += [(f"{KINDS[rival.kind]} ({rival.candidate.words})", rival) for rival in rivals_of(found)]
-    for name, rival in others[:MOST_ALTERNATIVES]:
+    for name, rival in others:
+        if found.sooner is not None and rival.candidate == found.sooner.finalist.candidate:
+            continue
         dollars, time = (times_of(winner, rival, figure) for figure in ("usd", "ready"))
         text = (
             f"{name}: about {display.rough_usd(rival.usd.p50)}, ready in {display.rough_seconds(rival.seconds.p50)}: "
@@ -758,13 +767,25 @@ def alternatives(found: Advice) -> list[str]:
         )
         if found.met and list_missed_constraints(found, rival):
             text += ", more than was asked for"
-        if needs_quota(rival) and not needs_quota(winner):
+        if found.needs_quota(rival) and not found.needs_quota(winner):
             text += "; the account must ask AWS for a quota first"
         turn = turning_point(found.question, winner.candidate, rival.candidate)
         if turn is not None and turn >= 2 and display.OPEN not in dollars and winner.usd.p50 < rival.usd.p50:
             text += f"; for fewer than {turn:.1f} epochs it would be cheaper"
-        lines.append(f"{text}.")
+        lines.append(" ".join((f"{text}.", *time_limit_words(found, rival))))
     return lines
+
+
+def _describe_sooner(found: Advice) -> list[str]:
+    """Return a line, in a list, on the candidate that is much sooner than the winner for little more; an empty list if there is none."""
+    if found.sooner is None:
+        return []
+    each, usd = found.sooner
+    money = f"{display.rough_usd(abs(usd))} {'more' if usd > 0 else 'less'} a {'run' if found.month_usd is None else 'month'}"
+    ready = f"ready in {display.rough_seconds(each.seconds.p50)}, not {display.rough_seconds(found.winner.seconds.p50)}"
+    return [
+        " ".join((f"For {money} the model would be {ready}: {each.candidate.words}.", *time_limit_words(found, each)))
+    ]
 
 
 def _format_comparison(times: str, figure: str) -> str:
@@ -785,6 +806,7 @@ def figures_and_caveats(found: Advice) -> str:
     return text + "".join(
         f" {each}"
         for each in (
+            *time_limit_words(found, winner),
             *cautions(winner.candidate, found.question.calibration),
             *spot_words(winner),
             *gpu_wait_words(found),
@@ -872,18 +894,37 @@ def cautions(candidate: Candidate, cloud: Calibration) -> list[str]:
     return found
 
 
+WAITED_S = (28 * 60.0, 58 * 60.0)  # the least and the most that a job waited for a GPU: only three were measured
+
+
 def gpu_wait_words(found: Advice) -> list[str]:
-    """Return a sentence, in a list, on how long a wait for a free GPU may take and on what to use instead; an empty list if the winner uses
-    no GPU.
+    """Return a sentence, in a list, on how long a wait for a free GPU may take, whether it would break the deadline, and on what to use
+    instead; an empty list if the winner uses no GPU.
     """
     if not found.winner.candidate.gpu:
         return []
+    least, most = (f"{seconds / 60:.0f}" for seconds in WAITED_S)
+    waited = f"the only three jobs measured waited {least} to {most} minutes"
     others = [each for each in found.alternatives if not each.candidate.gpu]
-    instead = f"; if none is free, the next best is {others[0].candidate.words}" if others else ""
     functions = ", and functions wait for no GPU" if any(each.kind == "lambda" for each in others) else ""
-    return [
-        f"Waiting for a free GPU may take longer: the only three jobs measured waited 28 to 58 minutes{instead}{functions}."
-    ]
+    left_s = (found.constraints.deadline_s or inf) - found.winner.seconds.p95
+    if not 0 <= left_s < WAITED_S[1]:
+        instead = f"; if none is free, the next best is {others[0].candidate.words}" if others else ""
+        return [f"Waiting for a free GPU may take longer: {waited}{instead}{functions}."]
+    instead = ""
+    if others:
+        also = ", but misses the deadline too" if list_missed_constraints(found, others[0]).get("the deadline") else ""
+        instead = f"; {others[0].candidate.words} needs none{also}"
+    missed = "is" if left_s < WAITED_S[0] else "may be"
+    return [f"If a GPU must be waited for, the deadline {missed} missed: {waited}{instead}{functions}."]
+
+
+def time_limit_words(found: Advice, each: Finalist) -> list[str]:
+    """Return a sentence, in a list, on how the candidate's functions train longer than one may run; an empty list if they do not."""
+    limit_s = found.question.base.functions.timeout_s
+    if not each.candidate.has_long_functions or each.running.p95 <= limit_s:
+        return []
+    return [f"A function ends after {display.rough_seconds(limit_s)}, and the next one continues from its checkpoint."]
 
 
 def spot_words(winner: Finalist) -> list[str]:

@@ -19,7 +19,7 @@ from crossover.simulation.figures import UNKNOWN_INSTANCE
 from crossover.simulation.processors import count_threads as threads_of
 from crossover.simulation.workload import MODEL_SIZES
 from crossover.workflow.architecture import Architecture, architectures, load, steps
-from crossover.workflow.infrastructure import has_minibatch_map, uses_bus
+from crossover.workflow.infrastructure import has_invocation_loop, has_minibatch_map, uses_bus
 
 OWN, UNKNOWN = "own updates", "accuracy unknown"
 Every = int | Literal["epoch"]
@@ -91,6 +91,11 @@ class Candidate(NamedTuple):
     def has_minibatch_map(self) -> bool:
         """True if the candidate computes the minibatches of a round side by side."""
         return _has_minibatch_map(self.architecture, self.on)
+
+    @property
+    def has_long_functions(self) -> bool:
+        """True if each worker is one long function, which is invoked again and again until training ends."""
+        return not self.instance and has_invocation_loop(self.form)
 
     @property
     def kind(self) -> str:

@@ -421,25 +421,30 @@ def first_estimate(question: Question, sizes: Sizes, constraints: Constraints) -
 
 
 def explain_change(found: Advice, first: FirstEstimate | None) -> str:
-    """Return a sentence on why the advice is not the candidate of the first estimate; "" if it is, or if there was no first estimate."""
+    """Return a sentence on why the advice is not the candidate of the first estimate; "" if it is, or if there was no first estimate. Both
+    are compared by figures of the advice's own question: a measurement that followed the first estimate would count on one side alone.
+    """
     winner = found.winner
     if first is None or first.candidate == winner.candidate:
         return ""
+    was = f"The first estimate was {first.candidate.words}"
+    answer = winner.candidate.words if winner.candidate.words != first.candidate.words else "the answer above"
     repeated = next((each for each in found.finalists if each.candidate == first.candidate), None)
     missed = list_missed_constraints(found, repeated) if repeated else {}
     if missed and found.met:
-        needs_ = " and ".join(missed.values())
-        why = f"with interruptions and other bad luck (p95) it needs {needs_}"
-    elif first.figures.usd > winner.usd.p50:
-        cheaper = display.times(first.figures.usd / winner.usd.p50)
-        why = f"it costs {cheaper} the dollars of an option that the first estimate did not try"
-    elif found.here is not None:
-        why = "the model's speed was measured on this machine after it"
-    elif repeated is not None and repeated.usd.p50 > winner.usd.p50:
-        why = f"in {len(repeated.outcomes)} repeated simulations it takes {display.rough_usd(repeated.usd.p50)}"
-    else:
-        why = "in repeated simulations the answer above is better"
-    return f"The first estimate was {first.candidate.words}; {why}."
+        return f"{was}; with interruptions and other bad luck (p95) it needs {' and '.join(missed.values())}."
+    ratio = repeated.usd.p50 / winner.usd.p50 if repeated else _simulated_ratio(found, first.candidate)
+    if ratio > display.LEVEL:
+        return f"{was}, which costs {display.times(ratio)} the dollars of {answer}."
+    if found.here is not None:
+        return f"{was}; the model's speed was measured on this machine after it."
+    return f"{was}; in repeated simulations the answer above is better."
+
+
+def _simulated_ratio(found: Advice, candidate: Candidate) -> float:
+    """Return the candidate's dollars divided by the winner's, in one simulation of each; 0 if AWS would not run the candidate."""
+    figures = found.question.simulated(candidate)[0]
+    return 0.0 if figures.problem else figures.usd / max(1e-12, found.winner.figures.usd)
 
 
 def _estimate_bands(question: Question, candidate: Candidate, figures: Estimate) -> tuple[Band, Band]:

@@ -1,10 +1,11 @@
 """Build an experiment from a model and data alone: `mine.py:factory` and a CSV or a loader become a YAML file beside the model."""
 
+import copy
 import hashlib
 import keyword
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -43,7 +44,9 @@ def is_model(given: str) -> bool:
     return ":" in given and not Path(given).exists()
 
 
-def write_experiment(model: str, data: str | None, epochs: int | None, table: Table | None = None) -> Path:
+def write_experiment(
+    model: str, data: str | None, epochs: int | None, table: Table | None = None, *, override: Sequence[str] = ()
+) -> Path:
     """Write the YAML file of an experiment that trains a given model, and for a CSV file a Python module that loads it, and return the YAML
     file's path. Both lie beside the model's file, or for `module:factory` in the current folder. The model and its data are tried first.
     User code is then looked for in these two folders, for the rest of the process (`user_code.set_folders`).
@@ -52,7 +55,8 @@ def write_experiment(model: str, data: str | None, epochs: int | None, table: Ta
     from the reading of the table differs, and nobody has edited it.
 
     `model`: `file.py:factory` or `module:factory`; `data`: a CSV file or `module:loader`; `epochs`: number of epochs, by default EPOCHS;
-    `table`: how to read a CSV, None to guess. Raises ConfigError for missing or invalid arguments or if an existing file differs,
+    `table`: how to read a CSV, None to guess; `override`: --set options with which model and data are tried, and which the file does not
+    hold. Raises ConfigError for missing or invalid arguments or if an existing file differs,
     OwnCodeError if the model or loader fails; files that this call wrote are then deleted.
     """
     from crossover.advice import question  # torch comes with it
@@ -84,7 +88,9 @@ def write_experiment(model: str, data: str | None, epochs: int | None, table: Ta
             "training": {"model": factory, "epochs": epochs or EPOCHS, **_training_settings(dataset, how or Table())},
             "data": {"dataset": dataset, **({"table": _table_as_plain(how)} if how else {})},
         }
-        question.build_question(validate(plain))  # the data hold numbers, and the model takes them
+        tried = copy.deepcopy(plain)
+        commanded = [documents.apply_override(tried, each) for each in override]
+        question.build_question(validate(tried, commanded=commanded))  # the data hold numbers, and the model takes them
         _write_yaml(path, plain)
         undone.pop_all()  # all of it holds
     return path

@@ -429,10 +429,12 @@ def _count_loaded(experiment: Experiment) -> "tuple[Workload, Footprint, int]":
     OwnCodeError if the user's model or loader fails.
     """
     from crossover.learning import fitness, weights
+    from crossover.learning.learner import explain_input_errors
 
     training = experiment.training
     sample, sample_bytes, classes, samples, validation = _describe_data(experiment)
-    found = fitness.measure_model(training, classes=classes, sample=sample)
+    with explain_input_errors(sample, experiment.data.preprocess):
+        found = fitness.measure_model(training, classes=classes, sample=sample)
     workload = Workload(
         model=training.model,
         parameters=found.parameters,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from crossover.advice.advice import Advice, is_this_machine_best, list_missed_constraints, rivals_of
+from crossover.advice.advice import Advice, Sooner, is_this_machine_best, list_missed_constraints, rivals_of
 from crossover.advice.search import Finalist
 from crossover.experiment import Experiment
 from crossover.reports import bill, display
@@ -87,7 +87,7 @@ def monthly_costs(
         idle = display.rough_seconds(machine.running.p50)
         ways.append(
             MonthlyCost(
-                f"a {machine.candidate.instance} that you already have running",
+                f"a {machine.candidate.instance} that you already have running, its price not counted",
                 0.0,
                 f"{display.rough_usd(alone_usd)} if you rent it all month only for this",
                 machine.running.p50,
@@ -97,7 +97,8 @@ def monthly_costs(
         )
     if found.here is not None:
         in_time = found.here.seconds <= between_s
-        ways.append(MonthlyCost("this machine", 0.0, "nothing to pay", found.here.seconds, in_time=in_time))
+        way = "this machine, its own price not counted"
+        ways.append(MonthlyCost(way, 0.0, "nothing to pay to AWS", found.here.seconds, in_time=in_time))
     best_way = (
         ways[-1] if is_this_machine_best(found) else min((each for each in ways if each.of_winner), key=_sort_key)
     )
@@ -178,10 +179,12 @@ def _price_lasting_deployment(
     run_h = finalist.running.p50 / 3_600  # of which the run's bill has what stays deployed, too
     counted_usd = (hourly.standing_usd - hourly.endpoint_usd) * run_h + hourly.endpoint_usd * math.ceil(run_h)
     run_usd = max(0.0, finalist.usd.p50 - counted_usd)
-    fleets = bill.infrastructure_of(_experiment_of(found, finalist)).fleets
-    ready_s = finalist.running.p50 + max((each.boot_s for each in fleets), default=0.0)  # instances start for each run
+    around = bill.infrastructure_of(_experiment_of(found, finalist))
+    ready_s = finalist.running.p50 + max(
+        (each.boot_s for each in around.fleets), default=0.0
+    )  # they start for each run
     return MonthlyCost(
-        f"{finalist.candidate.words}, left deployed between runs",
+        f"{finalist.candidate.words}, left deployed between runs ({_describe_idle(around)})",
         stays_usd + count_runs(found, every) * run_usd,
         f"{display.rough_usd(stays_usd)} even if nothing trains, and {_format_runs(found, every, run_usd)}; with "
         "lifetime.ttl_hours: 720 in its file it must be deployed again every 30 days",
@@ -193,6 +196,13 @@ def _price_lasting_deployment(
     )
 
 
+def _describe_idle(around: bill.Infrastructure) -> str:
+    """Return in words which machines of a deployed experiment run between two runs. `around`: its infrastructure."""
+    hosts = any(each.purpose == bill.DATABASE for each in around.fleets)
+    running = [*(["database hosts"] if hosts else []), *(["broker"] if around.broker_instance_type else [])]
+    return f"its {' and '.join(running)} run on meanwhile" if running else "no instance runs meanwhile"
+
+
 def count_runs(found: Advice, every: str) -> float:
     """Return the mean number of runs a month, which may be a fraction. `every`: "hour", "day" or "week"; KeyError for "once"."""
     return found.question.prices.hours_per_month / HOURS_BETWEEN[every]
@@ -201,6 +211,41 @@ def count_runs(found: Advice, every: str) -> float:
 def find_winner(monthly: Sequence[MonthlyCost]) -> MonthlyCost | None:
     """Return the best way to train repeatedly on the advice's winner; None if it is trained only once. `monthly`: from `monthly_costs`."""
     return min((each for each in monthly if each.of_winner), key=_sort_key, default=None)
+
+
+LITTLE_USD = 1.0  # a month, or a run if there is one: less than a minute of somebody who waits for the model
+LITTLE_SHARE = 0.2  # of the winner's dollars, which is little at any price
+MUCH_SOONER = 0.5  # of the winner's time
+
+
+def find_sooner(found: Advice, every: str, *, hourly_cost: Callable[[Experiment], HourlyCost]) -> Sooner | None:
+    """Return the cheapest of the written candidates that takes at most MUCH_SOONER of the winner's time and at most LITTLE_USD, or
+    LITTLE_SHARE of the winner's dollars, more; None if there is none, or if the advice is this machine. It keeps to deadline and budget if
+    the winner does, and needs no quota that the winner needs not.
+
+    `every`: "hour", "day", "week" or "once"; `hourly_cost`: returns the hourly dollars of a deployed experiment.
+    """
+    if is_this_machine_best(found):
+        return None
+
+    def compute_usd(each: Finalist) -> float:
+        """Return the candidate's dollars of a run if the model is trained once, otherwise of a month, deployed in the cheaper way."""
+        if every == "once":
+            return each.usd.p50
+        ways = (price(found, each, every, hourly_cost) for price in (_price_new_deployments, _price_lasting_deployment))
+        return min(ways, key=_sort_key).usd
+
+    winner = found.winner
+    most_s, winner_usd = MUCH_SOONER * winner.seconds.p50, compute_usd(winner)
+    most_usd = max(LITTLE_USD, LITTLE_SHARE * winner_usd)
+    held = [
+        Sooner(each, compute_usd(each) - winner_usd)
+        for each in found.told
+        if each.seconds.p50 <= most_s
+        and not (found.met and list_missed_constraints(found, each))
+        and found.needs_quota(each) <= found.needs_quota(winner)
+    ]
+    return min((each for each in held if each.more_usd <= most_usd), key=lambda each: each.more_usd, default=None)
 
 
 CRON = {"hour": "0 * * * *", "day": "0 3 * * *", "week": "0 3 * * 1"}  # minute, hour, day, month, weekday

@@ -127,10 +127,10 @@ class ThisMachine:
 
     @property
     def words(self) -> str:
-        """A sentence such as `Your machine does it in 40 s (32 s to 2 min) for nothing; with 30 times the epochs or more, one g4dn.xlarge
-        is sooner.`
+        """A sentence such as `Your machine does it in 40 s (32 s to 2 min) for nothing (its own price is not counted); with 30 times the
+        epochs or more, one g4dn.xlarge is sooner.`
         """
-        does = f"Your machine does it in {display.band(display.seconds, *self.band)} for nothing"
+        does = f"Your machine does it in {display.band(display.seconds, *self.band)} for nothing (its own price is not counted)"
         if self.times is None:
             return f"{does}; {self.sooner.candidate.words} is never sooner, however many the epochs."
         if self.times <= 1:

@@ -297,7 +297,7 @@ def advise(
 
     wished = asking.parse_constraints(deadline, budget, target, on_hand, gpu_quota)
     table = read_table_options(label, classes, header, drop)
-    config, probe_s = _find_experiment_file(config, data, epochs, table, probe=probe)
+    config, probe_s = _find_experiment_file(config, data, epochs, table, override or [], probe=probe)
     override = [*(override or []), *([f"training.epochs={epochs}"] if epochs is not None else [])]
     if on and not tune:
         raise ConfigError("--on aws: works only with --tune memory; advice itself is projected and never measured")
@@ -322,6 +322,7 @@ def advise(
     monthly = recurrence.monthly_costs(found, every, hourly_cost=_compute_hourly_cost)
     if (way := recurrence.find_winner(monthly)) is not None:
         found = replace(found, month_usd=way.usd, month_runs=recurrence.count_runs(found, every), stays=way.stays)
+    found = replace(found, sooner=recurrence.find_sooner(found, every, hourly_cost=_compute_hourly_cost))
     changed = explain.explain_change(found, first)
     due = page.plan_files(found, out, config=config)
     schedule = recurrence.describe_schedule(found, every, monthly, here=here, file=next(iter(due.texts)))
@@ -570,20 +571,22 @@ def _print_first_estimate(first: "FirstEstimate | None") -> None:
 
 
 def _find_experiment_file(
-    config: Path, data: str | None, epochs: int | None, table: Table, *, probe: bool
+    config: Path, data: str | None, epochs: int | None, table: Table, override: Sequence[str] = (), *, probe: bool
 ) -> tuple[Path, float]:
     """Return (path, seconds): the experiment's YAML file, and the seconds for which its model is to be measured on this machine, 0 for not
     at all.
 
     If `config` is a model, such as model.py:factory, or a Python file with a single one, its YAML file is written first. `data`, `table`:
-    data of the model, and how a CSV is read; `epochs`: number of epochs, None for the default; `probe`: whether --probe is given. Raises
-    ConfigError if `data` or `table` is given with an experiment's file.
+    data of the model, and how a CSV is read; `epochs`: number of epochs, None for the default; `override`: the --set options; `probe`:
+    whether --probe is given. Raises ConfigError if `data` or `table` is given with an experiment's file.
     """
     from crossover.advice import own_model
 
     if not own_model.is_model(str(config)):
         if config.suffix == ".py" and config.is_file():
-            return _find_experiment_file(documents.find_only_factory(config), data, epochs, table, probe=probe)
+            return _find_experiment_file(
+                documents.find_only_factory(config), data, epochs, table, override, probe=probe
+            )
         documents.check_is_no_data(config)
         if data is not None:
             raise ConfigError(
@@ -595,18 +598,20 @@ def _find_experiment_file(
                 "--set data.table.label=..., data.table.kind, data.table.header or data.table.drop"
             )
         return config, PROBE_S * probe
-    path = write_model_experiment(str(config), data, epochs, table)
+    path = write_model_experiment(str(config), data, epochs, table, override)
     terminal.show(f"experiment: {path}", stderr=True)
     return path, PROBE_S if probe else SHORT_PROBE_S
 
 
-def write_model_experiment(model: str, data: str | None, epochs: int | None, table: Table) -> Path:
+def write_model_experiment(
+    model: str, data: str | None, epochs: int | None, table: Table, override: Sequence[str] = ()
+) -> Path:
     """Print to standard error which data is read, which may take long, then do what `own_model.write_experiment` does."""
     from crossover.advice import own_model
 
     if data is not None:
         terminal.show(f"reading {data}, then trying {model} on it", stderr=True)
-    return own_model.write_experiment(model, data, epochs, table)
+    return own_model.write_experiment(model, data, epochs, table, override=override)
 
 
 def _tune_memory(

@@ -6,6 +6,7 @@ import copy
 import itertools
 import json
 import math
+import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -356,6 +357,32 @@ def compare_builds(flat: FlatModel, again: FlatModel, compute: Callable[[], obje
     return ""
 
 
+# Errors of a model that takes identifiers, such as those of an embedding's rows, from numbers, or numbers from identifiers.
+_ABOUT_VALUES = re.compile(r"type|index out of range|out of bounds|Class values")
+
+
+@contextmanager
+def explain_input_errors(inputs: Tensor, preprocess: str) -> Iterator[None]:
+    """Within the `with` block, add to an OwnCodeError of a user's model how `inputs` reach the model, if it is about their type or about an
+    index that is out of range. `inputs`: raw inputs of the data set; `preprocess`: value of `data.preprocess`.
+    """
+    try:
+        yield
+    except OwnCodeError as error:
+        if not _ABOUT_VALUES.search(str(error.__cause__)):
+            raise
+        if not is_measured(inputs):
+            how = f"are {inputs.dtype}, which reach the model as they are: .float() in the loader makes numbers of them"
+        elif preprocess != "none":
+            how = (
+                f"reach the model as float32, and normalised by data.preprocess: {preprocess}, columns of ids too; "
+                "--set data.preprocess=none leaves their values as they are (scale the others in the loader)"
+            )
+        else:
+            how = "reach the model as float32 (data.preprocess: none leaves their values as they are)"
+        raise OwnCodeError(f"{error}; inputs {how}") from error
+
+
 def _list_values(module: nn.Module) -> dict[str, object]:
     """Return the value of each attribute and buffer of each layer. Keys: dotted name of the layer, a dot, the attribute's name."""
     return {
@@ -597,15 +624,8 @@ class Learner:
         model, exchange = self._experiment.training.model, self._experiment.exchange
         if reason := codecs.build_codec(exchange).find_shape_problem(self.shapes):
             raise ConfigError(reason)
-        try:
+        with explain_input_errors(batch.inputs, self._experiment.data.preprocess):
             outputs = self._compute_outputs(batch.inputs)
-        except OwnCodeError as error:
-            if is_measured(batch.inputs) or "type" not in str(error.__cause__):
-                raise
-            kind = batch.inputs.dtype
-            raise OwnCodeError(
-                f"{error}; inputs are {kind}, which reach the model as they are: .float() in the loader makes numbers of them"
-            ) from error
         if problem := self._objective.find_output_problem(outputs, batch.labels, classes=self._classes):
             if ":" not in model:
                 raise ConfigError(f"training.loss: {model} {problem}")

@@ -45,7 +45,7 @@ def describe(samples: "Samples", experiment: Experiment, scale: "LabelScale | No
         "constant": constant,
         "float32_cannot_tell_apart": lost,
         "preprocess": experiment.data.preprocess,
-        "doubts": list(reading.doubts) if reading else [],
+        "doubts": [*(reading.doubts if reading else ()), *_doubt_numbers(samples, experiment)],
     }
 
 
@@ -95,7 +95,7 @@ def format_lines(found: Mapping[str, Any], *, flags: bool = False) -> list[str]:
     `found`: result of `describe`. `flags`: name options of `crossover advise` instead of fields of the YAML.
     """
     label, header = found["label"], found["header"]
-    words = f"{found['file'] or found['dataset']}: {_format_size(found)}; label{_format_label(label)}"
+    words = f"{found['file'] or found['dataset']}: {_format_size(found, flags=flags)}; label{_format_label(label)}"
     if found["file"]:
         other = "--numbers" if label["kind"] == "classes" else "--classes"
         options = f"--label NAME, {other} or {'--no-header' if header else '--header'} says otherwise"
@@ -104,19 +104,32 @@ def format_lines(found: Mapping[str, Any], *, flags: bool = False) -> list[str]:
     return [f"data: {words}", *([f"data: {'; '.join(second)}"] if second else [])]
 
 
-def _format_size(found: Mapping[str, Any]) -> str:
-    """Return in words the numbers of rows, test rows and inputs, how many rows are used if some are not, and whether a CSV has a header.
-    `found`: result of `describe`.
+def _format_size(found: Mapping[str, Any], *, flags: bool) -> str:
+    """Return in words the numbers of rows, test rows and inputs, how many rows train and validate, and whether a CSV has a header.
+    `found`: result of `describe`. `flags`: name options of `crossover advise` instead of fields of the YAML.
     """
     rows = f"{found['rows']:,} rows" + (f" and {found['test_rows']:,} to test" if found["test_rows"] else "")
-    if not found.get("all_used", True):  # a resumed run that an earlier version began does not say
-        rows += f", of which {found['training_rows']:,} train and {found['validation_rows']:,} validate"
     shape = found["shape"]
     if found["file"]:
         inputs = f"{shape[0]} input{'s' * (shape[0] != 1)}"
     else:
         inputs = f"inputs ({', '.join(map(str, shape))}) {found['dtype']}"
-    return f"{rows}, {inputs}{ {None: '', True: ', header', False: ', no header'}[found['header']] }"
+    return f"{rows}{_format_split(found, flags=flags)}, {inputs}{ {None: '', True: ', header', False: ', no header'}[found['header']] }"
+
+
+def _format_split(found: Mapping[str, Any], *, flags: bool) -> str:
+    """Return a clause on how many rows train, how many validate, and the settings that change it. It is "" if all training rows train and
+    all test rows validate, or if nothing is known, as in a resumed run that an earlier version began. `found`: result of `describe`.
+    `flags`: name options of `crossover advise` instead of fields of the YAML.
+    """
+    if "training_rows" not in found or (found["test_rows"] and found["all_used"]):
+        return ""
+    training, validation = found["training_rows"], found["validation_rows"]
+    is_test_split = validation == found["test_rows"]
+    settings = [] if is_test_split else ["--set data.validation=SHARE" if flags else "data.validation"]
+    if training + validation * (not is_test_split) < found["rows"]:
+        settings.append("--set data.limit=N" if flags else "data.limit")
+    return f", of which {training:,} train and {validation:,} validate ({', '.join(settings)})"
 
 
 def _format_label(label: Mapping[str, Any]) -> str:
@@ -215,6 +228,23 @@ def _describe_label(samples: "Samples", scale: "LabelScale | None") -> dict[str,
         "counts_rows": counts_rows,
     }
     return {**plain, "kind": "numbers", **numbers}
+
+
+def _doubt_numbers(samples: "Samples", experiment: Experiment) -> list[str]:
+    """Return a sentence, in a list, that a loader's labels are numbers to the loss mse although all are 0 or 1, and how classes are made of
+    them; an empty list otherwise. A CSV has no doubt: its label is a number of 0 or 1 only if the user said so.
+    """
+    labels = samples.labels
+    one_each = labels.ndim == 1 or tuple(labels.shape[1:]) == (1,)
+    if samples.reading or samples.classes is not None or experiment.training.loss != "mse" or not one_each:
+        return []
+    if not bool(((labels == 0) | (labels == 1)).all()):
+        return []
+    classes = "labels.long()" if labels.ndim == 1 else "labels[:, 0].long()"
+    return [
+        f"all labels are 0 or 1, and as {str(labels.dtype).removeprefix('torch.')} they are numbers: this is regression. For two classes "
+        f"return Samples(inputs, {classes}, classes=2) (in a YAML also training.loss: cross_entropy, without training.metric)"
+    ]
 
 
 def _find_remarkable_columns(inputs: "Tensor", reading: "Reading | None") -> tuple[list[str], list[str], list[str]]:

@@ -1,6 +1,7 @@
 """A training step's seconds as `crossover probe` measured them on one card, used instead of the rule of gpu_steps.py."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,9 @@ from crossover.simulation.workload import Workload
 FORMAT = 1
 # How sure a measured step is on EC2, as a sigma of its logarithm: another machine around the same card. Assumed.
 MEASURED_SIGMA = 0.1
+WITHOUT_NVIDIA = re.compile(
+    r"\+(cpu|rocm|xpu)"
+)  # in the version of a PyTorch that uses no NVIDIA GPU; all known cards are NVIDIA's
 FIELDS: Mapping[str, type | tuple[type, ...]] = {
     "device": str,
     "precision": str,
@@ -52,8 +56,8 @@ class MeasuredSteps:
 def read_measured_steps(path: Path, workload: Workload, precision: Precision) -> MeasuredSteps:
     """Return the measured steps in the file that `crossover probe` wrote to `path`.
 
-    Raises ConfigError if the file is not from `crossover probe`, or if it was measured on a card that no known instance type has, with
-    another model than the workload's, or in another precision.
+    Raises ConfigError if the file is not from `crossover probe`, or if it was measured on a card that no known instance type has, by a
+    PyTorch that cannot have used that card, with another model than the workload's, or in another precision.
     """
     row = _parse(path)
     card = card_of_device(row["device"])
@@ -61,6 +65,11 @@ def read_measured_steps(path: Path, workload: Workload, precision: Precision) ->
         known = ", ".join(f"{name} ({'/'.join(each.instances)})" for name, each in load_cards().items())
         raise ConfigError(
             f"--measured: {path}: measured on {row['device']}, which no instance has; expected one of {known}"
+        )
+    if WITHOUT_NVIDIA.search(row["torch"]):
+        raise ConfigError(
+            f"--measured: {path}: is from PyTorch {row['torch']}, which cannot use a {row['device']}; expected a file that crossover probe "
+            "wrote on the machine with the GPU, unedited"
         )
     if row["digest"] != digest_of_model(workload.parameters, workload.buffers, workload.macs):
         raise ConfigError(

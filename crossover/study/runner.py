@@ -12,8 +12,10 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from crossover.errors import ConfigError, CrossoverError, DataError, NoProjection, UserError
-from crossover.experiment import Experiment, Metric, from_plain
+from crossover import user_code
+from crossover.advice.question import COUNTED_SETTINGS, make_sizes_function
+from crossover.errors import ConfigError, CrossoverError, DataError, NoProjection, OwnCodeError, UserError
+from crossover.experiment import Experiment, Metric, Training, from_plain
 from crossover.reports import comparison, display, folder
 from crossover.reports.display import Band, band_of
 from crossover.reports.folder import RunFolder
@@ -22,6 +24,7 @@ from crossover.running.preparing import collect_versions
 from crossover.simulation import AWS
 from crossover.simulation.processors import fix_threads
 from crossover.simulation.repetitions import REPETITIONS, Projection, project
+from crossover.simulation.workload import Workload
 from crossover.stores.encoding import find_misfits
 from crossover.study.file import MEASURES, Study, Varied
 from crossover.study.trials import EARLY_ENDS, StudyTrial, TrialFactory, TrialMachine
@@ -34,20 +37,48 @@ SAMPLED_SETTINGS = 24  # settings simulated as a sample if there are more
 
 def project_trial(trial: StudyTrial) -> Projection:
     """Return the projection of a trial on AWS, by REPETITIONS simulations. Trials that differ only in seed, name or budget share one
-    projection; the last 64 projections are cached. Raises NoProjection if the simulator does not know its architecture, model or data,
-    ConfigError as `simulate` does.
+    projection; the last 64 projections are cached. Raises NoProjection if the simulator does not know its architecture, model or data, or
+    if a user's model or data cannot be used; ConfigError as `simulate` does.
     """
     experiment = trial.experiment
     alike = replace(experiment, seed=1, name="any", lifetime=replace(experiment.lifetime, budget_usd=None))
-    return _project(json.dumps(alike.to_plain()))
+    own = ":" in experiment.training.model or ":" in experiment.data.dataset
+    return _project(json.dumps(alike.to_plain()), _count_own_work(alike) if own else None)
 
 
 @lru_cache(maxsize=64)
-def _project(resolved: str) -> Projection:
+def _project(resolved: str, workload: Workload | None) -> Projection:
     """Return the projection on AWS of the experiment that `resolved` holds as JSON text of its plain data. The last 64 results are
-    cached.
+    cached. `workload`: sizes of the user's model or data, None for those that come with the project.
     """
-    return project(from_plain(json.loads(resolved)), AWS, repetitions=REPETITIONS)
+    return project(from_plain(json.loads(resolved)), AWS, workload=workload, repetitions=REPETITIONS)
+
+
+# Settings of `training` on which the sizes of a model and its data depend, besides the epochs of one whose images grow.
+SIZED_BY = ("model", "loss", "metric", "precision", *COUNTED_SETTINGS)
+
+
+def _count_own_work(experiment: Experiment) -> Workload:
+    """Return the sizes of an experiment with a user's model or data, which are loaded and counted once for all trials with them. Raises
+    NoProjection if they cannot be used.
+    """
+    of = experiment.training
+    training = Training(
+        epochs=of.epochs if of.image_size.begin is not None else 1, **{name: getattr(of, name) for name in SIZED_BY}
+    )
+    base = Experiment(name="sizes", architecture="single", training=training, data=replace(experiment.data, limit=None))
+    return _load_sizes(json.dumps(base.to_plain()), user_code.list_folders())(experiment)
+
+
+@lru_cache(maxsize=8)
+def _load_sizes(resolved: str, folders: tuple[Path, ...]) -> Callable[[Experiment], Workload]:
+    """Return a function that takes an experiment with the model and data of the one that `resolved` holds as JSON text, and returns its
+    sizes; the last 8 are cached. `folders`: where user code is found. Raises NoProjection if the model or the data cannot be used.
+    """
+    try:
+        return make_sizes_function(from_plain(json.loads(resolved)))
+    except (OwnCodeError, ConfigError) as unusable:
+        raise NoProjection(str(unusable)) from unusable
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,9 +32,15 @@ from crossover.validation.exchanges import (
     steps_need_exchanged_gradients,
     trimmed_mean_leaves_some,
 )
-from crossover.workflow import Child, Repeat, Step, walk
+from crossover.workflow import Child, Repeat, walk
 from crossover.workflow.architecture import Architecture, steps, trees
-from crossover.workflow.infrastructure import database_hosts, has_minibatch_map, most_minibatches, uses_bus
+from crossover.workflow.infrastructure import (
+    database_hosts,
+    has_invocation_loop,
+    has_minibatch_map,
+    most_minibatches,
+    uses_bus,
+)
 from crossover.workflow.state_machines import ARRAY_LIMIT, HISTORY_LIMIT
 
 # --- fine tuning ------------------------------------------------------------------------------------------------------
@@ -112,10 +118,7 @@ def invocations_fit_a_history(e: Experiment, architecture: Architecture) -> Iter
 
     Only for architectures whose step is invoked again and again.
     """
-    loops = [
-        node for tree in trees(architecture) for node in walk(tree) if isinstance(node, Repeat) and not node.every_s
-    ]
-    if not any(isinstance(node.body, Step) for node in loops):
+    if not has_invocation_loop(architecture):
         return
     turn_s = 0.9 * e.functions.timeout_s
     turns = (HISTORY_LIMIT - _OTHER_EVENTS) / _EVENTS

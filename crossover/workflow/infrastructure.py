@@ -4,7 +4,7 @@ bills and commands.
 
 from crossover.experiment import Experiment
 from crossover.learning import sizes
-from crossover.workflow import ForEach, walk
+from crossover.workflow import ForEach, Repeat, Step, walk
 from crossover.workflow.architecture import Architecture, architecture_of, steps, trees
 
 NETWORK, BROKER = "network", "broker"  # stacks that a project's experiments share
@@ -60,3 +60,9 @@ def has_minibatch_map(architecture: Architecture) -> bool:
     """Return whether the architecture computes the minibatches of a round side by side, with a ForEach over them in one of its trees."""
     nodes = (node for tree in trees(architecture) for node in walk(tree))
     return any(isinstance(node, ForEach) and node.count == "minibatches" for node in nodes)
+
+
+def has_invocation_loop(architecture: Architecture) -> bool:
+    """Return whether the architecture has long workers: a step that is invoked again and again, each time from the last checkpoint on."""
+    nodes = (node for tree in trees(architecture) for node in walk(tree))
+    return any(isinstance(node, Repeat) and not node.every_s and isinstance(node.body, Step) for node in nodes)

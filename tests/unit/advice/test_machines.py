@@ -1,19 +1,27 @@
 """Which machines are candidates: refused without a price, and named for a model that fits nowhere."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
 from crossover.advice import candidates
-from crossover.advice.advice import Advice, _interruption_text, describe_needed_memory, gpu_wait_words, spot_words
+from crossover.advice.advice import (
+    Advice,
+    _interruption_text,
+    describe_needed_memory,
+    gpu_wait_words,
+    spot_words,
+    time_limit_words,
+)
 from crossover.advice.candidates import Candidate
 from crossover.advice.evaluation import Estimate, Question
-from crossover.advice.question import Sizes
+from crossover.advice.question import Constraints, Sizes
 from crossover.advice.search import Finalist
 from crossover.errors import ConfigError
-from crossover.experiment import Experiment, Training
-from crossover.reports import prices
+from crossover.experiment import Experiment, Functions, Training
+from crossover.reports import display, prices
 from crossover.simulation.calibration import AWS
 from crossover.simulation.repetitions import Outcome
 from crossover.simulation.workload import Workload
@@ -102,7 +110,46 @@ def test_if_no_gpu_is_free_the_next_best_is_named_and_functions_wait_for_none() 
     """
     gpu = finalist(Candidate("single", 1, 32, 1, on="gpu", instance="g4dn.xlarge"), 0)
     function = finalist(Candidate("single", 1, 32, 1, on="function", memory_mb=1_024), 0)
-    (words,) = gpu_wait_words(cast(Advice, SimpleNamespace(winner=gpu, alternatives=(gpu, function))))
-    assert words.endswith("the next best is one function of 1,024 MB, and functions wait for no GPU."), words
-    assert "three jobs measured waited 28 to 58 minutes" in words
-    assert gpu_wait_words(cast(Advice, SimpleNamespace(winner=function, alternatives=(gpu,)))) == []
+
+    def words(winner: Finalist, other: Finalist, deadline_s: float | None) -> list[str]:
+        """Return the sentence, in a list, for two candidates that both take a minute, and a deadline."""
+        wished = Constraints(deadline_s=deadline_s)
+        found = SimpleNamespace(winner=winner, alternatives=(gpu, other), constraints=wished)
+        return gpu_wait_words(cast(Advice, found))
+
+    for enough_s in (None, 7_200.0):
+        (said,) = words(gpu, function, enough_s)
+        assert said.startswith(
+            "Waiting for a free GPU may take longer: the only three jobs measured waited 28 to 58 min"
+        )
+        assert said.endswith("the next best is one function of 1,024 MB, and functions wait for no GPU."), said
+    (said,) = words(gpu, function, 1_200.0)
+    assert said.startswith(
+        "If a GPU must be waited for, the deadline is missed: the only three jobs measured waited 28"
+    )
+    assert said.endswith("; one function of 1,024 MB needs none, and functions wait for no GPU."), said
+    assert "the deadline may be missed: " in words(gpu, function, 2_400.0)[0]
+    machine = finalist(Candidate("single", 1, 32, 1, on="ec2", instance="t2.small"), 0)
+    (said,) = words(gpu, replace(machine, before_s=2_400.0), 2_400.0)
+    assert said.endswith("; one t2.small needs none, but misses the deadline too.")
+    assert "Waiting for a free GPU" in words(gpu, function, 30.0)[0], "it misses the deadline without a wait"
+    assert words(function, gpu, 2_400.0) == []
+
+
+def test_functions_that_train_longer_than_one_may_run_continue_from_a_checkpoint() -> None:
+    """The sentence on the time limit is there if a long function trains longer than it, not if functions of another architecture do, which
+    are started for each round, or an instance.
+    """
+    function = Candidate("single", 1, 32, 1, on="function", memory_mb=1_024)
+    machine = Candidate("single", 1, 32, 1, on="ec2", instance="t2.small")
+    rounds = Candidate("spirt", 2, 32, 1, memory_mb=1_024)
+
+    def words(candidate: Candidate, timeout_s: int) -> list[str]:
+        """Return the sentence, in a list, on a candidate that runs for a minute."""
+        base = Experiment(name="one", architecture="single", functions=Functions(timeout_s=timeout_s))
+        found = SimpleNamespace(question=SimpleNamespace(base=base))
+        return time_limit_words(cast(Advice, found), finalist(candidate, 0))
+
+    (said,) = words(function, 30)
+    assert said == f"A function ends after 30{display.GAP}s, and the next one continues from its checkpoint."
+    assert words(function, 900) == words(machine, 30) == words(rounds, 30) == []

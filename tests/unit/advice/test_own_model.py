@@ -168,6 +168,38 @@ def test_a_wrong_first_try_leaves_nothing_in_the_way_of_the_second(folder: Path)
     assert asked("1,2\n3,4\n5,6\n" * 3).training.model == "net:network"
 
 
+CLICKS = """
+import torch
+from torch import nn
+from crossover.learning.datasets import Samples
+
+class Clicks(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.users, self.out = nn.Embedding(60, 4), nn.Linear(4, 2)
+    def forward(self, inputs):
+        return self.out(self.users(inputs[:, 0].long()))
+
+def network(classes, input_shape):
+    return Clicks()
+
+def rows(experiment):
+    return Samples(torch.arange(60.0, dtype=torch.float64).view(60, 1), torch.arange(60) % 2, classes=2)
+"""
+
+
+def test_options_hold_when_a_model_and_its_data_are_first_tried(folder: Path) -> None:
+    """A model of ids that the loader returns as float64, normalised on loading, is refused with the option that leaves them as they are;
+    with this option the experiment is written, unchanged by it.
+    """
+    (folder / "clicks.py").write_text(CLICKS)
+    with pytest.raises(OwnCodeError, match=r"index out of range.*--set data\.preprocess=none leaves"):
+        own_model.write_experiment("clicks.py:network", "clicks.py:rows", 3)
+    raw = ["data.preprocess=none"]
+    path = own_model.write_experiment("clicks.py:network", "clicks.py:rows", 3, override=raw)
+    assert load(path, raw).data.preprocess == "none" and load(path).data.preprocess == "standardize"
+
+
 def test_a_model_that_does_not_fit_the_data_is_its_owners_fault(folder: Path) -> None:
     """A model that cannot take the data's inputs raises OwnCodeError with model, file, shape and number of classes."""
     (folder / "wrong.py").write_text(WRONG)
@@ -213,7 +245,7 @@ def test_advise_says_what_it_reads_before_it_reads_it(
     """`advise` of a model with a CSV names both on standard error before it reads the CSV."""
     said = list[str]()
 
-    def note_and_stop(*arguments: object) -> Path:
+    def note_and_stop(*arguments: object, **settings: object) -> Path:
         """Note what was printed so far, in place of reading the data."""
         said.append(capsys.readouterr().err)
         raise ConfigError("read")
@@ -377,7 +409,8 @@ def test_plan_says_how_data_was_understood(folder: Path, capsys: pytest.CaptureF
     own_model.write_experiment("net.py:network", "table.csv", 3)
     assert status("plan", "net.yaml") == 0
     said = capsys.readouterr().out
-    assert "data: table.csv: 60 rows, 2 inputs, header; label b (the last column): numbers 0.5 to 59.5" in said
+    assert "data: table.csv: 60 rows, of which 48 train and 12 validate (data.validation), 2 inputs, header;" in said
+    assert "label b (the last column): numbers 0.5 to 59.5" in " ".join(said.split())
     assert said.index("data: table.csv") < said.index("$")
     assert status("plan", "net.yaml", "--json") == 0
     answer = json.loads(capsys.readouterr().out)

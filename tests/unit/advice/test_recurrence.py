@@ -9,6 +9,7 @@ import pytest
 from crossover.advice import advice, page, recurrence
 from crossover.advice import question as subject
 from crossover.advice.advice import Advice
+from crossover.advice.candidates import Candidate
 from crossover.advice.question import Constraints, describe_needed_quota
 from crossover.advice.search import Finalist, ThisMachine
 from crossover.errors import ConfigError
@@ -46,7 +47,7 @@ def test_a_run_that_is_made_once_has_no_month(found: Advice) -> None:
 def test_start_up_is_counted_each_time_and_standing_all_the_time(every: str, runs: float, found: Advice) -> None:
     """A month costs start-up for each run if the stack is deployed each time, and standing hours all month if it stays deployed."""
     costs = {
-        each.way.rpartition(", ")[2]: each
+        each.way.partition(f"{found.winner.candidate.words}, ")[2].partition(" (")[0] or each.way: each
         for each in recurrence.monthly_costs(found, every, hourly_cost=lambda _: HOURLY)
         if each.of_winner or not each.usd
     }
@@ -58,7 +59,7 @@ def test_start_up_is_counted_each_time_and_standing_all_the_time(every: str, run
     assert costs["left deployed between runs"].usd == pytest.approx(
         730 * 0.501 + runs * max(0.0, run_usd - 0.49 * run_h - 0.01)
     )
-    (alone,) = (each for each in costs.values() if each.way.endswith("that you already have running"))
+    (alone,) = (each for each in costs.values() if each.way.endswith("have running, its price not counted"))
     assert alone.usd == 0 and f"{display.rough_usd(730 * 0.25)} if you rent it all month" in alone.parts
     assert "needs such a machine, idle for" in alone.why_not
 
@@ -79,6 +80,22 @@ def test_each_kind_of_machine_has_its_best_line_and_the_reason_against_it(found:
     assert "".join(missing).count("misses the deadline") == len(late) > 0
 
 
+def test_a_stack_left_deployed_says_what_runs_between_runs(found: Advice) -> None:
+    """The way that stays deployed says that no instance runs between runs, or that its database hosts and its broker do."""
+
+    def way(candidate: Candidate) -> str:
+        """Return the way on the candidate that stays deployed."""
+        finalist = replace(found.winner, candidate=candidate)
+        return recurrence._price_lasting_deployment(found, finalist, "day", lambda _: HOURLY).way
+
+    size = found.winner.candidate.batch_size
+    machine = Candidate("single", 1, size, 1, on="ec2", instance="t2.small")
+    assert way(machine) == "one t2.small, left deployed between runs (no instance runs meanwhile)"
+    assert way(Candidate("spirt", 2, size, 1, memory_mb=1_024)).endswith(
+        "(its database hosts and broker run on meanwhile)"
+    )
+
+
 def test_the_first_sentence_says_what_a_month_costs(found: Advice) -> None:
     """The headline names the dollars of a month, and of one run: the month's divided by its number of runs."""
     monthly = recurrence.monthly_costs(found, "week", hourly_cost=lambda _: HOURLY)
@@ -91,8 +108,41 @@ def test_the_first_sentence_says_what_a_month_costs(found: Advice) -> None:
     assert f": about {once} a run with start-up and network, about {month} a month, ready in " in said
     here = ThisMachine(seconds=1.0, threads=1, sooner=found.winner, times=None)
     said = advice.headline(replace(found, here=here))
-    assert ", $0 a month; AWS would" in said and f"about {month} a month" in said
+    assert ", $0 a month (its own price is not counted); AWS would" in said and f"about {month} a month" in said
     assert "a month" not in advice.headline(replace(found, month_usd=None, month_runs=None))
+
+
+def test_one_that_is_much_sooner_for_little_more_is_named(found: Advice) -> None:
+    """`find_sooner` returns the cheapest written candidate that takes half the winner's time and little more money, none that misses the
+    deadline or is dear, and none if this machine is the advice; the advice then has a line on it instead of its usual one.
+    """
+
+    def made(of: Finalist, seconds: float, usd: float) -> Finalist:
+        """Return the candidate of `of` with the given seconds and dollars in each repetition, without start-up."""
+        outcomes = tuple(replace(each, seconds=seconds, usd=usd) for each in of.outcomes)
+        return replace(of, outcomes=outcomes, before_s=0.0, start_up=())
+
+    def sooner(advised: Advice, every: str = "once") -> advice.Sooner | None:
+        """Return what `find_sooner` finds, if what is deployed costs nothing."""
+        free = recurrence.HourlyCost(0.0, 0.0)
+        return recurrence.find_sooner(advised, every, hourly_cost=lambda _: free)
+
+    winner, rival = made(found.winner, 1_000.0, 0.50), advice.rivals_of(found)[0]
+    quick = made(rival, 400.0, 0.598)
+    told = replace(found, winner=winner, cards=(), alternatives=(quick,), constraints=Constraints(gpu_quota=64))
+    named = sooner(told)
+    assert named is not None and named.finalist is quick and named.more_usd == pytest.approx(0.098)
+    for dear in (made(rival, 400.0, 1.60), made(rival, 600.0, 0.60)):
+        assert sooner(replace(told, alternatives=(dear,))) is None
+    assert sooner(replace(told, winner=made(winner, 1_000.0, 10.0), alternatives=(made(rival, 400.0, 11.9),)))
+    month, hours = sooner(told, "week"), sooner(told, "hour")
+    assert month is not None and month.more_usd == pytest.approx(730 / 168 * 0.098)
+    assert hours is not None and hours.more_usd == pytest.approx(71.54), "of 365 dollars"
+    here = ThisMachine(seconds=1.0, threads=1, sooner=winner, times=None)
+    assert sooner(replace(told, here=here)) is None
+    line, *others = advice.alternatives(replace(told, sooner=named))
+    assert line.startswith(f"For 9.8 cents more a run the model would be ready in 6.7{display.GAP}minutes, not 17")
+    assert rival.candidate.words in line and not any(rival.candidate.words in each for each in others)
 
 
 @pytest.mark.parametrize(("every", "times"), [("hour", "0 * * * *"), ("day", "0 3 * * *"), ("week", "0 3 * * 1")])
@@ -130,7 +180,7 @@ def test_a_run_that_does_not_end_before_the_next_one_comes_last(found: Advice) -
     costs = recurrence.monthly_costs(
         replace(found, here=never), "hour", hourly_cost=lambda _: recurrence.HourlyCost(0.0, 0.0)
     )
-    assert costs[-1].way == "this machine" and not costs[-1].in_time
+    assert costs[-1].way == "this machine, its own price not counted" and not costs[-1].in_time
     assert "a run takes longer than the hour between two runs" in costs[-1].words
 
 

@@ -178,6 +178,7 @@ def test_the_rule_is_shown_beside_each_measured_step(tmp_path: Path) -> None:
             r"measured on NVIDIA GeForce RTX 3090, which no instance has; .*T4 \(g4dn\)",
         ),
         ({"device": "cpu"}, "measured on cpu, which no instance has"),
+        ({"torch": "2.13.0+cpu"}, r"is from PyTorch 2\.13\.0\+cpu, which cannot use a Tesla T4"),
         ({"digest": "0"}, "measured mobilenet with .* parameters .*; mobilenet has"),
         ({"precision": "fp16"}, r"measured in fp16, and training\.precision is fp32; .*--precision fp32"),
         ({"steps": []}, "is no row of crossover probe: steps"),
@@ -193,6 +194,12 @@ def test_a_row_of_another_card_model_or_precision_is_refused(
     """`read_measured_steps` raises ConfigError with `told` if the row's `changes` make it unusable for the question."""
     with pytest.raises(ConfigError, match=f"--measured: .*{told}"):
         read_measured_steps(row(tmp_path / "t4.json", **changes), workload(), "fp32")
+
+
+@pytest.mark.parametrize("version", ["2.13.0", "2.13.0+cu130", "2.5.0a0+872d972e41.nv24.08"])
+def test_a_row_of_a_pytorch_for_nvidia_gpus_is_read(tmp_path: Path, version: str) -> None:
+    """Versions of PyTorch that may have used an NVIDIA GPU are accepted, those of NVIDIA's own containers among them."""
+    assert read_measured_steps(row(tmp_path / "t4.json", torch=version), workload(), "fp32").card == "T4"
 
 
 def test_a_card_that_no_candidate_has_is_refused(tmp_path: Path) -> None:

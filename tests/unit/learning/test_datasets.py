@@ -68,14 +68,18 @@ def test_splits_are_the_same_at_each_load_and_cut_to_the_limit() -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"dataset": "digits"}, "digits: 1,797 rows, inputs"),
-        ({"dataset": "digits", "limit": 1438}, "digits: 1,797 rows, inputs"),
-        ({"dataset": "digits", "limit": 200}, "1,797 rows, of which 200 train and 359 validate, inputs"),
+        ({"dataset": "digits"}, "digits: 1,797 rows, of which 1,438 train and 359 validate (data.validation), inputs"),
+        ({"dataset": "digits", "limit": 1438}, "of which 1,438 train and 359 validate (data.validation), inputs"),
+        (
+            {"dataset": "digits", "limit": 200},
+            "of which 200 train and 359 validate (data.validation, data.limit), inputs",
+        ),
         ({"dataset": "mnist", "validation": "test"}, "60,000 rows and 10,000 to test, inputs"),
-        ({"dataset": "mnist"}, "60,000 rows and 10,000 to test, of which 48,000 train and 12,000 validate, inputs"),
+        ({"dataset": "mnist", "validation": "test", "limit": 9}, "9 train and 10,000 validate (data.limit), inputs"),
+        ({"dataset": "mnist"}, "10,000 to test, of which 48,000 train and 12,000 validate (data.validation), inputs"),
     ],
 )
-def test_how_many_rows_are_used_is_said_if_some_are_not(settings: dict[str, Any], words: str) -> None:
+def test_how_many_rows_train_and_validate_is_said_with_the_setting(settings: dict[str, Any], words: str) -> None:
     known = understood.describe_known(experiment(**settings))
     assert known is not None and words in understood.format_lines(known)[0]
     if settings["dataset"] == "digits":

@@ -234,7 +234,9 @@ def test_a_run_says_how_the_data_was_understood_and_leaves_the_scale(
     """A run prints how its data was understood, and stores the labels' scale in result.json and in the model's file."""
     found = run_inline(experiment(tmp_path), tmp_path / "out", lambda progress: None).result
     said = capsys.readouterr().out
-    assert said.startswith("data: task:rows: 200 rows, inputs (4) float32; label: numbers ")
+    assert said.startswith(
+        "data: task:rows: 200 rows, of which 160 train and 40 validate (data.validation), inputs (4)"
+    )
     assert "labels are scaled for training by mean 1" in said
     data = found["data"]
     assert data["understood"]["rows"] == 200 and data["understood"]["label"]["kind"] == "numbers"

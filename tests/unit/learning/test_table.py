@@ -216,6 +216,34 @@ def test_a_file_is_read_as_it_is_meant_or_the_guess_is_reported(case: str, tmp_p
     assert torch.equal(again.inputs, samples.inputs) and torch.equal(again.labels, samples.labels)
 
 
+@pytest.mark.parametrize(
+    ("labels", "loss", "words"),
+    [
+        (torch.arange(30.0).remainder(2), "mse", "return Samples(inputs, labels.long(), classes=2)"),
+        (torch.arange(30.0).remainder(2).view(30, 1), "mse", "return Samples(inputs, labels[:, 0].long(), classes=2)"),
+        (torch.arange(30.0).remainder(2), "bce_with_logits", None),
+        (torch.arange(30.0).remainder(3), "mse", None),
+        (torch.arange(30.0).remainder(2).view(15, 2), "mse", None),
+    ],
+)
+def test_labels_of_0_and_1_that_are_numbers_are_doubted(labels: torch.Tensor, loss: str, words: str | None) -> None:
+    """A loader's float labels that are all 0 or 1 are said to be regression, with `words` that make classes of them; None: nothing is said,
+    as with a loss for two classes, with other values, or with several labels for each row.
+    """
+    experiment = Experiment(name="x", architecture="single", data=Data(dataset="x:rows"), training=Training(loss=loss))
+    found = understood.describe(Samples(torch.rand(len(labels), 2), labels), experiment)
+    lines = understood.format_lines(found)
+    assert ("this is regression" in "".join(lines)) is (words is not None) and (words or "") in lines[-1]
+
+
+def test_who_says_that_0_and_1_are_numbers_is_not_asked_again(tmp_path: Path) -> None:
+    """A CSV whose label is 0 or 1 is read as classes, and with `--numbers` as numbers without a doubt."""
+    path = tmp_path / "x.csv"
+    path.write_text("".join(f"{n}.5,{n % 7},{n % 2}\n" for n in range(30)))
+    assert table.read(path).classes == 2
+    assert "regression" not in said(table.read(path, Table(kind="numbers")))
+
+
 BROKEN: dict[str, tuple[str | bytes, tuple[str, ...]]] = {
     "nothing": ("", ("has 0 columns and 0 rows",)),
     "a header alone": ("a,b\n", ("has 2 columns and 0 rows below its header",)),

@@ -231,6 +231,47 @@ def test_what_a_model_a_loss_or_a_metric_does_wrongly_is_told_before_the_run(
     assert found.startswith(told(f"training.{section}", name, line)) and said in found
 
 
+IDS = """
+class Ids(nn.Module):
+    def __init__(self, cast):
+        super().__init__()
+        self.cast, self.rows, self.out = cast, nn.Embedding(7, 4), nn.Linear(4, 3)
+    def forward(self, inputs):
+        return self.out(self.rows(self.cast(inputs[:, 0])))
+"""
+
+
+@pytest.mark.parametrize(
+    ("cast", "preprocess", "said"),
+    [
+        (
+            "torch.Tensor.long",
+            "standardize",
+            "normalised by data.preprocess: standardize, columns of ids too; --set data",
+        ),
+        ("torch.Tensor.long", "none", None),
+        ("lambda ids: ids", "standardize", "inputs reach the model as float32, and normalised by"),
+        ("lambda ids: ids", "none", "inputs reach the model as float32 (data.preprocess: none leaves"),
+    ],
+)
+def test_ids_that_were_normalised_are_named_as_the_cause(
+    folders: Folders, cast: str, preprocess: str, said: str | None
+) -> None:
+    """A model that takes rows of an embedding by its inputs is refused with how these reach it, and with the setting that leaves them as
+    they are. `cast`: function of the user's that makes ids of the inputs; `said`: part of the message, None if the model is right.
+    """
+    folders.experiment(task=TASK.format(**{**GOOD, "model": f"Ids({cast})"}) + IDS)
+    data = Data(dataset="task:loader", preprocess=preprocess)  # type: ignore[arg-type]
+    experiment = Experiment(name="own", architecture="all-reduce", workers=2, training=OURS, data=data)
+    objects = MemoryObjectStore(Traffic())
+    if said is None:
+        assert prepare(experiment, objects=objects, data=[objects]).facts["parameters"] == 43
+        return
+    with pytest.raises(OwnCodeError) as failed:
+        prepare(experiment, objects=objects, data=[objects])
+    assert said in str(failed.value)
+
+
 NUMBERS = replace(OURS, loss="mse", metric=Metric(name="mean_absolute_error"))
 
 

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,11 @@ import moto
 import pytest
 import yaml
 
+from crossover.advice import question
 from crossover.errors import ConfigError, UserError
+from crossover.experiment import Experiment
 from crossover.running import running_costs
+from crossover.simulation.workload import Workload
 from crossover.study import runner
 from crossover.study.file import Study, read
 from crossover.study.plan import STACKS, AwsTrials
@@ -110,6 +113,49 @@ def test_what_stands_while_a_trial_runs_counts_against_the_budget(session: Any, 
     conductor = Conductor(study=of, out=out, machine=machine, budget_usd=p95 * 1.01, where="aws")
     assert conductor.carry_out([trial], total=1) == []
     assert "not started: it may cost $" in conductor.outcome.missing[trial.name]
+
+
+OWN = """
+import torch
+from torch import nn
+from crossover.learning.datasets import Samples
+
+def network(classes, input_shape):
+    return nn.Linear(input_shape[0], classes)
+
+def rows(experiment):
+    return Samples(torch.randn(400, 6, generator=torch.Generator().manual_seed(1)), torch.arange(400) % 2, classes=2)
+"""
+
+
+def test_a_model_of_ones_own_is_counted_once_for_a_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A study of a user's model has a forecast, with each trial's own minibatches and number of samples, and the model is counted once. If
+    it cannot be used, the forecast says why.
+    """
+    calls = list[Experiment]()
+
+    def count(experiment: Experiment) -> Callable[[Experiment], Workload]:
+        """Note the call, and count the model's sizes."""
+        calls.append(experiment)
+        return question.make_sizes_function(experiment)
+
+    monkeypatch.setattr(runner, "make_sizes_function", count)
+    (tmp_path / "mine.py").write_text(OWN)
+    own = {"training": {**BASE["training"], "model": "mine:network"}, "data": {"dataset": "mine:rows"}}
+    grid = {"training.batch_size": [20, 40], "training.learning_rate": [0.1, 0.2], "data.limit": [160, 320]}
+    of = study(tmp_path, base=own, grid=grid)
+    found = runner.forecast_study(of, travels=False)
+    assert found.trials == 8 and not found.unknown and found.usd.p50 > 0 and len(calls) == 1
+    trials = make_grid_trials(of, TrialFactory(of, travels=False))
+    counted = {
+        (data.limit, len(runner._count_own_work(each.experiment).samples))
+        for each in trials
+        if (data := each.experiment.data)
+    }
+    assert counted == {(160, 8), (160, 4), (320, 16), (320, 8)} and len(calls) == 1
+    (tmp_path / "wrong.py").write_text(OWN.replace("input_shape[0]", "7"))
+    wrong = {**own, "training": {**own["training"], "model": "wrong:network"}}
+    assert "shapes cannot be multiplied" in runner.forecast_study(study(tmp_path, base=wrong), travels=False).unknown
 
 
 def drawn_rate(of: Study) -> float:
