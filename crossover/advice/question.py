@@ -7,11 +7,12 @@ from math import ceil, prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from crossover import bundling
 from crossover.advice import own_speed
 from crossover.advice.candidates import Candidate, list_instance_types
 from crossover.advice.evaluation import Question
 from crossover.advice.own_speed import Probe
-from crossover.errors import ConfigError, DataError, NoProjection
+from crossover.errors import ConfigError, DataError, NoProjection, OwnCodeError
 from crossover.experiment import MAX_MEMORY_MB, Experiment, Training
 from crossover.learning import sizes as data_sizes
 from crossover.learning.sizes import GPU_VECTORS, HELD_VECTORS, RUNTIME_MB, SAMPLES_OF_EVALUATION
@@ -390,6 +391,23 @@ def make_sizes_function(experiment: Experiment) -> Callable[[Experiment], Worklo
     except NoProjection:
         return build_question(experiment)[0].sizes
     return Workload.from_experiment
+
+
+def size_run(experiment: Experiment) -> tuple[Workload, Calibration]:
+    """Return (sizes, speeds) with which every command projects a run of the experiment: the sizes of its model and data, which are loaded
+    if they are the user's own, and the speeds of AWS, with that of the user's model if it was measured and kept (`own_speed`). Raises
+    NoProjection if the sizes stay unknown, also because the user's code fails; ConfigError if the data set is not available.
+    """
+    try:
+        workload = Workload.from_experiment(experiment)
+    except NoProjection as unknown:
+        if not bundling.list_user_code_with_loader(experiment):
+            raise
+        try:
+            workload = make_sizes_function(experiment)(experiment)
+        except OwnCodeError as unusable:
+            raise unknown from unusable
+    return workload, own_speed.adopt_kept_speed(AWS, experiment, workload)
 
 
 def _without_baseline(experiment: Experiment) -> Experiment:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from crossover import bundling
 from crossover.cli.arguments import AsJson, Config, Debug, Override, load_runnable, print_json
-from crossover.errors import ConfigError, NoProjection, OwnCodeError
+from crossover.errors import ConfigError, NoProjection
 from crossover.experiment import Experiment, flatten_fields, from_plain
 from crossover.learning import understood
 from crossover.reports import bill, display, prices, tables
@@ -31,7 +31,6 @@ from crossover.workflow.state_machines import build_definitions
 
 if TYPE_CHECKING:
     from crossover.running.preparing import TriedCode
-    from crossover.simulation import Workload
     from crossover.simulation.calibration import Calibration
     from crossover.simulation.start_up import StartUpPart
 
@@ -114,13 +113,11 @@ def estimate_by_simulation(experiment: Experiment, *, repetitions: int | None = 
 
     Raises NoProjection if the sizes of model or data are unknown, or if a step of the architecture cannot be simulated.
     """
-    from crossover.advice.own_speed import adopt_kept_speed
-    from crossover.simulation import AWS
+    from crossover.advice.question import size_run  # torch, if the sizes are not known
     from crossover.simulation.repetitions import REPETITIONS, project
 
     count = REPETITIONS if repetitions is None else repetitions
-    workload = _find_workload(experiment)
-    cloud = adopt_kept_speed(AWS, experiment, workload)
+    workload, cloud = size_run(experiment)
     found = project(experiment, cloud, workload=workload, repetitions=count)
     return PlanEstimate(
         epochs=experiment.training.epochs,
@@ -134,25 +131,6 @@ def estimate_by_simulation(experiment: Experiment, *, repetitions: int | None = 
         problems=found.problems,
         outside=found.run.outside,
     )
-
-
-def _find_workload(experiment: Experiment) -> "Workload":
-    """Return the sizes of the experiment's model and data. If they are not known beforehand, the user's model and data are loaded to
-    measure them. Raises NoProjection if the sizes stay unknown, also because the user's code fails; ConfigError if the data set is not
-    available.
-    """
-    from crossover.advice import question  # torch, if the sizes are not known
-    from crossover.simulation import Workload
-
-    try:
-        return Workload.from_experiment(experiment)
-    except NoProjection as unknown:
-        if not bundling.list_user_code_with_loader(experiment):
-            raise
-        try:
-            return question.make_sizes_function(experiment)(experiment)
-        except OwnCodeError as unusable:
-            raise unknown from unusable
 
 
 def _describe_unmeasured_speed(experiment: Experiment, cloud: "Calibration") -> str:

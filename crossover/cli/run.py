@@ -241,6 +241,7 @@ def _summarise(folder: RunFolder, *, shown: Path) -> None:
 
     `shown`: the folder as the user named it.
     """
+    from crossover.advice.question import size_run
     from crossover.reports import tables
     from crossover.reports.report_pages import write_report
     from crossover.reports.tables import summary
@@ -250,7 +251,8 @@ def _summarise(folder: RunFolder, *, shown: Path) -> None:
         """Print a note that the run has no projection on AWS, with the reason."""
         tables.show(f"note: no {PROJECTION}: {reason}")
 
-    (projected,) = project_results([folder.result], tell=missing) if folder.result["outcome"] == "finished" else (None,)
+    finished = [folder.result] if folder.result["outcome"] == "finished" else []
+    projected = next(iter(project_results(finished, tell=missing, size_run=size_run)), None)
     if projected is not None:
         write_atomically(folder.path / PROJECTION, json.dumps(projected.as_json(), indent=1).encode() + b"\n")
         write_report(folder, projected)

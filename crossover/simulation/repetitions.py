@@ -418,14 +418,19 @@ def project_results(
     *,
     repetitions: int = REPETITIONS,
     tell: Callable[[str], object] = lambda reason: None,
+    size_run: Callable[[Experiment], tuple[Workload, Calibration]] = lambda experiment: (
+        Workload.from_experiment(experiment),
+        AWS,
+    ),
 ) -> list[OnAws | None]:
     """Return what each finished run would take on AWS, in the order of `results`, all with the same draws, by the seed of the first; None
     for a run that cannot be simulated.
 
     `results`: contents of the runs' result.json; `repetitions`: number of draws; `tell`: called with the reason if a run cannot be
-    simulated. An error that only the simulation itself raises passes through, such as NoProjection for a GPU whose speed is not known.
+    simulated; `size_run`: returns the sizes and speeds with which an experiment is projected, by default those that come with the project.
+    An error that only the simulation itself raises passes through, such as NoProjection for a GPU whose speed is not known.
     """
-    tasks = [_build_task(result, tell) for result in results]
+    tasks = [_build_task(result, tell, size_run) for result in results]
     seed = int(results[0]["experiment"].get("seed", 0)) if results else 0
     done = iter(run_repetitions([task for task in tasks if task is not None], list_draws(seed, repetitions)))
     words = f"{AWS.name}; {repetitions} repetitions of seed {seed}; {LIMITS}"
@@ -446,19 +451,24 @@ def project_results(
     return found
 
 
-def _build_task(result: Mapping[str, Any], tell: Callable[[str], object]) -> RepeatedRun | None:
+def _build_task(
+    result: Mapping[str, Any],
+    tell: Callable[[str], object],
+    size_run: Callable[[Experiment], tuple[Workload, Calibration]],
+) -> RepeatedRun | None:
     """Return the simulation to repeat for a finished run, with as many epochs as the run had. Returns None, and calls `tell` with the
-    reason, if a size or step is not known to the simulator or if another version wrote the result. `result`: content of result.json.
+    reason, if a size or step is not known to the simulator or if another version wrote the result. `result`: content of result.json;
+    `size_run`: as for `project_results`.
     """
     try:
         experiment = from_plain(result["experiment"])
         training = experiment.training.with_epochs(display.epochs_of(result) or 1)
         experiment = replace(experiment, training=training)
         architecture = architecture_of(experiment)
-        workload = Workload.from_experiment(experiment)
+        workload, cloud = size_run(experiment)
         models_of(architecture)
         calendar(architecture.resolve(experiment), workload)
     except (NoProjection, ConfigError, TypeError) as unknown:
         tell(str(unknown))
         return None
-    return RepeatedRun(experiment, AWS.with_uncertainty_of(workload.model), workload, prices.load(), SIMULATED_EPOCHS)
+    return RepeatedRun(experiment, cloud.with_uncertainty_of(workload.model), workload, prices.load(), SIMULATED_EPOCHS)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from crossover import user_code
+from crossover.advice.own_speed import adopt_kept_speed
 from crossover.advice.question import COUNTED_SETTINGS, make_sizes_function
 from crossover.errors import ConfigError, CrossoverError, DataError, NoProjection, OwnCodeError, UserError
 from crossover.experiment import Experiment, Metric, Training, from_plain
@@ -51,7 +52,9 @@ def _project(resolved: str, workload: Workload | None) -> Projection:
     """Return the projection on AWS of the experiment that `resolved` holds as JSON text of its plain data. The last 64 results are
     cached. `workload`: sizes of the user's model or data, None for those that come with the project.
     """
-    return project(from_plain(json.loads(resolved)), AWS, workload=workload, repetitions=REPETITIONS)
+    experiment = from_plain(json.loads(resolved))
+    cloud = AWS if workload is None else adopt_kept_speed(AWS, experiment, workload)
+    return project(experiment, cloud, workload=workload, repetitions=REPETITIONS)
 
 
 # Settings of `training` on which the sizes of a model and its data depend, besides the epochs of one whose images grow.

@@ -104,13 +104,13 @@ def crossover(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]
 @pytest.mark.slow
 @pytest.mark.parametrize("on", ["inline", "local"])
 def test_a_run_by_the_command_line(on: str, tmp_path: Path) -> None:
-    """Check that the installed command runs an experiment with the user's own modules, and that the result contains no path of this
-    machine.
+    """Check that the installed command runs an experiment with the user's own modules and projects it on AWS, and that the result contains
+    no path of this machine.
     """
     write(tmp_path / "study")
     done = crossover("run", "study/own.yaml", "--on", on, "--out", "out", folder=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert (tmp_path / "out" / "result.json").exists()
+    assert (tmp_path / "out" / "projection.json").exists(), done.stdout
     assert str(tmp_path) not in (tmp_path / "out" / "result.json").read_text()
 
 
