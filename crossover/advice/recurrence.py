@@ -13,7 +13,12 @@ from crossover.advice.search import Finalist
 from crossover.experiment import Experiment
 from crossover.reports import bill, display
 
-HOURS_BETWEEN: Mapping[str, float] = {"hour": 1.0, "day": 24.0, "week": 168.0}
+HOURS_BETWEEN: Mapping[str, float] = {
+    "hour": 1.0,
+    "day": 24.0,
+    "week": 168.0,
+    "month": 730.0,
+}  # a month as AWS bills it
 
 
 @dataclass(frozen=True)
@@ -70,7 +75,7 @@ def monthly_costs(
     (if it was measured). The way that the advice takes comes first, then those that are in time, the cheapest of them first; empty if the
     model is trained only once.
 
-    `every`: "hour", "day", "week" or "once"; `hourly_cost`: returns the hourly dollars of a deployed experiment.
+    `every`: "hour", "day", "week", "month" or "once"; `hourly_cost`: returns the hourly dollars of a deployed experiment.
     """
     if every == "once":
         return ()
@@ -114,7 +119,7 @@ def _sort_key(each: MonthlyCost) -> tuple[bool, float]:
 
 
 def _explain_against(each: MonthlyCost, best: MonthlyCost, every: str) -> str:
-    """Return in words what speaks against a way in comparison with the best one; never empty. `every`: "hour", "day" or "week"."""
+    """Return in words what speaks against a way in comparison with the best one; never empty. `every`: "hour", "day", "week" or "month"."""
     found = [] if each.in_time else [f"a run takes longer than the {every} between two runs"]
     found += [each.why_not] if each.why_not else []
     if each.usd > best.usd:
@@ -149,7 +154,7 @@ def _price_new_deployments(
     found: Advice, finalist: Finalist, every: str, hourly_cost: Callable[[Experiment], HourlyCost]
 ) -> MonthlyCost:
     """Return the monthly cost of deploying, training and destroying each time. `finalist`: the candidate to train on; `every`: "hour",
-    "day" or "week"; `hourly_cost`: returns the hourly dollars of a deployed experiment.
+    "day", "week" or "month"; `hourly_cost`: returns the hourly dollars of a deployed experiment.
     """
     hourly, deployed_h = hourly_cost(_experiment_of(found, finalist)), finalist.seconds.p50 / 3_600
     started_h = math.ceil(deployed_h) - math.ceil(
@@ -204,7 +209,7 @@ def _describe_idle(around: bill.Infrastructure) -> str:
 
 
 def count_runs(found: Advice, every: str) -> float:
-    """Return the mean number of runs a month, which may be a fraction. `every`: "hour", "day" or "week"; KeyError for "once"."""
+    """Return the mean number of runs a month, which may be a fraction. `every`: "hour", "day", "week" or "month"; KeyError for "once"."""
     return found.question.prices.hours_per_month / HOURS_BETWEEN[every]
 
 
@@ -223,7 +228,7 @@ def find_sooner(found: Advice, every: str, *, hourly_cost: Callable[[Experiment]
     LITTLE_SHARE of the winner's dollars, more; None if there is none, or if the advice is this machine. It keeps to deadline and budget if
     the winner does, and needs no quota that the winner needs not.
 
-    `every`: "hour", "day", "week" or "once"; `hourly_cost`: returns the hourly dollars of a deployed experiment.
+    `every`: "hour", "day", "week", "month" or "once"; `hourly_cost`: returns the hourly dollars of a deployed experiment.
     """
     if is_this_machine_best(found):
         return None
@@ -248,7 +253,12 @@ def find_sooner(found: Advice, every: str, *, hourly_cost: Callable[[Experiment]
     return min((each for each in held if each.more_usd <= most_usd), key=lambda each: each.more_usd, default=None)
 
 
-CRON = {"hour": "0 * * * *", "day": "0 3 * * *", "week": "0 3 * * 1"}  # minute, hour, day, month, weekday
+CRON = {
+    "hour": "0 * * * *",
+    "day": "0 3 * * *",
+    "week": "0 3 * * 1",
+    "month": "0 3 1 * *",
+}  # minute, hour, day, month, weekday
 
 
 class Schedule(NamedTuple):

@@ -239,7 +239,7 @@ MeasuredOption = Annotated[
 DetailsOption = Annotated[
     bool, typer.Option("--details", help="Also print the tables of all options and the assumptions, as on the page.")
 ]
-Often = Literal["hour", "day", "week", "once"]
+Often = Literal["hour", "day", "week", "month", "once"]
 EveryOption = Annotated[
     Often,
     typer.Option(help="How often you train the model. Adds the cost per month, with every start-up."),

@@ -58,7 +58,7 @@ def _check_data(given: str) -> str:
 def _check_often(given: str) -> str:
     """Return how often the model is trained. Raises ConfigError for a word that is not in Often."""
     if given not in get_args(Often):
-        raise ConfigError(f"--every: {given!r} is not allowed; expected once, hour, day or week")
+        raise ConfigError(f"--every: {given!r} is not allowed; expected once, hour, day, week or month")
     return given
 
 
@@ -87,7 +87,7 @@ class InitQuestion:
 QUESTIONS = {
     "--model": InitQuestion("Which model? A Python file, or file.py:factory", "mine.py", _check_model),
     "--data": InitQuestion("Which data? A CSV file, or module:loader", "data.csv", _check_data),
-    "--every": InitQuestion("How often do you train it? once, hour, day or week", "once", _check_often),
+    "--every": InitQuestion("How often do you train it? once, hour, day, week or month", "once", _check_often),
     "--gpu-quota": InitQuestion(
         "What is the account's GPU quota? none, a number of vCPUs, or ? if you do not know (AWS console: Service Quotas, EC2, G instances)",
         UNKNOWN,

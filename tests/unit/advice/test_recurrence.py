@@ -43,7 +43,7 @@ def test_a_run_that_is_made_once_has_no_month(found: Advice) -> None:
     assert recurrence.monthly_costs(found, "once", hourly_cost=lambda _: HOURLY) == ()
 
 
-@pytest.mark.parametrize(("every", "runs"), [("hour", 730.0), ("day", 730 / 24), ("week", 730 / 168)])
+@pytest.mark.parametrize(("every", "runs"), [("hour", 730.0), ("day", 730 / 24), ("week", 730 / 168), ("month", 1.0)])
 def test_start_up_is_counted_each_time_and_standing_all_the_time(every: str, runs: float, found: Advice) -> None:
     """A month costs start-up for each run if the stack is deployed each time, and standing hours all month if it stays deployed."""
     costs = {
@@ -145,7 +145,9 @@ def test_one_that_is_much_sooner_for_little_more_is_named(found: Advice) -> None
     assert rival.candidate.words in line and not any(rival.candidate.words in each for each in others)
 
 
-@pytest.mark.parametrize(("every", "times"), [("hour", "0 * * * *"), ("day", "0 3 * * *"), ("week", "0 3 * * 1")])
+@pytest.mark.parametrize(
+    ("every", "times"), [("hour", "0 * * * *"), ("day", "0 3 * * *"), ("week", "0 3 * * 1"), ("month", "0 3 1 * *")]
+)
 def test_the_schedule_is_one_line_for_cron(every: str, times: str, found: Advice) -> None:
     """The line for cron deploys, runs and destroys at the times of `times`; if the stack stays deployed, it only runs, and the words say to
     deploy it first. On this machine the run has the options of the question.

@@ -64,7 +64,7 @@ def test_wrong_answers_are_asked_for_again(
         "--model: nowhere.py: no such file; expected a Python file",
         "--data: pictures: is not a CSV file, but a folder.",
         "--data: none.csv: no such file; expected a CSV file, or module:loader",
-        "--every: 'weekly' is not allowed; expected once, hour, day or week",
+        "--every: 'weekly' is not allowed; expected once, hour, day, week or month",
         "--gpu-quota: 'I do not know' is not a quota; expected none, or the vCPUs",
     ):
         assert reason in told
