@@ -56,7 +56,6 @@ from crossover.workflow.architecture import architecture_of
 AXES = ("parameters", "batch size", "workers", "epochs")
 SHOWN: Mapping[str, Callable[[float], str]] = {
     "dollars": display.usd,
-    "dollars by the papers' method": display.usd,
     READY: display.seconds,
 }
 COMPARED = {"dollars": "cheaper", READY: "sooner"}
