@@ -179,11 +179,16 @@ $(STAMP): $(REQUIREMENTS)
 	@echo "installing requirements into $(VENV) (a few minutes the first time)"
 	@$(call thrice,$(PYTHON) -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt)
 	@$(call thrice,$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-deps --editable .)
+	@[ -d $(UPLOT) ] || $(NPM_CI) --omit dev --fetch-retries 0 >/dev/null 2>&1 \
+		|| echo "uPlot was not fetched, so play.html will have no curves; make node_modules tries again" >&2
 	@rm -f $(VENV)/.installed-* && touch $@
 
-# The CDK's command line, and what drives and judges the browser, as package-lock.json pins them with their hashes.
+# What `make setup` installs of these is uPlot alone, which draws the curves of play.html; the others are the CDK's command line, and what
+# drives and judges the browser, as package-lock.json pins them with their hashes.
+UPLOT := node_modules/uplot
+NPM_CI := PATH="$(CURDIR)/$(VENV)/bin:$$PATH" npm ci --prefer-offline --no-audit --no-fund --loglevel error
 node_modules: package.json package-lock.json $(STAMP)
-	@$(call thrice,PATH="$(CURDIR)/$(VENV)/bin:$$PATH" npm ci --prefer-offline --no-audit --no-fund --loglevel error)
+	@$(call thrice,$(NPM_CI))
 	@touch $@
 
 # Installed only where a program is absent. RUNLEVEL=1 keeps Debian from starting its own redis and rabbitmq: Crossover starts the servers

@@ -12,7 +12,7 @@ from crossover.advice.advice import Advice, advise
 from crossover.advice.question import Constraints
 from crossover.advice.search import Finalist
 from crossover.reports.display import band, seconds, usd
-from crossover.simulation.breakeven import Breakeven, Point, breakeven
+from crossover.simulation.breakeven import LEADS, Breakeven, Point, breakeven
 from crossover.simulation.calibration import AWS, Calibration
 from crossover.validation import load
 from tools import refuse_arguments
@@ -57,7 +57,7 @@ def list_rows() -> Iterator[list[str]]:
             )
     for training, file in TRAININGS.items():
         before_, now_ = (_find_break_even(file, calibration) for calibration in (BEFORE, AWS))
-        for figure in ("dollars", "time"):
+        for figure in LEADS:
             pairs = [_find_best(found, figure) for found in (before_, now_)]
             yield [
                 f"`breakeven`, {training}, as the files say, {figure}",
@@ -81,14 +81,14 @@ def _find_break_even(file: str, calibration: Calibration) -> Breakeven:
 
 
 def _find_best(found: Breakeven, figure: str) -> Point:
-    """Return the run with the lowest median of `figure` ("dollars" or "time") at the settings of the example files, among those that AWS
+    """Return the run with the lowest median of `figure` (a key of LEADS) at the settings of the example files, among those that AWS
     would run.
     """
     return min((point for point in found.here if point.would_run), key=lambda point: point.band(figure).p50)
 
 
 def _format_point(point: Point, figure: str) -> str:
-    """Return the dollars or seconds of a point as text with p5 to p95. `figure`: "dollars" or "time"."""
+    """Return the dollars or seconds of a point as text with p5 to p95. `figure`: a key of LEADS."""
     return band(usd if figure == "dollars" else seconds, *point.band(figure))
 
 

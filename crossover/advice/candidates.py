@@ -12,6 +12,7 @@ from crossover.algorithms.codecs import CODECS
 from crossover.experiment import Exchange, Experiment, Functions, What
 from crossover.learning.sizes import DATA
 from crossover.learning.staging import count_minibatches
+from crossover.reports import display
 from crossover.reports.prices import Prices
 from crossover.simulation import figures
 from crossover.simulation.calibration import vcpus
@@ -68,19 +69,15 @@ class Candidate(NamedTuple):
         1,769 MB, spirt`.
         """
         by = "" if self.form.alone else f", {self.name}"
-        if self.instance:
-            kind = f"{self.instance}{' spot' if self.spot else ''}"
-            beside = f" with functions of {self.memory_mb:,} MB" if self.memory_mb else ""
-            return f"{'one' if self.workers == 1 else self.workers} {kind}{beside}{by}"
-        many = "one function" if self.workers == 1 else f"{self.workers} functions"
-        return f"{many} of {self.memory_mb:,} MB{by}"
+        workers = display.describe_workers(
+            self.workers, memory_mb=self.memory_mb, instance=self.instance, spot=self.spot
+        )
+        return f"{workers}{by}"
 
     @property
     def name(self) -> str:
         """Name of the candidate's architecture for people, followed by its channel and compression if those are not the defaults."""
-        through = " through the bucket" if self.channel == "s3" else ""
-        by = f" by {self.compression.replace('_', '-')}" if self.compression != "none" else ""
-        return f"{self.architecture.replace('_', '-')}{through}{by}"
+        return display.name_architecture(self.architecture, self.channel, self.compression)
 
     @property
     def form(self) -> Architecture:

@@ -125,8 +125,8 @@ def list_notes(found: Advice) -> list[str]:
         f"lower bounds of time and dollars are worse than a simulated one{kinds}{refused}",
         f"each update uses as many samples as those of {updates}; only BatchNorm may see minibatches of another size. Ways that average "
         "models, or filter or compress updates, are in a table of their own: their accuracy is unknown",
-        "`ready in` counts from `deploy` and includes start-up, and the deadline is checked against it (`project` and `breakeven` show "
-        f"the run without start-up); dollars are of the run; {len(found.winner.outcomes)} simulations of each; {LIMITS}",
+        "`ready in` counts from `deploy` and includes start-up, and the deadline is checked against it (`project` shows the run "
+        f"without start-up); dollars are of the run; {len(found.winner.outcomes)} simulations of each; {LIMITS}",
     ]
     lines += describe_sharing(found)
     lines.append(start_up.describe(found.question.start_up(found.winner.candidate)))

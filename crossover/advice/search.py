@@ -41,10 +41,7 @@ class Finalist:
         """Percentiles of the seconds from `deploy` until the model is ready. The median is the sum of those of run and start-up; for the
         5th and 95th percentile, each repetition gets a random start-up.
         """
-        middle_s = self.running.p50 + self.before_s
-        drawn = start_up.draw_seconds(self.start_up, len(self._ran)) or [self.before_s] * len(self._ran)
-        low_s, _, high_s = band_of([each.seconds + before_s for each, before_s in zip(self._ran, drawn, strict=True)])
-        return Band(min(low_s, middle_s), middle_s, max(high_s, middle_s))
+        return start_up.band_until_ready([each.seconds for each in self._ran], self.before_s, self.start_up)
 
     @cached_property
     def running(self) -> Band:

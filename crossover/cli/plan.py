@@ -26,13 +26,12 @@ from crossover.stores.encoding import find_misfits
 from crossover.validation import check_deployment
 from crossover.validation.combinations import list_missing_commands
 from crossover.workflow.architecture import Architecture, architecture_of, steps
-from crossover.workflow.infrastructure import NETWORK, database_hosts, shared_stacks, uses_bus
+from crossover.workflow.infrastructure import NETWORK, database_hosts, shared_stacks
 from crossover.workflow.state_machines import build_definitions
 
 if TYPE_CHECKING:
     from crossover.running.preparing import TriedCode
     from crossover.simulation.calibration import Calibration
-    from crossover.simulation.start_up import StartUpPart
 
 
 # --- estimates --------------------------------------------------------------------------------------------------------
@@ -140,25 +139,6 @@ def _describe_unmeasured_speed(experiment: Experiment, cloud: "Calibration") -> 
     if experiment.training.model in cloud.sample_s:
         return ""
     return "; the model's speed follows from its multiply-accumulates: `advise` for a model alone, or with --probe, measures it instead"
-
-
-def _list_start_up(experiment: Experiment) -> "list[StartUpPart]":
-    """Return the parts of the time from `deploy` until the experiment's run begins, as `advise` counts them."""
-    from crossover.simulation import calibration, start_up
-
-    architecture, programs = architecture_of(experiment), list_program_fleets(experiment)
-    return start_up.list_parts(
-        calibration.AWS,
-        hosts=database_hosts(experiment, architecture) > 0,
-        broker=uses_bus(architecture),
-        instance=bool(programs),
-        gpu=any(each.gpu for each in programs),
-    )
-
-
-def list_program_fleets(experiment: Experiment) -> list[bill.Fleet]:
-    """Return the experiment's groups of instances that run its programs, without its database hosts."""
-    return [each for each in bill.infrastructure_of(experiment).fleets if each.purpose != bill.DATABASE]
 
 
 def _scale_band(middle: float, like: Band) -> Band:
@@ -439,12 +419,14 @@ def describe_run(experiment: Experiment) -> list[str]:
     """Return lines with the projected minutes and dollars of one run, its three largest cost items, the source of the projection, and
     warnings if it exceeds the experiment's limits; one line with the reason if there is no projection.
     """
+    from crossover.simulation import AWS, start_up
+
     try:
         found = estimate_run(experiment)
     except NoProjection as unknown:
         basis = f"one `crossover run` on this machine (results/{experiment.name}) makes one possible"
         return [f"no projection of a run: {unknown}; {basis}"]
-    parts = _list_start_up(experiment)
+    parts = start_up.list_parts_of(experiment, AWS)
     start_up_s, boot_s = sum(each.seconds for each in parts), 60 * found.boot_minutes
     deployed = f"{display.seconds(boot_s)} if it is deployed already" if boot_s else "none if it is deployed already"
     most = sorted(found.lines, key=lambda line: -line.usd)[:3]

@@ -66,7 +66,7 @@ def breakeven(
     play: Play = False,
     debug: Debug = False,
 ) -> None:
-    """Project when an architecture beats the cheapest baseline: one function, one machine, one GPU or a GPU fleet.
+    """Project which option is cheapest and which is soonest at which size: yours, one function, one machine, one GPU or a GPU fleet.
 
     The page is written even if AWS would run none of the experiments; the command then fails.
     """
@@ -82,28 +82,27 @@ def breakeven(
     check_writable(out)
     with show_waiting(f"{repetitions} simulations of each run, over four axes"):
         found = compare_axes(experiments, cloud, prices.load(), repetitions=repetitions, sizes=sizes)
+    tables.show(
+        TextTable(
+            f"[projected] the options with your settings ({page.FROM_DEPLOY})",
+            page.HERE_HEAD,
+            page.rows_at_own_settings(found),
+        )
+    )
     for axis in page.AXES:
         if found.points_of_axis(axis):
             tables.show(
                 TextTable(
-                    f"[projected] by {axis}: p50 (p5/p95)", page.axis_head(found, axis), page.axis_rows(found, axis)
+                    f"[projected] over {axis}: p50 (p5/p95)", page.axis_head(found, axis), page.axis_rows(found, axis)
                 )
             )
-    leads = page.crossing_rows(found)
-    if leads:
-        tables.show(TextTable("[projected] break-even points", page.CROSSINGS_HEAD, leads))
-    else:
-        tables.show("[projected] no break-even point in these ranges")
+    tables.show(TextTable(f"[projected] {page.CROSSINGS.lower()}", page.CROSSINGS_HEAD, page.crossing_rows(found)))
     for note in page.list_notes(found):
         tables.show(f"note: {note}")
     if play:
-        from crossover.simulation import breakeven_page
-
         with show_waiting(f"{repetitions} simulations of each run, over a grid"):
-            cells = breakeven_page.simulate_grid(
-                experiments, cloud, prices.load(), repetitions=repetitions, sizes=sizes
-            )
-        tables.show(f"sliders: {breakeven_page.write_sliders(cells, out)}")
+            cells = page.simulate_grid(experiments, cloud, prices.load(), repetitions=repetitions, sizes=sizes)
+        tables.show(f"sliders: {page.write_sliders(cells, out)}")
     given_ = [*map(str, configs), *set_options(override), "--out", str(out)]
     tables.show(f"report: {page.write_page(found, out, shlex.join(['crossover', 'breakeven', *given_, '--play']))}")
     tables.show(page.describe_winner(found))
@@ -142,6 +141,7 @@ def project(
     from crossover.advice.own_speed import adopt_kept_speed
     from crossover.advice.question import make_sizes_function
     from crossover.simulation import repetitions as repeating
+    from crossover.simulation.breakeven import with_workers
 
     experiment = load_runnable(config, override)
     cloud = _choose_calibration(calibration, experiment.architecture)
@@ -151,8 +151,7 @@ def project(
     cloud = adopt_kept_speed(cloud, experiment, own)
     workload = own if parameters is None else own.with_parameters(parameters)
     if workers is not None:
-        gpu = replace(experiment.gpu, instances=max(1, workers // experiment.gpu.gpus_per_instance))
-        experiment = replace(experiment, workers=workers, gpu=gpu)
+        experiment = with_workers(experiment, workers)
     with show_waiting(f"{repetitions} simulations"):
         found = repeating.project(experiment, cloud, workload=workload, repetitions=repetitions)
     if not found.would_run:

@@ -76,7 +76,7 @@ def infrastructure_of(experiment: Experiment, architecture: Architecture | None 
     bus, hosts = uses_bus(architecture), database_hosts(experiment, architecture)
     databases = Fleet(purpose=DATABASE, instance_type=experiment.database.instance_type, count=hosts)
     return Infrastructure(
-        fleets=(*([databases] if hosts else []), *_list_program_fleets(experiment, architecture)),
+        fleets=(*([databases] if hosts else []), *list_program_fleets(experiment, architecture)),
         broker_instance_type=experiment.network.broker_instance_type if bus else None,
         interface_endpoints=int(
             NETWORK in shared_stacks(experiment, architecture)
@@ -88,7 +88,7 @@ def infrastructure_of(experiment: Experiment, architecture: Architecture | None 
     )
 
 
-def _list_program_fleets(experiment: Experiment, architecture: Architecture) -> list[Fleet]:
+def list_program_fleets(experiment: Experiment, architecture: Architecture) -> list[Fleet]:
     """Return the group of EC2 instances on which the architecture's programs run, in a list; an empty list if it has no programs."""
     if architecture.program is None:
         return []

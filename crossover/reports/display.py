@@ -148,6 +148,24 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def describe_workers(count: int, *, memory_mb: int = 0, instance: str = "", spot: bool = False) -> str:
+    """Return in words what a run's workers are: `one function of 1,769 MB`, `4 c7g.large`, `one g4dn.xlarge spot`. `count`: number of
+    functions or instances; `memory_mb`: memory of functions that compute, 0 if none do; `instance`: instance type of the workers'
+    programs, "" if functions compute.
+    """
+    if not instance:
+        return f"{'one function' if count == 1 else f'{count} functions'} of {memory_mb:,} MB"
+    beside = f" with functions of {memory_mb:,} MB" if memory_mb else ""
+    return f"{'one' if count == 1 else count} {instance}{' spot' if spot else ''}{beside}"
+
+
+def name_architecture(architecture: str, channel: str, compression: str) -> str:
+    """Return the name of an architecture for people, followed by its channel and compression if those are not the defaults."""
+    through = " through the bucket" if channel == "s3" else ""
+    by = f" by {compression.replace('_', '-')}" if compression != "none" else ""
+    return f"{architecture.replace('_', '-')}{through}{by}"
+
+
 def times(ratio: float) -> str:
     """Return a ratio as text, such as `1.52x` or `12x`."""
     return f"{ratio:.2f}x" if ratio < 9.95 else f"{ratio:.0f}x"
@@ -318,15 +336,21 @@ def lead(draws: Mapping[str, Sequence[float]]) -> Lead | None:
     return min(found, key=lambda each: (each.is_sure, each.wins, each.ratio))
 
 
-def describe_winner(draws: Mapping[str, Sequence[float]], what: str, better: str, shown: Callable[[float], str]) -> str:
+def describe_winner(
+    draws: Mapping[str, Sequence[float]],
+    what: str,
+    better: str,
+    shown: Callable[[float], str],
+    bands: Mapping[str, Band] | None = None,
+) -> str:
     """Return in words which name has the smallest median, by what factor, and in how many paired draws; or that it is too close to call
     (see `Lead.is_sure`). "" if there are fewer than two names. `draws`: values by name, paired by position; `what`, `better`: words such as
-    cheapest and cheaper; `shown`: formats a value.
+    cheapest and cheaper; `shown`: formats a value; `bands`: percentiles to print by name, by default those of the draws.
     """
     led = lead(draws)
     if led is None:
         return ""
-    own, other = band_of(draws[led.first]), band_of(draws[led.second])
+    own, other = (bands[name] if bands else band_of(draws[name]) for name in (led.first, led.second))
     drawn = f"in {led.wins} of {led.of} paired draws"
     second = f"{led.second} at {band(shown, *other)}"
     if not led.is_sure:
@@ -334,16 +358,22 @@ def describe_winner(draws: Mapping[str, Sequence[float]], what: str, better: str
     return f"{led.first} is {what} with {band(shown, *own)}, {times(led.ratio)} {better} than {second}, {drawn}"
 
 
-def describe_leader(draws: Mapping[str, Sequence[float]], what: str, shown: Callable[[float], str]) -> str:
+def describe_leader(
+    draws: Mapping[str, Sequence[float]],
+    what: str,
+    shown: Callable[[float], str],
+    bands: Mapping[str, Band] | None = None,
+) -> str:
     """Return in a few words which name has the smallest median, or that it is too close to call; "" if there are fewer than two names.
-    `draws`: values by name, paired by position; `what`: a word such as cheapest; `shown`: formats a value.
+    `draws`: values by name, paired by position; `what`: a word such as cheapest; `shown`: formats a value; `bands`: percentiles to print by
+    name, by default those of the draws.
     """
     led = lead(draws)
     if led is None:
         return ""
     if not led.is_sure:
         return f"{led.first} and {led.second} are {OPEN} as {what}"
-    return f"{led.first} is {what}, {band(shown, *band_of(draws[led.first]))}"
+    return f"{led.first} is {what}, {band(shown, *(bands[led.first] if bands else band_of(draws[led.first])))}"
 
 
 # --- looks ------------------------------------------------------------------------------------------------------------

@@ -5,6 +5,8 @@
   const data = JSON.parse(document.getElementById("data").textContent);
   const by = (id) => document.getElementById(id);
   const AXES = Object.keys(data.axes), GAP = "\u00a0";
+  const MOVING = AXES.filter((name) => data.axes[name].length > 1); // a single worker has no axis of workers
+  const LEADS = [["dollars", "cheaper", "cheapest"], ["time", "sooner", "soonest"]];
   const at = { ...data.begin, deadline: data.deadlines.length }; // the last one: none
 
   // --- positions in the address: #epochs=50&parameters=10000000&workers=16&deadline=3600&over=epochs -----------------------
@@ -16,7 +18,7 @@
       const index = valuesOf(name).indexOf(Number(given.get(name)));
       if (given.has(name) && index >= 0) at[name] = index;
     }
-    if (AXES.includes(given.get("over"))) by("over").value = given.get("over");
+    if (MOVING.includes(given.get("over"))) by("over").value = given.get("over");
   };
   const toAddress = () => {
     const told = new URLSearchParams(AXES.map((name) => [name, data.axes[name][at[name]]]));
@@ -49,20 +51,22 @@
 
   const place = (where) => AXES.reduce((sum, axis) => sum * data.axes[axis].length + where[axis], 0);
   const cell = (where) => data.cells[place(where)].map(([n, ...figures]) => ({
-    ...data.entrants[n], n, time: figures.slice(0, 3), dollars: figures.slice(3, 6), cheaper: figures[6], sooner: figures[7],
+    ...entrant(n, where), n, time: figures.slice(0, 3), dollars: figures.slice(3, 6), cheaper: figures[6], sooner: figures[7],
   }));
-  const refused = () => data.refused[place(at)].map(([n, why]) => ({ ...data.entrants[n], why: data.reasons[why] }));
+  const entrant = (n, where) => ({ ...data.entrants[n], words: data.entrants[n].words[where.workers] });
+  const refused = () => data.refused[place(at)].map(([n, why]) => ({ ...entrant(n, at), why: data.reasons[why] }));
   const limit = () => data.deadlines[at.deadline] ?? Infinity;
   const holding = (runs) => runs.filter((run) => run.time[2] <= limit());
   const first = (runs, figure) => [...runs].sort((a, b) => a[figure][1] - b[figure][1])[0];
   const tied = (runs, leader, surely) => runs.filter((run) => run !== leader && !leader[surely].includes(run.n));
   const isBeaten = (run, runs) => runs.some((other) => other !== run && other.time[1] <= run.time[1] && other.dollars[1] <= run.dollars[1]
     && (other.time[1] < run.time[1] || other.dollars[1] < run.dollars[1]));
-  const named = (runs) => runs.map((run) => run.name).join(" and ");
+  const full = (run) => `${run.name} (${run.words})`;
+  const named = (runs) => runs.map(full).join(" and ");
 
   const led = (runs, figure, surely, what) => {
     const leader = first(runs, figure), others = tied(runs, leader, surely), value = (figure === "time" ? seconds : usd)(leader[figure][1]);
-    return others.length ? `${leader.name} and ${named(others)} are too close to call as ${what}, about ${value}` : `${leader.name} is ${what}, ${value}`;
+    return others.length ? `${full(leader)} and ${named(others)} are too close to call as ${what}, about ${value}` : `${full(leader)} is ${what}, ${value}`;
   };
 
   const answer = () => {
@@ -70,30 +74,35 @@
     const asked = `${words("epochs")}, ${words("parameters")}, ${words("workers")}${within}`;
     if (!runs.length) return `${asked}: AWS would run none of these.`;
     if (!kept.length) return `${asked}: nothing holds that at p95; ${led(runs, "time", "sooner", "soonest")}.`;
-    const [cheap, soon] = [["dollars", "cheaper"], ["time", "sooner"]].map(([figure, surely]) => [first(kept, figure), surely]);
+    const [cheap, soon] = LEADS.map(([figure, surely]) => [first(kept, figure), surely]);
     const both = cheap[0] === soon[0] && [cheap, soon].every(([leader, surely]) => !tied(kept, leader, surely).length);
-    if (both) return `${asked}: ${cheap[0].name} is cheapest and soonest, ${usd(cheap[0].dollars[1])} and ${seconds(cheap[0].time[1])}.`;
+    if (both) return `${asked}: ${full(cheap[0])} is cheapest and soonest, ${usd(cheap[0].dollars[1])} and ${seconds(cheap[0].time[1])}.`;
     return `${asked}: ${led(kept, "dollars", "cheaper", "cheapest")}; ${led(kept, "time", "sooner", "soonest")}.`;
   };
 
-  // Who is cheapest, or all that may be.
-  const cheapest = (runs) => {
-    if (!runs.length) return "nothing";
-    const leader = first(runs, "dollars"), close = [leader, ...tied(runs, leader, "cheaper")].sort((a, b) => a.n - b.n);
+  // Who is best in a figure, or all that may be.
+  const best = (runs, figure, surely) => {
+    if (!runs.length) return "none";
+    const leader = first(runs, figure), close = [leader, ...tied(runs, leader, surely)];
     const names = close.map((run) => run.name).join(" or ");
     return close.length > 1 ? `${names} (too close to call)` : names;
   };
 
-  // Along an axis, who is cheapest from where on, the other sliders as they stand.
-  const along = (axis) => {
-    const parts = [];
+  // Along an axis, who is best from which value to which, the other sliders as they stand.
+  const along = (axis, [figure, surely, what]) => {
+    const parts = [], begins = `Over ${axis}, ${what}: `;
     data.axes[axis].forEach((value, index) => {
-      const name = cheapest(holding(cell({ ...at, [axis]: index })));
-      if (parts.at(-1)?.name !== name) parts.push({ name, value });
+      const name = best(holding(cell({ ...at, [axis]: index })), figure, surely);
+      if (parts.at(-1)?.name !== name) parts.push({ name, from: value });
+      parts.at(-1).to = value;
     });
-    if (parts.length === 1) return `Over ${axis}: ${parts[0].name} throughout.`;
-    const told = parts.map(({ name, value }, n) => (n ? `from ${count(value)} on ${name}` : `${name} at first`));
-    return `Over ${axis}: ${told.join(", ")}.`;
+    if (parts.length === 1) return `${begins}${parts[0].name} throughout.`;
+    const told = parts.map(({ name, from, to }, n) => {
+      if (n === 0) return `${name} up to ${count(to)}`;
+      if (n === parts.length - 1) return `${name} from ${count(from)} on`;
+      return `${name} ${from === to ? `at ${count(from)}` : `from ${count(from)} to ${count(to)}`}`;
+    });
+    return `${begins}${told.join("; ")}.`;
   };
 
   const words = (name) => {
@@ -114,9 +123,9 @@
     const sorted = [...runs].sort((a, b) => a.dollars[1] - b.dollars[1]);
     by("rows").replaceChildren(...[...sorted, ...refused()].map((run) => {
       const row = document.createElement("tr"), rest = run.why ? ["", "", "", "", `would not run: ${run.why}`] : figures(run);
-      [run.name, ...rest].forEach((text, n) => {
+      [run.name, run.words, ...rest].forEach((text, n) => {
         const each = document.createElement(n ? "td" : "th");
-        if (n > 0 && n < 5) each.className = "figure";
+        if (n > 1 && n < 6) each.className = "figure";
         if (!n) {
           const sign = document.createElement("span");
           sign.textContent = `${run.sign} `;
@@ -132,7 +141,7 @@
     }));
     const cells = [...document.querySelectorAll("#rows tr")].map((row) => [...row.children].map((each) => each.textContent));
     const quoted = (text) => `"${(/^[=+@-]/.test(text) ? `'${text}` : text).replaceAll('"', '""')}"`;
-    const head = ["how", "time", "p5 to p95", "dollars", "p5 to p95", "here"];
+    const head = ["option", "consists of", "ready in", "p5 to p95", "dollars", "p5 to p95", "here"];
     by("csv").href = `data:text/csv;charset=utf-8,${encodeURIComponent([head, ...cells].map((row) => row.map(quoted).join(",")).join("\n"))}`;
   };
 
@@ -165,7 +174,7 @@
   const drawings = {};
 
   // Curves, or points alone, on two logarithmic axes: each with its sign at every value and its name at the last.
-  const draw = (id, xs, series, { x, y, marked, late }) => {
+  const draw = (id, xs, series, { x, y, marked, yours, late }) => {
     const place = by(id);
     drawings[id]?.destroy();
     place.replaceChildren(globalThis.uPlot ? "" : data.without);
@@ -187,6 +196,8 @@
         ctx.stroke();
       };
       if (marked) line(u.valToPos(marked, "x", true), "x");
+      ctx.fillStyle = css("--ink");
+      if (yours) ctx.fillText("yours", u.valToPos(yours, "x", true), u.bbox.top + 8 * scale);
       const low = u.scales.y.min, high = u.scales.y.max;
       if (late && late > low && late < high) line(u.valToPos(late, "y", true), "y");
       series.forEach(({ run, values }) => {
@@ -236,7 +247,7 @@
     const series = runs.map((run) => ({ run, values: runs.map((other) => own(run, other)) }));
     series.push({ line: true, values: runs.map((run) => (isBeaten(run, runs) ? null : run.time[1])) });
     draw("front", runs.map((run) => run.dollars[1]), series, {
-      x: { label: "dollars", shown: tickUsd }, y: { label: "time", shown: seconds, splits: moments }, late: limit() < Infinity ? limit() : 0,
+      x: { label: "dollars", shown: tickUsd }, y: { label: "ready in", shown: seconds, splits: moments }, late: limit() < Infinity ? limit() : 0,
     });
   };
   const tickUsd = (value) => `$${Number(value.toPrecision(3))}`;
@@ -247,21 +258,27 @@
     const series = data.entrants.map((entrant, n) => ({
       run: { ...entrant, n }, line: true, values: cells.map((runs) => runs.find((run) => run.n === n)?.dollars[1] ?? null),
     }));
-    draw("curves", xs, series, { x: { label: over, shown: count }, y: { label: "dollars", shown: tickUsd }, marked: xs[at[over]] });
+    draw("curves", xs, series, { x: { label: over, shown: count }, y: { label: "dollars", shown: tickUsd }, marked: xs[at[over]], yours: xs[data.begin[over]] });
   };
 
   const show = () => {
     for (const name of [...AXES, "deadline"]) {
       by(name).setAttribute("aria-valuetext", words(name));
-      by(`${name}-is`).textContent = name === "deadline" ? words(name) : count(data.axes[name][at[name]]);
+      const yours = at[name] === data.begin[name] ? " (yours)" : "";
+      by(`${name}-is`).textContent = name === "deadline" ? words(name) : count(data.axes[name][at[name]]) + yours;
     }
     by("says").textContent = answer();
-    by("crossings").replaceChildren(...AXES.map((name) => Object.assign(document.createElement("li"), { textContent: along(name) })));
+    const told = MOVING.flatMap((name) => LEADS.map((lead) => along(name, lead)));
+    by("crossings").replaceChildren(...told.map((textContent) => Object.assign(document.createElement("li"), { textContent })));
     table();
     front();
     curves();
   };
 
+  for (const name of AXES.filter((each) => !MOVING.includes(each))) {
+    by(name).parentElement.style.display = "none";
+    [...by("over").options].find((option) => option.value === name).remove();
+  }
   fromAddress();
   for (const name of [...AXES, "deadline"]) {
     const slider = by(name);

@@ -89,14 +89,15 @@ def lines(
     dashed: frozenset[str] = frozenset(),
     bands: Mapping[str, Sequence[tuple[float, float, float]]] | None = None,
     looks: Mapping[str, SeriesLook] | None = None,
+    marked: tuple[float, str] | None = None,
 ) -> str:
     """Return a chart of curves as inline SVG; if there are several, each is labelled at its end. On a logarithmic axis, points at 0 or
     below are left out, as are points whose y is None.
 
     `curves`: points (x, y) by label; `x`, `y`: titles of the axes; `name`: prefix that makes ids unique in a page; `log_x`, `log_y`: use a
     logarithmic axis; `percent`: show y, a share, in percent; `format_x`: formats the ticks of the x axis; `dashed`: labels of dashed
-    curves; `bands`: shaded areas by label, as (x, low, high); `looks`: colour and marker by label. Curves with equal looks differ in line
-    style.
+    curves; `bands`: shaded areas by label, as (x, low, high); `looks`: colour and marker by label; `marked`: an x with a dotted line, and a
+    word above it. Curves with equal looks differ in line style.
     """
     with styled():
         beside = LINE * sum(len(_wrap_label(label)) for label in curves) if len(curves) > 1 else 0.0
@@ -128,6 +129,10 @@ def lines(
         _set_scales(axes, curves, log_x=log_x, log_y=log_y, percent=percent, format_x=format_x)
         axes.set_xlabel(x)
         axes.set_ylabel(y)
+        if marked is not None:
+            place, word = marked
+            axes.axvline(place, linestyle=":", linewidth=0.8, color=INK, alpha=0.5)
+            axes.text(place, 1.01, word, transform=axes.get_xaxis_transform(), ha="center", va="bottom", fontsize=8.5)
         if len(curves) > 1:
             _write_curve_labels(axes, ends, line=LINE / growth)
         return svg(figure, name=name, title=f"{y} against {x}")

@@ -1,10 +1,10 @@
-"""Find where an architecture overtakes its cheapest rival, or falls behind it, in seconds and in dollars, over four axes: model size, batch
-size, workers and epochs.
+"""Find which option is cheapest and which is soonest, and where that changes, over four axes: model size, batch size, workers and epochs.
 
-Rivals are one function, one machine, one GPU, and a fleet with as many GPUs as workers. Over model size, batch size and epochs an
-architecture has the number of workers that makes its run cheapest.
+Options are the given experiments and their rivals: one function, one machine, one GPU, and a fleet with as many GPUs as workers. Over model
+size, batch size and epochs an architecture has the number of workers that makes its run cheapest.
 
-Every figure is projected, over repetitions. A leader is named if it leads in at least 95 % of the paired repetitions.
+Every figure is projected, over repetitions. The best option is one if it leads in at least 95 % of the paired repetitions; otherwise all
+that are too close to call.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,9 +16,11 @@ from typing import NamedTuple
 
 from crossover.errors import ConfigError, NoProjection
 from crossover.experiment import Experiment
+from crossover.reports import bill, display
 from crossover.reports.display import Band, band_of, lead
 from crossover.reports.prices import Prices
 from crossover.simulation import calibration as assumptions
+from crossover.simulation import start_up
 from crossover.simulation.calibration import Calibration
 from crossover.simulation.mirror import models_of
 from crossover.simulation.repetitions import (
@@ -35,9 +37,10 @@ from crossover.simulation.repetitions import (
     simulate_draw,
 )
 from crossover.simulation.simulate import LABEL
+from crossover.simulation.start_up import StartUpPart
 from crossover.simulation.workload import Workload, calendar
 from crossover.training.gradients import build_gpu_baseline, build_single_baseline
-from crossover.workflow.architecture import architecture_of
+from crossover.workflow.architecture import architecture_of, steps
 
 PARAMETERS = (1_000_000, 3_000_000, 10_000_000, 30_000_000, 100_000_000, 300_000_000, 1_000_000_000)
 BATCHES = (1 / 8, 1 / 4, 1 / 2, 1, 2)  # of the files' own
@@ -47,18 +50,20 @@ COUNTS = (1, 2, 4, 8, 16, 32, 64)  # of workers: the cheapest is chosen, in a se
 ALONE = {"one-function": "function", "one-machine": "instance", "one-gpu": "gpu"}
 
 
+READY = "ready in"  # seconds from `deploy` on: start-up and run
 FIGURES: Mapping[str, str] = {
     "dollars": "usd",
     "dollars by the papers' method": "paper_method_usd",
-    "time": "seconds",
+    READY: "seconds",
 }
+LEADS = {"dollars": "cheapest", READY: "soonest"}  # figures of which the best option is named, with the word for it
 
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
     """The simulated results of one run at one value of one axis. `axis`: its name, "here" for the settings of the files, "grid" on the page
     with sliders; `value`: position on the axis, such as a number of workers; `name`: the experiment's; `rival`: whether the run is a rival
-    (see `is_rival`); `outcomes`: one per random draw; `workers`: of the run.
+    (see `is_rival`); `outcomes`: one per random draw; `workers`: of the run; `start_up`: parts of the time before it.
 
     All points of one break-even have the same draws, so they can be compared draw by draw. `label` is always "projected".
     """
@@ -69,7 +74,13 @@ class Point:
     rival: bool
     outcomes: tuple[Outcome, ...]
     workers: int = 1
+    start_up: tuple[StartUpPart, ...] = ()
     label: str = LABEL
+
+    @property
+    def before_s(self) -> float:
+        """Median seconds of start-up, before the run."""
+        return sum(each.seconds for each in self.start_up)
 
     @cached_property
     def problems(self) -> tuple[str, ...]:
@@ -83,40 +94,48 @@ class Point:
 
     def by_draw(self, figure: str) -> list[float]:
         """Return the values of one figure, one per draw in draw order; infinite for draws in which AWS would not run the point. `figure`: a
-        key of FIGURES, such as "dollars" or "time" (seconds).
+        key of FIGURES, such as "dollars" or READY (seconds of the run and of the median start-up).
         """
-        return list_values(self.outcomes, FIGURES[figure])
+        values = list_values(self.outcomes, FIGURES[figure])
+        return [value + self.before_s for value in values] if figure == READY else values
 
     def band(self, figure: str) -> Band:
         """Return the p5, p50 and p95 of one figure over the draws in which AWS would run the point; NaN if there are none. `figure`: a key
-        of FIGURES, such as "dollars" or "time" (seconds).
+        of FIGURES, such as "dollars" or READY (seconds of run and start-up, as `advise` has them).
         """
+        if figure == READY and (ran := keep_feasible(self.outcomes)):
+            return start_up.band_until_ready([each.seconds for each in ran], self.before_s, self.start_up)
         return band_of(self.by_draw(figure))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Crossing:
-    """A change of the leader in `figure` between two neighbouring values of an axis.
+    """A change of the best options in `figure` between two neighbouring values of an axis, `left` and `right`. `before`, `after`: names of
+    the best runs at both (see `find_best`).
 
-    `value`: position of the change on the axis, interpolated on a logarithmic scale; p5, p50 and p95 over the draws in which it happens,
-    which are `count` of all `of` draws. `before`, `after`: names of the leading runs at smaller and at larger values.
+    `value`: where on the axis the medians of the two lowest runs are equal, interpolated on logarithmic scales, between p5 and p95 over the
+    draws in which the two are equal somewhere, which are `count` of all `of` draws. None if the same run has the lowest median at both
+    values, or if AWS would not run one of the two there.
     """
 
     axis: str
     figure: str
-    value: Band
+    left: int
+    right: int
+    before: tuple[str, ...]
+    after: tuple[str, ...]
+    value: Band | None
     count: int
     of: int
-    before: str
-    after: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Breakeven:
     """Result of comparing experiments along several axes. `experiments`, `calibration`: the compared experiments, rivals included, and the
     speeds of AWS; `here`: points with the settings of the experiments' own files; `points`: points at all other values of all axes;
-    `crossings`: changes of the leader; `left_out`: one sentence for each experiment or value that could not be simulated; `prices_basis`:
-    sentence on the prices; `rests`: sentence on the assumptions that the cheapest run depends on, "" if no run is significantly cheapest.
+    `crossings`: changes of the best options; `own`: value of the files' settings on each axis; `left_out`: one sentence for each experiment
+    or value that could not be simulated; `prices_basis`: sentence on the prices; `rests`: sentence on the assumptions that the cheapest run
+    depends on, "" if no run is significantly cheapest.
     """
 
     experiments: tuple[Experiment, ...]
@@ -124,6 +143,7 @@ class Breakeven:
     here: tuple[Point, ...]
     points: tuple[Point, ...]
     crossings: tuple[Crossing, ...]
+    own: Mapping[str, int]
     left_out: tuple[str, ...]
     prices_basis: str
     rests: str = ""  # on the assumptions of the cheapest run with the files' settings
@@ -142,8 +162,8 @@ def breakeven(
     processes: int | None = None,
     sizes: Callable[[Experiment], Workload] = Workload.from_experiment,
 ) -> Breakeven:
-    """Simulate the experiments and their rivals at each value of all axes, and return the points and the changes of leader. All points
-    have the draws of the first experiment's seed.
+    """Simulate the experiments and their rivals at each value of all axes, and return the points and the changes of the best
+    options. All points have the draws of the first experiment's seed.
 
     On the axes parameters, batch size and epochs, each architecture has the number of workers at which it is cheapest. An experiment that
     cannot be projected is left out. `calibration`: speeds of AWS; `price_list`: prices; `repetitions`: number of draws; `processes`: by
@@ -156,7 +176,8 @@ def breakeven(
     counted = partial(_choose_workers, calibration=calibration, price_list=price_list)
     as_filed = {entrant.name: sizes(entrant) for entrant in entrants}
     at_best = {entrant.name: counted(entrant, as_filed[entrant.name]) for entrant in entrants}
-    for axis, value, change in _list_axis_points(entrants, as_filed[entrants[0].name]):
+    filed_settings = find_own_settings(entrants, as_filed[entrants[0].name])
+    for axis, value, change in _list_axis_points(entrants, as_filed[entrants[0].name], filed_settings):
         for entrant in entrants:
             own = at_best[entrant.name] if axis == "epochs" else (entrant, as_filed[entrant.name])
             try:
@@ -177,8 +198,17 @@ def breakeven(
             )
     drawn = list_draws(entrants[0].seed, repetitions)
     done = run_repetitions(tasks, drawn, processes=processes)
+    parts = {each.name: tuple(start_up.list_parts_of(each, calibration)) for each in entrants}
     found = [
-        Point(axis=a.axis, value=a.value, name=a.name, rival=a.rival, workers=a.workers, outcomes=done[a.task])
+        Point(
+            axis=a.axis,
+            value=a.value,
+            name=a.name,
+            rival=a.rival,
+            workers=a.workers,
+            outcomes=done[a.task],
+            start_up=parts[a.name],
+        )
         for a in asked
     ]
     points = tuple(point for point in found if point.axis != "here")
@@ -190,6 +220,7 @@ def breakeven(
         here=here,
         points=points,
         crossings=tuple(find_crossings(points)),
+        own=filed_settings,
         left_out=tuple(left_out),
         prices_basis=price_list.basis,
         rests=_describe_assumptions(here, filed, calibration),
@@ -219,9 +250,9 @@ def _describe_assumptions(here: Sequence[Point], filed: Mapping[str, RepeatedRun
 def prepare_entrants(
     experiments: Sequence[Experiment], calibration: Calibration
 ) -> tuple[tuple[Experiment, ...], list[str], Calibration]:
-    """Add the missing rivals to the experiments: one function, one machine and one GPU alone, and a GPU fleet. Return three values: all of
-    them that can be simulated, one reason for each that cannot, and the calibration with the uncertainty of its speed for their model.
-    Raises as `add_rivals` and `keep_projectable` do.
+    """Add the missing rivals to the experiments, as `add_rivals` does. Return three values: all of them that can be simulated, one reason
+    for each that cannot, and the calibration with the uncertainty of its speed for their model. Raises as `add_rivals` and
+    `keep_projectable` do.
     """
     entrants, left_out = keep_projectable(add_rivals(experiments))
     return entrants, left_out, calibration.with_uncertainty_of(entrants[0].training.model)
@@ -244,9 +275,9 @@ def keep_projectable(experiments: Sequence[Experiment]) -> tuple[tuple[Experimen
 
 
 def add_rivals(experiments: Sequence[Experiment]) -> tuple[Experiment, ...]:
-    """Return the experiments, followed by each rival (GPU fleet; one function, machine or GPU alone) that is not among them already. Raises
-    ConfigError if there is no experiment, if two have the same name, or if they differ in model, data set, batch size or, unless one has a
-    single worker, number of workers.
+    """Return the experiments, followed by each rival (one function, machine or GPU alone; a GPU fleet if an experiment has several workers)
+    that is not among them already. Raises ConfigError if there is no experiment, if two have the same name, or if they differ in model,
+    data set, batch size or, unless one has a single worker, number of workers.
     """
     if not experiments:
         raise ConfigError(
@@ -268,11 +299,31 @@ def add_rivals(experiments: Sequence[Experiment]) -> tuple[Experiment, ...]:
     if twice := {name for name in names if names.count(name) > 1}:
         raise ConfigError(f"breakeven: {', '.join(sorted(twice))} was given twice")
     given = {_rival_of(experiment) for experiment in experiments}
-    fleet = replace(first, gpu=replace(first.gpu, instances=max(1, first.workers // first.gpu.gpus_per_instance)))
-    rivals = {name: _build_single_rival(first, name, on) for name, on in ALONE.items()} | {
-        "gpu": build_gpu_baseline(fleet, "gpu")
-    }
+    rivals = {name: _build_single_rival(first, name, on) for name, on in ALONE.items()}
+    if several := [each for each in experiments if each.workers > 1]:
+        rivals["gpu"] = build_gpu_baseline(with_workers(several[0], several[0].workers), "gpu")
     return (*experiments, *(rival for name, rival in rivals.items() if name not in given))
+
+
+def describe_option(experiment: Experiment) -> str:
+    """Return what a run consists of, in the words that `advise` has for a candidate, such as `4 functions of 1,769 MB, spirt`."""
+    architecture = architecture_of(experiment)
+    computing = [
+        experiment.functions.memory_of(step.name, torch=True)
+        for step in steps(architecture)
+        if step.needs_torch(experiment)
+    ]
+    fleets = bill.list_program_fleets(experiment, architecture)
+    workers = display.describe_workers(
+        sum(each.count for each in fleets) or experiment.workers,
+        memory_mb=max(computing, default=0),
+        instance=fleets[0].instance_type if fleets else "",
+        spot=any(each.spot for each in fleets),
+    )
+    if architecture.alone:
+        return workers
+    name = display.name_architecture(architecture.name, experiment.storage.channel, experiment.exchange.compression)
+    return f"{workers}, {name}"
 
 
 def is_rival(experiment: Experiment) -> bool:
@@ -318,31 +369,56 @@ class PlannedPoint(NamedTuple):
     task: int
 
 
-def _list_axis_points(entrants: Sequence[Experiment], base: Workload) -> Iterator[tuple[str, int, Change]]:
+def find_own_settings(entrants: Sequence[Experiment], base: Workload) -> dict[str, int]:
+    """Return the value of the entrants' own settings on each axis; "workers" is 1 if each has a single worker. `base`: workload of the
+    first.
+    """
+    first = entrants[0]
+    return {
+        "parameters": base.parameters,
+        "batch size": first.training.batch_size,
+        "workers": next((each.workers for each in entrants if not architecture_of(each).alone), 1),
+        "epochs": first.training.epochs,
+    }
+
+
+def list_axis_values(entrants: Sequence[Experiment], own: Mapping[str, int]) -> dict[str, list[int]]:
+    """Return the ascending values of each axis, among them the settings `own`. On the axis of workers that is the only one if each of
+    `entrants` has a single worker.
+    """
+    batches = [max(1, int(share * own["batch size"])) for share in BATCHES]
+    counts = () if all(architecture_of(each).alone for each in entrants) else WORKERS
+    usual = {"parameters": PARAMETERS, "batch size": batches, "workers": counts, "epochs": EPOCHS}
+    return {axis: sorted({*values, own[axis]}) for axis, values in usual.items()}
+
+
+def _list_axis_points(
+    entrants: Sequence[Experiment], base: Workload, own: Mapping[str, int]
+) -> Iterator[tuple[str, int, Change]]:
     """Yield (axis, value, change) for each value of each axis, after ("here", 0, no change). A change is a function that takes an
     experiment and its workload and returns both at that value; all other settings stay as in the files. `base`: workload of the first of
-    `entrants`; a batch size above its number of samples is left out.
+    `entrants`, whose settings are `own`; a batch size above its number of samples is left out, and so is an axis of a single number of
+    workers.
     """
-    first, every = entrants[0], entrants[0].exchange.every
-    together = [each.workers for each in entrants if not architecture_of(each).alone]
-    # A single worker does the work of several: of as many as the other runs have, else of one per minibatch of an update.
-    filed = together[0] if together else every if isinstance(every, int) else 1
+    values = list_axis_values(entrants, own)
     yield "here", 0, lambda e, own: (e, own)
-    for value in PARAMETERS:
+    for value in values["parameters"]:
         yield "parameters", value, lambda e, own, value=value: (e, own.with_parameters(value))  # type: ignore[misc]
-    for value in dict.fromkeys(max(1, int(share * first.training.batch_size)) for share in BATCHES):
-        if value <= sum(base.samples):
+    for value in values["batch size"]:
+        if value <= max(sum(base.samples), own["batch size"]):
             yield "batch size", value, partial(_set_batch_size, batch_size=value)
-    for value in WORKERS:
-        yield "workers", value, partial(set_workers, workers=value, filed=filed)
-    for value in EPOCHS:
+    for value in values["workers"] if len(values["workers"]) > 1 else ():
+        yield "workers", value, partial(set_workers, workers=value, filed=own["workers"])
+    for value in values["epochs"]:
         yield "epochs", value, lambda e, own, value=value: (set_epochs(e, value), own)  # type: ignore[misc]
 
 
 def _set_batch_size(experiment: Experiment, own: Workload, *, batch_size: int) -> Changed:
     """Return the experiment and its workload `own` with another batch size, on the same data; samples that do not fill a minibatch are left
-    out.
+    out. Both are unchanged if the experiment has that batch size.
     """
+    if batch_size == experiment.training.batch_size:
+        return experiment, own
     batches = own.with_equal_minibatches(minibatches=max(1, sum(own.samples) // batch_size), batch_size=batch_size)
     return replace(experiment, training=replace(experiment.training, batch_size=batch_size)), batches
 
@@ -352,16 +428,23 @@ def set_workers(experiment: Experiment, own: Workload, *, workers: int, filed: i
     minibatch are left out; a worker has one minibatch at least, a smaller one if the data does not fill it.
 
     A single worker stays single, but averages as many minibatches per update as that many workers do together. `filed`: number of workers
-    for which the settings of a single worker are meant.
+    for which the settings of a single worker are meant. Both are unchanged if the experiment has `workers` workers, or is meant for them.
     """
+    if workers == (filed if architecture_of(experiment).alone else experiment.workers):
+        return experiment, own
     if architecture_of(experiment).alone:
         every = experiment.exchange.every or 1
         together = every if every == "epoch" else min(own.minibatches, max(1, every * workers // filed))
         return replace(experiment, exchange=replace(experiment.exchange, every=together)), own
     each, batch = sum(own.samples) * experiment.workers // workers, experiment.training.batch_size
-    gpu = replace(experiment.gpu, instances=max(1, workers // experiment.gpu.gpus_per_instance))
     split = own.with_equal_minibatches(minibatches=max(1, each // batch), batch_size=min(batch, max(1, each)))
-    return replace(experiment, workers=workers, gpu=gpu), split
+    return with_workers(experiment, workers), split
+
+
+def with_workers(experiment: Experiment, workers: int) -> Experiment:
+    """Return the experiment with another number of workers, and as many GPU instances as these need."""
+    gpu = replace(experiment.gpu, instances=max(1, workers // experiment.gpu.gpus_per_instance))
+    return replace(experiment, workers=workers, gpu=gpu)
 
 
 def set_epochs(experiment: Experiment, epochs: int) -> Experiment:
@@ -378,7 +461,7 @@ def _choose_workers(experiment: Experiment, own: Workload, *, calibration: Calib
         return experiment, own
     cheapest, best_usd = (experiment, own), inf
     for count in dict.fromkeys((experiment.workers, *COUNTS)):
-        changed = (experiment, own) if count == experiment.workers else set_workers(experiment, own, workers=count)
+        changed = set_workers(experiment, own, workers=count)
         try:
             found = simulate_draw(
                 RepeatedRun(changed[0], calibration, changed[1], price_list, SIMULATED_EPOCHS), Draw(1, 0.0)
@@ -393,68 +476,84 @@ def _choose_workers(experiment: Experiment, own: Workload, *, calibration: Calib
 # --- who leads where --------------------------------------------------------------------------------------------------
 
 
+def find_best(points: Sequence[Point], figure: str) -> tuple[str, ...]:
+    """Return the name of the point that is significantly lowest in `figure` (a key of FIGURES); if there is none, the name of the one with
+    the lowest median, followed by those that are too close to it to call. Empty if AWS would run none of them.
+    """
+    if not (ranked := sort_by_median(points, figure)):
+        return ()
+    first, draws = ranked[0].name, figures_by_draw(points, figure)
+    leads = {name: lead({first: draws[first], name: values}) for name, values in draws.items() if name != first}
+    return (first, *(name for name, led in leads.items() if led is not None and not led.is_sure))
+
+
 def find_crossings(points: Sequence[Point]) -> Iterator[Crossing]:
-    """Yield every change of the leader between an architecture and its best rival, on every axis and in every one of FIGURES, by the
-    medians. The best rival is the cheapest or the fastest one at each value. Points that AWS would not run are left out.
+    """Yield every change of the best options on every axis, in dollars and in the seconds until they are ready, whichever options these
+    are.
     """
     for axis in dict.fromkeys(point.axis for point in points):
-        ours = [point for point in points if point.axis == axis and point.would_run]
-        rivals: dict[int, list[Point]] = {}
-        for point in ours:
-            if point.rival:
-                rivals.setdefault(point.value, []).append(point)
-        for name in dict.fromkeys(point.name for point in ours if not point.rival):
-            mine = [point for point in ours if point.name == name and point.value in rivals]
-            for figure in FIGURES:
-                yield from _find_crossings(
-                    mine, [sort_by_median(rivals[point.value], figure) for point in mine], figure
-                )
+        by_value: dict[int, list[Point]] = {}
+        for point in points:
+            if point.axis == axis:
+                by_value.setdefault(point.value, []).append(point)
+        for figure in LEADS:
+            best = {value: find_best(by_value[value], figure) for value in sorted(by_value)}
+            for left, right in pairwise(best):
+                if best[left] != best[right]:
+                    value, count = _locate_crossing(by_value, left, right, figure)
+                    yield Crossing(
+                        axis=axis,
+                        figure=figure,
+                        left=left,
+                        right=right,
+                        before=best[left],
+                        after=best[right],
+                        value=value,
+                        count=count,
+                        of=len(by_value[left][0].outcomes),
+                    )
 
 
-def _find_crossings(mine: Sequence[Point], rivals: Sequence[Sequence[Point]], figure: str) -> Iterator[Crossing]:
-    """Yield the changes of the leader in `figure`, by the medians, between one architecture and its best rivals; none beside a value at
-    which both are equal or one is infinite. `mine`: points of the architecture along one axis, ascending; `rivals`: for each of these
-    points the rivals at the same value, at least one, best first.
+def _locate_crossing(
+    by_value: Mapping[int, Sequence[Point]], left: int, right: int, figure: str
+) -> tuple[Band | None, int]:
+    """Return `value` and `count` of a Crossing: where on an axis the run with the lowest median at `left` and the one at `right` are equal
+    in `figure`, and in how many draws they are. Of several places in a draw the nearest to that of the medians counts. `by_value`: all
+    points of the axis.
     """
-    values = [point.value for point in mine]
+    ranked = [sort_by_median(by_value[value], figure) for value in (left, right)]
+    if not all(ranked) or ranked[0][0].name == ranked[1][0].name:
+        return None, 0
+    before, after = (points[0] for points in ranked)
+    pairs = {
+        value: [point for name in (before.name, after.name) for point in at if point.name == name and point.would_run]
+        for value, at in sorted(by_value.items())
+    }
+    pairs = {value: pair for value, pair in pairs.items() if len(pair) == 2}
+    if left not in pairs or right not in pairs:
+        return None, 0
 
-    def changes(ours: Sequence[float], theirs: Sequence[float]) -> list[tuple[bool, float, int]]:
-        """Return (whether ours was lower before, where on the axis the lead changes, index of the value before it) for each change of the
-        lead. The place is interpolated on logarithmic scales. `ours`, `theirs`: figures of both sides at each value; lower is better, and
-        next to an infinite one the lead does not change.
-        """
-        leads = [log(a / b) if a < inf and b < inf else 0.0 for a, b in zip(ours, theirs, strict=True)]
+    def list_places(gaps: Mapping[int, float]) -> list[float]:
+        """Return where the gap, negative while the first is lower, turns positive. `gaps`: logarithm of the ratio of both at each value."""
         return [
-            (a < 0, exp(log(left) + log(right / left) * a / (a - b)), n)
-            for n, ((left, a), (right, b)) in enumerate(pairwise(zip(values, leads, strict=True)))
-            if a * b < 0
+            exp(log(low) + log(high / low) * a / (a - b)) for (low, a), (high, b) in pairwise(gaps.items()) if a < 0 < b
         ]
 
-    middles = changes([point.band(figure).p50 for point in mine], [first.band(figure).p50 for first, *_ in rivals])
-    count = len(mine[0].outcomes) if mine else 0
-    by_draw = [
-        changes(
-            [point.by_draw(figure)[n] for point in mine],
-            [min(rival.by_draw(figure)[n] for rival in at) for at in rivals],
-        )
-        for n in range(count)
+    def gap(one: float, other: float) -> float:
+        """Return the logarithm of the ratio of both, 0 if one is infinite."""
+        return log(one / other) if one < inf and other < inf else 0.0
+
+    medians = {value: gap(*(each.band(figure).p50 for each in pairs[value])) for value in (left, right)}
+    if not (crossed := list_places(medians)):
+        return None, 0
+    (middle,) = crossed
+    draws = [
+        list_places({value: gap(*(each.by_draw(figure)[n] for each in pair)) for value, pair in pairs.items()})
+        for n in range(len(before.outcomes))
     ]
-    for led, at, n in middles:
-        near = [
-            min(alike, key=lambda value: abs(log(value / at)))
-            for each in by_draw
-            if (alike := [value for before, value, _ in each if before == led])
-        ]
-        before, after = (mine[0].name, rivals[n + 1][0].name) if led else (rivals[n][0].name, mine[0].name)
-        yield Crossing(
-            axis=mine[0].axis,
-            figure=figure,
-            value=band_of(near or [at]),
-            count=len(near),
-            of=count,
-            before=before,
-            after=after,
-        )
+    near = [min(places, key=lambda place: abs(log(place / middle))) for places in draws if places]
+    low, _, high = band_of(near or [middle])
+    return Band(min(low, middle), middle, max(high, middle)), len(near)
 
 
 def sort_by_median(points: Sequence[Point], figure: str) -> list[Point]:

@@ -1,4 +1,4 @@
-"""Pages of `breakeven`: curves, changes of lead, and sliders that work offline."""
+"""Pages of `breakeven`: curves, changes of the best option, and sliders that work offline."""
 
 import csv
 import hashlib
@@ -15,24 +15,29 @@ from markupsafe import Markup
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment
 from crossover.reports import display, plots
-from crossover.reports.display import SeriesLook, lead, look_of_experiment
+from crossover.reports.display import Band, SeriesLook, lead, look_of_experiment
 from crossover.reports.folder import write_atomically
 from crossover.reports.pages import Page, Plot, Sheet, as_svg_file
 from crossover.reports.prices import Prices
 from crossover.reports.report_pages import SCRIPTS, render
+from crossover.simulation import start_up
 from crossover.simulation.breakeven import (
-    EPOCHS,
     FIGURES,
-    PARAMETERS,
-    WORKERS,
+    LEADS,
+    READY,
     Breakeven,
     Point,
+    describe_option,
     figures_by_draw,
+    find_best,
+    find_own_settings,
     is_rival,
+    list_axis_values,
     prepare_entrants,
     set_epochs,
     set_workers,
     sort_by_median,
+    with_workers,
 )
 from crossover.simulation.calibration import Calibration
 from crossover.simulation.repetitions import (
@@ -51,15 +56,15 @@ from crossover.workflow.architecture import architecture_of
 AXES = ("parameters", "batch size", "workers", "epochs")
 SHOWN: Mapping[str, Callable[[float], str]] = {
     "dollars": display.usd,
-    "dollars by the papers' method": display.usd,
-    "time": display.seconds,
+    READY: display.seconds,
 }
-WORDS = {
-    "dollars": ("cheapest", "cheaper"),
-    "dollars by the papers' method": ("cheapest by the papers' method", "cheaper"),
-    "time": ("soonest", "sooner"),
-}
-LEADS = (("dollars", "cheapest"), ("time", "soonest"))
+COMPARED = {"dollars": "cheaper", READY: "sooner"}
+YOURS = "yours"  # marks the value of the user's own settings on an axis
+BEST_RULE = (
+    f"one is called cheapest or soonest if it is in at least {100 * display.SURE:.0f} % of the paired draws, and by at least 1 %; else all "
+    f"that may be are named, lowest median first, as {display.OPEN}"
+)
+FROM_DEPLOY = f"{READY}: start-up and run, from deploy on, as in an advice"
 PAGE, CSV = "breakeven.html", "breakeven.csv"
 
 
@@ -90,11 +95,12 @@ def links_of(out: Path, *names: str) -> list[tuple[str, str]]:
 
 def to_csv(found: Breakeven) -> str:
     """Return the break-even as CSV text with one row per point: its position, and p5, p50 and p95 of every figure, unrounded; empty cells
-    if AWS would run it in no draw.
+    if AWS would run it in no draw. `ready_s` is the time from `deploy` on, of which `start_up_s` is the median before the run.
     """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    percentiles = [f"{attribute}_{name}" for attribute in FIGURES.values() for name in display.Band._fields]
+    columns = ["ready_s" if figure == READY else attribute for figure, attribute in FIGURES.items()]
+    percentiles = [f"{column}_{name}" for column in columns for name in display.Band._fields]
     writer.writerow(
         [
             "label",
@@ -104,6 +110,7 @@ def to_csv(found: Breakeven) -> str:
             "rival",
             "workers",
             *percentiles,
+            "start_up_s",
             "moved_bytes",
             "repetitions",
             "would_run",
@@ -119,6 +126,7 @@ def to_csv(found: Breakeven) -> str:
             [
                 *map(display.escape_formula, facts),
                 *shown,
+                point.before_s,
                 moved,
                 len(point.outcomes),
                 point.would_run,
@@ -132,69 +140,90 @@ def describe_winner(found: Breakeven) -> str:
     """Return one line for the terminal: which run is cheapest and which is fastest with the settings of the files, by how much, and how
     surely; or that there is no verdict, if fewer than two would run on AWS.
     """
+    points = _name_in_full(found.experiments, found.here)
     parts = [
-        part
-        for figure in ("dollars", "time")
-        if (part := display.describe_winner(figures_by_draw(found.here, figure), *WORDS[figure], SHOWN[figure]))
+        display.describe_winner(
+            figures_by_draw(points, figure), what, COMPARED[figure], SHOWN[figure], _list_bands(points, figure)
+        )
+        for figure, what in LEADS.items()
     ]
-    if not parts:
+    if not any(parts):
         return "[projected] no verdict: fewer than two of these would run on AWS"
-    return f"[projected] with these settings: {'; '.join(parts)}."
+    return f"[projected] with your settings: {'; '.join(parts)}."
+
+
+def list_options(experiments: Sequence[Experiment]) -> dict[str, str]:
+    """Return by name what each option consists of with the settings of its file, such as `one function of 1,769 MB`."""
+    return {each.name: describe_option(each) for each in experiments}
+
+
+def _name_in_full(experiments: Sequence[Experiment], points: Sequence[Point]) -> list[Point]:
+    """Return the points with what their option consists of in parentheses after its name. `points`: those with the settings of the files of
+    `experiments`.
+    """
+    words = list_options(experiments)
+    return [replace(point, name=f"{point.name} ({words[point.name]})") for point in points]
+
+
+def _list_bands(points: Sequence[Point], figure: str) -> dict[str, Band]:
+    """Return the percentiles of `figure` by point name."""
+    return {point.name: point.band(figure) for point in points}
 
 
 def crossing_rows(found: Breakeven) -> list[list[str]]:
-    """Return one table row for each change of leader: axis, figure, value with p5 and p95, number of draws, leader before, leader after; no
-    row if the leader never changes.
+    """Return the table rows of the changes of the best option: for each axis, in dollars and in seconds until ready, one row per change or
+    one that says that there is none.
     """
 
     def round_figure(value: float) -> str:
         """Return the number as text with two significant digits."""
         return display.number(float(f"{value:.2g}"))
 
-    return [
-        [
-            each.axis,
-            each.figure,
-            f"{round_figure(each.value.p50)} ({round_figure(each.value.p5)} to {round_figure(each.value.p95)})",
-            f"{each.count} of {each.of}{'' if display.is_sure(each.count, each.of) else f', {display.OPEN}'}",
-            each.before,
-            each.after,
-        ]
-        for each in found.crossings
-    ]
+    table = []
+    for axis in dict.fromkeys(point.axis for point in found.points):
+        for figure, what in LEADS.items():
+            points = found.points_of_axis(axis)
+            if not (changes := [each for each in found.crossings if (each.axis, each.figure) == (axis, figure)]):
+                first = [point for point in points if point.value == points[0].value]
+                table.append([axis, what, "no change", f"{describe_best(find_best(first, figure))} throughout", "", ""])
+            for each in changes:
+                about = ""
+                if each.value is not None:
+                    low, middle, high = map(round_figure, each.value)
+                    about = f"{middle} ({low} to {high}){'' if each.count == each.of else f' in {each.count} of {each.of} draws'}"
+                between = f"{each.left:,} and {each.right:,}"
+                table.append([axis, what, between, describe_best(each.before), describe_best(each.after), about])
+    return table
 
 
-CROSSINGS_HEAD = ["over", "by", "at about", "in draws", "until there", "from there on"]
+CROSSINGS = "Which option is best, and between which values that changes"
+CROSSINGS_HEAD = ["over", "which is", "changes between", "up to there", "from there on", "medians equal at about"]
+
+
+def describe_best(names: Sequence[str]) -> str:
+    """Return the names of the best options (see `find_best`) in words: `a`, `a or b (too close to call)`, or `none`."""
+    return f"{' or '.join(names)}{f' ({display.OPEN})' if len(names) > 1 else ''}" if names else "none"
 
 
 def axis_rows(found: Breakeven, axis: str) -> list[list[str]]:
-    """Return the table rows of one axis: for each value one row of dollars and one of time, with the leading run and one cell (p50 and
-    spread) per run.
+    """Return the table rows of one axis: for each value one row of dollars and one of seconds until ready, with the best run and one cell
+    (p50 and spread) per run. The value of the files' settings is marked.
     """
     points = found.points_of_axis(axis)
     names = list(dict.fromkeys(point.name for point in points))
     table = []
     for value in dict.fromkeys(point.value for point in points):
         by_name = {point.name: point for point in points if point.value == value}
-        for figure, what in LEADS:
+        shown = f"{value:,}{f' ({YOURS})' if value == found.own[axis] else ''}"
+        for figure, what in LEADS.items():
             cells = [_describe_point(by_name.get(name), figure) for name in names]
-            table.append([f"{value:,}", figure, f"{what}: {_describe_leader(list(by_name.values()), figure)}", *cells])
+            table.append([shown, figure, f"{what}: {describe_best(find_best(list(by_name.values()), figure))}", *cells])
     return table
 
 
 def axis_head(found: Breakeven, axis: str) -> list[str]:
     """Return the column titles of the rows that `axis_rows` returns."""
-    return [axis, "figure", "who leads", *dict.fromkeys(point.name for point in found.points_of_axis(axis))]
-
-
-def _describe_leader(points: Sequence[Point], figure: str) -> str:
-    """Return the name of the point that leads in `figure` ("dollars" or "time"). If its lead is not significant, add in how many draws it
-    leads; if there is only one point that AWS would run, return that one's name, or "none".
-    """
-    led = display.lead(figures_by_draw(points, figure))
-    if led is None:
-        return next((point.name for point in sort_by_median(points, figure)), "none")
-    return led.first if led.is_sure else f"{led.first} in {led.wins} of {led.of} draws, {display.OPEN}"
+    return [axis, "figure", "which is best", *dict.fromkeys(point.name for point in found.points_of_axis(axis))]
 
 
 def _describe_point(point: Point | None, figure: str) -> str:
@@ -220,16 +249,34 @@ def list_notes(found: Breakeven) -> list[str]:
         "every figure is projected by simulation, none measured",
         f"each is the p50 of {count} repetitions, p5 and p95 beside it in percent of it or as a band: over stragglers, and over sessions "
         f"whose requests are faster or slower for all that are compared; {LIMITS}",
-        f"who leads does so in at least {100 * display.SURE:.0f} % of the paired draws; in fewer, the lead is {display.OPEN}",
+        BEST_RULE,
+        FROM_DEPLOY,
         f"calibration: {found.calibration.name}: {'; '.join(found.calibration.basis)}",
         "every architecture trains as many epochs; what an epoch teaches differs where models are updated more or less often",
         "a model of another size computes and stores as much per parameter as the files' own",
+        *_list_notes_on_workers(found),
         *([found.rests] if found.rests else []),
         *own,
         *_list_extrapolations(found),
         *problems,
         *found.left_out,
     ]
+
+
+def _list_notes_on_workers(found: Breakeven) -> Iterator[str]:
+    """Yield one sentence on the numbers of workers of the architectures, and one on those of single workers over the axis of workers."""
+    alone = [each.name for each in found.experiments if architecture_of(each).alone]
+    if len(alone) == len(found.experiments):
+        return
+    yield (
+        "over parameters, batch size and epochs, each architecture with several workers has the number of them that makes it cheapest; "
+        f"{CSV} lists it"
+    )
+    if alone:
+        yield (
+            f"over workers: {', '.join(alone)}: one worker at every value; each of its updates takes as many minibatches as those of all "
+            "workers together"
+        )
 
 
 def _list_extrapolations(found: Breakeven) -> Iterator[str]:
@@ -246,10 +293,16 @@ def _list_extrapolations(found: Breakeven) -> Iterator[str]:
                     yield f"beyond the measured range: {point.name}{where}: {limit}"
 
 
-def _describe_leaders(points: Sequence[Point]) -> str:
-    """Return one sentence: which of the points is cheapest and which is fastest. Empty if fewer than two would run on AWS."""
-    leads = [display.describe_leader(figures_by_draw(points, figure), what, SHOWN[figure]) for figure, what in LEADS]
-    return f"With these settings {'; '.join(filter(None, leads))}." if any(leads) else ""
+def _describe_leaders(experiments: Sequence[Experiment], points: Sequence[Point]) -> str:
+    """Return one sentence: which option is cheapest and which is soonest. Empty if fewer than two would run on AWS. `points`: those with
+    the settings of the files of `experiments`.
+    """
+    named = _name_in_full(experiments, points)
+    leads = [
+        display.describe_leader(figures_by_draw(named, figure), what, SHOWN[figure], _list_bands(named, figure))
+        for figure, what in LEADS.items()
+    ]
+    return f"With your settings {'; '.join(filter(None, leads))}." if any(leads) else ""
 
 
 NO_LEADER = "Nothing to compare: fewer than two of these would run on AWS."
@@ -265,8 +318,9 @@ def _build_page(found: Breakeven, command: str = "") -> Page:
     first = found.experiments[0]
     return Page(
         kind="Break-even",
-        title=_describe_leaders(found.here) or NO_LEADER,
-        subtitle=f"{first.training.model} on {first.data.dataset}, {first.workers} workers, {first.training.epochs} epochs; "
+        title=_describe_leaders(found.experiments, found.here) or NO_LEADER,
+        subtitle=f"{first.training.model} on {first.data.dataset}, {display.count(first.workers, 'worker')}, "
+        f"{display.count(first.training.epochs, 'epoch')}; "
         f"{found.prices_basis}",
         labels=["projected"],
         choices={"over": [axis for axis in AXES if found.points_of_axis(axis)], "figure": list(DRAWN)},
@@ -276,19 +330,14 @@ def _build_page(found: Breakeven, command: str = "") -> Page:
         plots=[drawn for axis in AXES if found.points_of_axis(axis) for drawn in _plot_curves(found, axis)],
         sheets=[
             Sheet(
-                title="With these settings",
+                title="With your settings",
                 head=HERE_HEAD,
-                rows=_rows_at_own_settings(found),
-                words=1,
-                label="projected",
-            ),
-            Sheet(
-                title="Where an architecture overtakes its cheapest or soonest rival, or falls behind it",
-                head=CROSSINGS_HEAD,
-                rows=crossing_rows(found) or [["nowhere in these ranges", *[""] * (len(CROSSINGS_HEAD) - 1)]],
+                rows=rows_at_own_settings(found),
                 words=2,
                 label="projected",
+                note=f"{FROM_DEPLOY}.",
             ),
+            Sheet(title=CROSSINGS, head=CROSSINGS_HEAD, rows=crossing_rows(found), words=5, label="projected"),
             *(
                 Sheet(
                     title=f"Over {axis}",
@@ -313,20 +362,22 @@ def _build_page(found: Breakeven, command: str = "") -> Page:
     )
 
 
-HERE_HEAD = ["", "time", "p5 to p95", "dollars", "p5 to p95"]
+HERE_HEAD = ["option", "consists of", READY, "p5 to p95", "dollars", "p5 to p95"]
 
 
-def _rows_at_own_settings(found: Breakeven) -> list[list[str]]:
-    """Return one table row for each run with the settings of the files: name, time, its p5 to p95, dollars, their p5 to p95. The cheapest
-    comes first; runs that AWS would not run come last.
+def rows_at_own_settings(found: Breakeven) -> list[list[str]]:
+    """Return one table row for each run with the settings of the files: name, what it consists of, seconds until ready, their p5 to p95,
+    dollars, their p5 to p95. The cheapest comes first; runs that AWS would not run come last.
     """
+    words = list_options(found.experiments)
     ran = sort_by_median(found.here, "dollars")
     table = []
     for point in ran:
-        cells = ((SHOWN[figure], point.band(figure)) for figure in ("time", "dollars"))
+        cells = ((SHOWN[figure], point.band(figure)) for figure in (READY, "dollars"))
         table.append(
             [
                 point.name,
+                words[point.name],
                 *(
                     text
                     for shown, (low, middle, high) in cells
@@ -334,14 +385,16 @@ def _rows_at_own_settings(found: Breakeven) -> list[list[str]]:
                 ),
             ]
         )
-    return table + [[point.name, "would not run", "", "", ""] for point in found.here if not point.would_run]
+    return table + [
+        [point.name, words[point.name], "would not run", "", "", ""] for point in found.here if not point.would_run
+    ]
 
 
-DRAWN = {"dollars": "dollars", "time": "seconds"}  # figures, with what their axis counts
+DRAWN = {"dollars": "dollars", READY: "seconds, start-up included"}  # figures, with what their axis counts
 
 
 def _plot_curves(found: Breakeven, axis: str) -> list[Plot]:
-    """Return two plots over one axis, one of dollars and one of time: a curve of medians per run with a p5-to-p95 band;
+    """Return two plots over one axis, one of dollars and one of seconds until ready: a curve of medians per run with a p5-to-p95 band;
     rivals are dashed.
     """
     points = found.points_of_axis(axis)
@@ -355,7 +408,7 @@ def _plot_curves(found: Breakeven, axis: str) -> list[Plot]:
                 name, value, band = point.name, float(point.value), point.band(figure)
                 curves.setdefault(name, []).append((value, band.p50))
                 around.setdefault(name, []).append((value, band.p5, band.p95))
-        title = f"{figure.capitalize()} over {axis}"
+        title = f"{figure.capitalize()}, over {axis}"
         picture = plots.lines(
             curves,
             x=axis,
@@ -367,13 +420,14 @@ def _plot_curves(found: Breakeven, axis: str) -> list[Plot]:
             bands=around,
             format_x=_format_short,
             looks=choose_looks(found.experiments),
+            marked=(found.own[axis], YOURS),
         )
         drawn.append(
             Plot(
                 title=title,
                 svg=Markup(picture),
-                caption=f"p50, and p5 to p95 as a band. Rivals are dashed; what AWS would not run is left out. The table over {axis} has "
-                "each value.",
+                caption=f"p50, and p5 to p95 as a band. Rivals are dashed; the dotted line is at your settings; what AWS would not run is "
+                f"left out. The table over {axis} has each value.",
                 label="projected",
                 choice=(axis, figure),
             )
@@ -435,9 +489,9 @@ def simulate_grid(
     """
     entrants, left_out, calibration = prepare_entrants(experiments, calibration)
     first, own = entrants[0], {each.name: sizes(each) for each in entrants}
-    filed = {"epochs": first.training.epochs, "parameters": own[first.name].parameters, "workers": first.workers}
-    usual = {"epochs": EPOCHS, "parameters": PARAMETERS, "workers": WORKERS}
-    axes = {name: sorted({*usual[name], value}) for name, value in filed.items()}
+    all_filed = find_own_settings(entrants, own[first.name])
+    axes = {name: list_axis_values(entrants, all_filed)[name] for name in ("epochs", "parameters", "workers")}
+    filed = {name: all_filed[name] for name in axes}
     settings = list(product(axes["epochs"], axes["parameters"], axes["workers"]))
     tasks, asked = list[RepeatedRun](), list[tuple[GridSetting, Experiment]]()
     refused: dict[GridSetting, dict[str, str]] = {setting: {} for setting in settings}
@@ -445,7 +499,7 @@ def simulate_grid(
         epochs, parameters, workers = setting
         workload = own[each.name]
         try:
-            made, shared = set_workers(set_epochs(each, epochs), workload, workers=workers, filed=first.workers)
+            made, shared = set_workers(set_epochs(each, epochs), workload, workers=workers, filed=filed["workers"])
             shared = shared if parameters == workload.parameters else shared.with_parameters(parameters)
             calendar(architecture_of(made).resolve(made), shared)
         except ConfigError as error:
@@ -453,11 +507,19 @@ def simulate_grid(
             continue
         tasks.append(RepeatedRun(made, calibration, shared, price_list, SIMULATED_EPOCHS))
         asked.append((setting, each))
+    parts = {each.name: tuple(start_up.list_parts_of(each, calibration)) for each in entrants}
     cells: dict[GridSetting, list[Point]] = {setting: [] for setting in settings}
     for (setting, each), outcomes in zip(
         asked, run_repetitions(tasks, list_draws(first.seed, repetitions), processes=processes), strict=True
     ):
-        point = Point(axis="grid", value=0, name=each.name, rival=is_rival(each), outcomes=outcomes)
+        point = Point(
+            axis="grid",
+            value=0,
+            name=each.name,
+            rival=is_rival(each),
+            outcomes=outcomes,
+            start_up=parts[each.name],
+        )
         if point.would_run:
             cells[setting].append(point)
         else:
@@ -477,7 +539,7 @@ def simulate_grid(
 
 def find_surely_beaten(points: Sequence[Point], figure: str) -> list[list[str]]:
     """Return one list per point, in the order of `points`: the names of the points that it is significantly better than (lower) in
-    `figure`, "dollars" or "time".
+    `figure`, a key of LEADS.
     """
     found: dict[str, list[str]] = {point.name: [] for point in points}
     for one, other in combinations(points, 2):
@@ -527,8 +589,8 @@ def build_sliders_page(found: PlayGrid, uplot: Path = UPLOT) -> Page:
     notes = [
         "every figure is projected by simulation, none measured",
         f"each is the p50 of {found.repetitions} repetitions, p5 to p95 beside it; {LIMITS}",
-        "one is called cheapest or soonest where it is in 95 of 100 paired draws, and by a hundredth at least",
-        "time is the run's; the time from deploy until all resources exist comes before it",
+        BEST_RULE,
+        FROM_DEPLOY,
         "a deadline holds where p95 keeps it",
         f"with {found.own['parameters']:,} parameters it is the file's own model; of another size it computes and stores as much per "
         "parameter as that model does",
@@ -538,7 +600,7 @@ def build_sliders_page(found: PlayGrid, uplot: Path = UPLOT) -> Page:
     own = found.cells[found.own["epochs"], found.own["parameters"], found.own["workers"]]
     return Page(
         kind="What if",
-        title=_describe_leaders(own) or NO_LEADER,
+        title=_describe_leaders(found.experiments, own) or NO_LEADER,
         subtitle=f"{first.training.model} on {first.data.dataset}; {found.prices_basis}",
         labels=["projected"],
         play=Markup((SCRIPTS / "play.html").read_text(encoding="utf-8")),
@@ -563,11 +625,12 @@ def _load_uplot(uplot: Path) -> tuple[list[Markup], list[Markup]]:
 
 def grid_as_json(found: PlayGrid) -> Mapping[str, Any]:
     """Return the simulated grid as the data that the script of the page with sliders reads. Runs are numbered by their place in `entrants`
-    (name, colour, sign); `begin`: index of the first file's value on each of the `axes`; `deadlines`: in seconds.
+    (name, colour, sign, and words: what the run consists of at each number of workers); `begin`: index of the first file's value on each of
+    the `axes`; `deadlines`: in seconds.
 
-    `cells`: one list per setting, the last axis varying fastest; each run is [number, seconds p5, p50, p95, dollars p5, p50, p95, numbers
-    of the runs it is surely cheaper than, numbers of those it is surely faster than]. `refused`: in the same order, [number, index into
-    `reasons`] of each other run.
+    `cells`: one list per setting, the last axis varying fastest; each run is [number, seconds until ready p5, p50, p95, dollars p5, p50,
+    p95, numbers of the runs it is surely cheaper than, numbers of those it is surely sooner than]. `refused`: in the same order, [number,
+    index into `reasons`] of each other run.
     """
     looks = choose_looks(found.experiments)
     numbers = {each.name: n for n, each in enumerate(found.experiments)}
@@ -580,12 +643,12 @@ def grid_as_json(found: PlayGrid) -> Mapping[str, Any]:
         [
             [
                 numbers[point.name],
-                *map(round_figure, (*point.band("time"), *point.band("dollars"))),
+                *map(round_figure, (*point.band(READY), *point.band("dollars"))),
                 [numbers[name] for name in cheaper],
                 [numbers[name] for name in sooner],
             ]
             for point, cheaper, sooner in zip(
-                points, find_surely_beaten(points, "dollars"), find_surely_beaten(points, "time"), strict=True
+                points, find_surely_beaten(points, "dollars"), find_surely_beaten(points, READY), strict=True
             )
         ]
         for points in found.cells.values()
@@ -596,7 +659,15 @@ def grid_as_json(found: PlayGrid) -> Mapping[str, Any]:
         "begin": {name: values.index(found.own[name]) for name, values in found.axes.items()},
         "deadlines": DEADLINES_S,
         "entrants": [
-            {"name": each.name, "colour": looks[each.name].colour, "sign": looks[each.name].sign}
+            {
+                "name": each.name,
+                "colour": looks[each.name].colour,
+                "sign": looks[each.name].sign,
+                "words": [
+                    describe_option(each if architecture_of(each).alone else with_workers(each, workers))
+                    for workers in found.axes["workers"]
+                ],
+            }
             for each in found.experiments
         ],
         "cells": cells,

@@ -4,8 +4,12 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from crossover.experiment import Experiment
 from crossover.reports import bill, display
+from crossover.reports.display import Band, band_of
 from crossover.simulation.calibration import Calibration
+from crossover.workflow.architecture import architecture_of
+from crossover.workflow.infrastructure import database_hosts, uses_bus
 
 ASSUMED = "assumed"  # not measured by anyone
 LEAST, MOST = 0.5, 2.0  # times what is assumed
@@ -50,6 +54,30 @@ def list_parts(cloud: Calibration, *, hosts: bool, broker: bool, instance: bool,
             parts.append(_assume("image with PyTorch for GPUs, read from its snapshot", bill.GPU_BOOT_S - bill.BOOT_S))
         parts.append(_assume("installation and data", bill.BOOT_S - boot_s))
     return parts
+
+
+def list_parts_of(experiment: Experiment, cloud: Calibration) -> list[StartUpPart]:
+    """Return the parts of an experiment's start-up in their order, with the times of the calibration `cloud`."""
+    architecture = architecture_of(experiment)
+    programs = bill.list_program_fleets(experiment, architecture)
+    return list_parts(
+        cloud,
+        hosts=database_hosts(experiment, architecture) > 0,
+        broker=uses_bus(architecture),
+        instance=bool(programs),
+        gpu=any(each.gpu for each in programs),
+    )
+
+
+def band_until_ready(running_s: Sequence[float], before_s: float, parts: Sequence[StartUpPart]) -> Band:
+    """Return the percentiles of the seconds from `deploy` until the model is ready. The median is that of the runs and `before_s` together;
+    for the 5th and 95th percentile, each run gets a random start-up. `running_s`: seconds of each repetition of the run; `before_s`: median
+    seconds of start-up; `parts`: its parts, of which it is the sum; without any, all start-ups take `before_s`.
+    """
+    middle_s = band_of(running_s).p50 + before_s
+    drawn = draw_seconds(parts, len(running_s)) or [before_s] * len(running_s)
+    low_s, _, high_s = band_of([run_s + more_s for run_s, more_s in zip(running_s, drawn, strict=True)])
+    return Band(min(low_s, middle_s), middle_s, max(high_s, middle_s))
 
 
 def draw_seconds(parts: Sequence[StartUpPart], count: int) -> list[float]:

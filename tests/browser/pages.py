@@ -77,7 +77,7 @@ def small_grid() -> breakeven_page.PlayGrid:
     own = small("spirt", workers=4, epochs=5)
     with pytest.MonkeyPatch.context() as patched:
         for name, values in (("EPOCHS", (1, 100)), ("PARAMETERS", (10_000_000, 300_000_000)), ("WORKERS", (16,))):
-            patched.setattr(breakeven_page, name, values)
+            patched.setattr(breakeven, name, values)
         return breakeven_page.simulate_grid([own], AWS, prices.load(), repetitions=5, processes=1)
 
 

@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from crossover.reports import display
 from crossover.reports.report_pages import SCRIPTS
 from crossover.simulation import breakeven_page
-from crossover.simulation.breakeven import Point, sort_by_median
+from crossover.simulation.breakeven import LEADS, READY, Point, describe_option, find_best, sort_by_median, with_workers
 from crossover.simulation.breakeven_page import PlayGrid, find_surely_beaten
 from tests.browser.chromium import asked, judged
 from tests.browser.pages import small_grid
@@ -60,21 +61,23 @@ def leaders(points: Sequence[Point]) -> list[Point]:
     ]
 
 
-def rows(points: Sequence[Point], refused: Mapping[str, str], late_s: float) -> list[list[str]]:
+def rows(
+    points: Sequence[Point], refused: Mapping[str, str], late_s: float, words: Mapping[str, str]
+) -> list[list[str]]:
     """Return the texts of the table's cells as the page should show them, row by row, those that would not run last. `refused`: by name,
-    why a point would not run; `late_s`: the deadline in seconds.
+    why a point would not run; `late_s`: the deadline in seconds; `words`: by name, what an option consists of.
     """
     table = []
     for each in sort_by_median(points, "dollars"):
-        time, dollars = each.band("time"), each.band("dollars")
-        beaten = any(o.band("time").p50 <= time.p50 and o.band("dollars").p50 < dollars.p50 for o in points)
+        time, dollars = each.band(READY), each.band("dollars")
+        beaten = any(o.band(READY).p50 <= time.p50 and o.band("dollars").p50 < dollars.p50 for o in points)
         here = [*([] if beaten else ["on the front"]), *(["too late"] if time.p95 > late_s else [])]
         cells = [
             (shown(b.p50), f"{shown(b.p5)} to {shown(b.p95)}")
             for shown, b in ((display.seconds, time), (display.usd, dollars))
         ]
-        table.append([each.name, *(text for pair in cells for text in pair), ", ".join(here)])
-    return table + [[name, "", "", "", "", f"would not run: {why}"] for name, why in refused.items()]
+        table.append([each.name, words[each.name], *(text for pair in cells for text in pair), ", ".join(here)])
+    return table + [[name, words[name], "", "", "", "", f"would not run: {why}"] for name, why in refused.items()]
 
 
 def test_the_sliders_change_table_answer_and_list(found: PlayGrid, tmp_path: Path) -> None:
@@ -89,23 +92,26 @@ def test_the_sliders_change_table_answer_and_list(found: PlayGrid, tmp_path: Pat
     late_s = breakeven_page.DEADLINES_S[0]
     for at, told, (slider, _) in zip(settings(found), seen, [("", ""), *MOVES], strict=True):
         limit_s = late_s if slider == "deadline" else float("inf")
+        words = {
+            each.name: describe_option(each if each.workers == 1 else with_workers(each, at["workers"]))
+            for each in found.experiments
+        }
         points, refused = cell(found, at), found.refused[at["epochs"], at["parameters"], at["workers"]]
         assert {each.name for each in points} | set(refused) == {each.name for each in found.experiments}
-        assert [[row[0].split(" ")[1], *row[1:]] for row in told["rows"]] == rows(points, refused, limit_s)
-        kept = [each for each in points if each.band("time").p95 <= limit_s]
+        assert [[row[0].split(" ")[1], *row[1:]] for row in told["rows"]] == rows(points, refused, limit_s, words)
+        kept = [each for each in points if each.band(READY).p95 <= limit_s]
         assert (": nothing holds that at p95" in told["says"]) == (not kept)
         if kept:
             cheapest, surely = sort_by_median(kept, "dollars")[0], len(leaders(kept)) == 1
-            words = f": {cheapest.name} {'is cheapest' if surely else 'and '}"
-            assert words in told["says"], told["says"]
+            begins = f": {cheapest.name} ({words[cheapest.name]}) {'is cheapest' if surely else 'and '}"
+            assert begins in told["says"], told["says"]
             assert surely or "too close to call as cheapest" in told["says"]
-        for axis, line in zip(found.axes, told["crossings"], strict=True):
+        for (axis, (figure, what)), line in zip(product(found.axes, LEADS.items()), told["crossings"], strict=True):
             names = []
             for value in found.axes[axis]:
-                those = [each for each in cell(found, at | {axis: value}) if each.band("time").p95 <= limit_s]
-                close = [each.name for each in leaders(those)]
-                names.append(" or ".join(close) + " (too close to call)" * (len(close) > 1) if close else "nothing")
-            assert line.startswith(f"Over {axis}: {names[0]} ")
+                those = [each for each in cell(found, at | {axis: value}) if each.band(READY).p95 <= limit_s]
+                names.append(breakeven_page.describe_best(find_best(those, figure)))
+            assert line.startswith(f"Over {axis}, {what}: {names[0]} ")
             assert ("throughout" in line) == (len(set(names)) == 1), line
             assert all(name in line for name in names), line
         assert told["heard"][0] == f"{at['epochs']} epoch{'s' if at['epochs'] > 1 else ''}"

@@ -86,7 +86,7 @@ def bare(tmp_path: Path) -> Path:
     """
     (programs := tmp_path / "bin").mkdir()
     for program in Path("/usr/bin").iterdir():
-        if program.name not in ("redis-server", "valkey-server", "g++", "apt-get", "sleep", "sudo", "python3"):
+        if program.name not in ("redis-server", "valkey-server", "g++", "apt-get", "sleep", "sudo", "python3", "npm"):
             (programs / program.name).symlink_to(program)
     (programs / "python3").symlink_to(sys.executable)
     for name, text in (("sudo", '#!/bin/sh\nexec "$@"\n'), ("sleep", "#!/bin/sh\n")):
@@ -118,7 +118,7 @@ def test_package_managers_are_quiet_unless_they_fail(bare: Path, tool: str) -> N
     else:
         program, target = (
             bare.parent / "venv" / "bin" / "python",
-            ["setup", "-o", "packages", f"VENV={bare.parent}/venv"],
+            ["setup", "-o", "packages", f"VENV={bare.parent}/venv", f"UPLOT={bare.parent}"],
         )
         program.parent.mkdir(parents=True)
     made(program, PROGRAM.format(calls=calls, ends=0))
@@ -134,3 +134,21 @@ def test_package_managers_are_quiet_unless_they_fail(bare: Path, tool: str) -> N
     assert status != 0 and printed.count("\n") == 1
     assert len(calls.read_text().splitlines()) == 3
     assert warned.count("warning 16") == 3 and warned.count("trying again") == 2 and "warning 1\n" not in warned
+
+
+@pytest.mark.parametrize("ends", [0, 1])
+def test_setup_fetches_uplot_alone_and_goes_on_without_network(bare: Path, ends: int) -> None:
+    """`make setup` installs none of the packages that only developers need, and a failing npm makes it print one line. `ends`: npm's exit
+    status.
+    """
+    calls, venv = bare.parent / "calls", bare.parent / "venv"
+    (venv / "bin").mkdir(parents=True)
+    made(venv / "bin" / "python", PROGRAM.format(calls=os.devnull, ends=0))
+    made(bare / "npm", PROGRAM.format(calls=calls, ends=ends))
+    command = ["setup", "-o", "packages", f"VENV={venv}", f"UPLOT={bare.parent}/absent"]
+    status, printed, warned = make(*command, programs=bare)
+    assert status == 0 and printed.count("\n") == 1
+    (call,) = calls.read_text().splitlines()
+    assert call.startswith("npm ci ") and "--omit dev" in call
+    assert warned.count("\n") == ends and ("make node_modules" in warned) == bool(ends)
+    assert list(venv.glob(".installed-*"))

@@ -11,7 +11,7 @@ from crossover.cli import plan
 from crossover.errors import NoProjection
 from crossover.experiment import Exchange, Experiment, Lifetime, Training
 from crossover.reports import display
-from crossover.simulation import Workload, breakeven
+from crossover.simulation import AWS, Workload, breakeven, start_up
 from crossover.simulation.mirror import models_of, spirt
 from crossover.validation import load
 from crossover.workflow.architecture import Architecture
@@ -62,12 +62,12 @@ def test_plan_says_what_project_says(name: str, tmp_path: Path) -> None:
 def test_plan_counts_start_up_as_advise_does(
     name: str, instances: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`plan` prints the total of `_list_start_up`, and counts booting only if the experiment has `instances`; its JSON lists lines of
+    """`plan` prints the total of `list_parts_of`, and counts booting only if the experiment has `instances`; its JSON lists lines of
     costs.
     """
     monkeypatch.chdir(tmp_path)
     experiment = load(CONFIG / f"{name}.yaml", ["training.epochs=1"])
-    parts = plan._list_start_up(experiment)
+    parts = start_up.list_parts_of(experiment, AWS)
     first, second, *_ = plan.describe_run(experiment)
     assert first.startswith("a run of 1 epoch: about ")
     whole = display.seconds(sum(each.seconds for each in parts))
@@ -262,7 +262,7 @@ def test_steps_that_nobody_has_described_are_no_failure_of_a_plan(
     assert status("breakeven", str(CONFIG / "spirt.yaml"), str(CONFIG / "all-reduce.yaml")) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "note: spirt: architecture: spirt: functions.spirt.initialise has no model" in shown
-    assert "[projected] with these settings: " in shown
+    assert "[projected] with your settings: " in shown
 
 
 @pytest.mark.parametrize("name", ["mine", "walk", "../mine"])

@@ -15,15 +15,17 @@ import yaml
 from crossover.errors import ConfigError
 from crossover.experiment import Experiment, Training
 from crossover.reports import display, prices
-from crossover.simulation import AWS, breakeven_page
+from crossover.simulation import AWS
 from crossover.simulation import breakeven as swept
 from crossover.simulation import breakeven_page as page
 from crossover.simulation.breakeven import (
-    FIGURES,
+    LEADS,
+    READY,
     Breakeven,
     Point,
     add_rivals,
     breakeven,
+    find_best,
     find_crossings,
     sort_by_median,
 )
@@ -68,14 +70,14 @@ def test_one_worker_alone_updates_by_as_many_minibatches_as_any_number_of_worker
 
     def on(entrants: list[Experiment], workers: int) -> tuple[object, int]:
         """Return `exchange.every` and the workers of the experiment on functions at this point of the axis `workers`."""
-        axes = swept._list_axis_points(entrants, own)
+        axes = swept._list_axis_points(entrants, own, swept.find_own_settings(entrants, own))
         changed, _ = next(change for axis, value, change in axes if (axis, value) == ("workers", workers))(
             function, own
         )
         return changed.exchange.every, changed.workers
 
     assert (function.exchange.every, own.minibatches) == (4, 7)
-    for entrants in ([one, function], [function, one], [function]):  # whichever file comes first
+    for entrants in ([one, function], [function, one]):  # whichever file comes first
         assert on(entrants, 4) == (4, 1)
         assert on(entrants, 16) == (7, 1), "they would have a minibatch each: an update an epoch"
 
@@ -111,42 +113,73 @@ def test_what_lies_beyond_all_measurements_is_said(found: Breakeven) -> None:
     assert not any("gpu" in note for note in page.list_notes(found) if note.startswith("outside"))
 
 
-def leaders(found: Breakeven, axis: str, name: str, figure: str) -> dict[int, str]:
-    """Return, by value of the axis, the name of the architecture that is best by the median of `figure`, among `name` and its rivals,
-    wherever `name` would run.
-    """
-    points = [point for point in found.points_of_axis(axis) if point.would_run and (point.rival or point.name == name)]
-    there = [point.value for point in points if point.name == name]
-    return {at: sort_by_median([point for point in points if point.value == at], figure)[0].name for at in there}
-
-
-def test_a_crossing_lies_between_two_values_that_disagree_who_leads(found: Breakeven) -> None:
-    """Check that each crossing lies between two neighbouring values with the leaders that it names."""
+def test_every_change_of_the_best_option_is_found_and_lies_between_two_values(found: Breakeven) -> None:
+    """Check that crossings and tables name the same best options at each value, and that each change between neighbours is a crossing."""
     assert found.crossings
-    for crossing in found.crossings:
-        name = next(each for each in (crossing.before, crossing.after) if each in ("small", "other"))
-        assert 0 < crossing.count <= crossing.of == 3
-        assert crossing.value.p5 <= crossing.value.p50 <= crossing.value.p95
-        leads = leaders(found, crossing.axis, name, crossing.figure)
-        changes = [
-            (left, right)
-            for left, right in pairwise(leads)
-            if (leads[left], leads[right]) == (crossing.before, crossing.after)
-        ]
-        assert any(left <= crossing.value.p95 and crossing.value.p5 <= right for left, right in changes)
-
-
-def test_every_change_of_lead_is_found(found: Breakeven) -> None:
-    """Check that there are as many crossings as pairs of neighbouring values with different leaders."""
     for axis in page.AXES:
-        for name in ("small", "other"):
-            for figure in FIGURES:
-                leads = leaders(found, axis, name, figure).values()
-                changes = sum((a == name) != (b == name) for a, b in pairwise(leads))
-                there = [
-                    c for c in found.crossings if (c.axis, c.figure) == (axis, figure) and name in (c.before, c.after)
-                ]
-                assert len(there) == changes
+        for figure in LEADS:
+            points = found.points_of_axis(axis)
+            values = sorted({point.value for point in points})
+            best = [find_best([point for point in points if point.value == value], figure) for value in values]
+            there = [c for c in found.crossings if (c.axis, c.figure) == (axis, figure)]
+            changes = [pair for pair in zip(pairwise(values), pairwise(best), strict=True) if pair[1][0] != pair[1][1]]
+            assert [((c.left, c.right), (c.before, c.after)) for c in there] == changes
+            said = [row[2].partition(": ")[2] for row in page.axis_rows(found, axis) if row[1] == figure]
+            assert said == [page.describe_best(names) for names in best]
+            rows = [row for row in page.crossing_rows(found) if row[:2] == [axis, LEADS[figure]]]
+            assert len(rows) == max(1, len(changes))
+            assert (rows[0][2] == "no change") == (not changes)
+            for crossing in there:
+                if crossing.value is not None:
+                    assert crossing.left <= crossing.value.p50 <= crossing.right
+                    assert crossing.value.p5 <= crossing.value.p50 <= crossing.value.p95
+                    assert 0 < crossing.count <= crossing.of == 3
+
+
+def test_rivals_cross_each_other_when_only_a_single_worker_is_given() -> None:
+    """Changes between rivals are told too: with one worker alone given, `breakeven` said that there were none in these ranges."""
+    mine = small("single", workers=1, epochs=7)
+    found = breakeven([mine], AWS, prices.load(), repetitions=3)
+    assert [each.name for each in found.experiments] == ["small", "one-machine", "one-gpu"], "no fleet of one GPU"
+    assert {point.axis for point in found.points} == {"parameters", "batch size", "epochs"}, "one worker has no axis"
+    assert {each.axis for each in found.crossings} >= {"parameters"}
+    for axis, own in found.own.items():
+        points = [point for point in found.points_of_axis(axis) if point.value == own]
+        assert axis == "workers" or [each.outcomes for each in points] == [each.outcomes for each in found.here]
+    rows = [row[0] for row in page.axis_rows(found, "epochs")]
+    assert rows[6:8] == ["7 (yours)"] * 2 and sum("yours" in row for row in rows) == 2
+
+
+def test_the_same_settings_have_the_same_figures_on_axes_and_sliders(
+    found: Breakeven, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fleet's figures differed by a last, smaller minibatch, which its own number of workers and batch size left out on axes and
+    sliders.
+    """
+    own = {each.name: each.outcomes for each in found.here}
+    assert {p.name: p.outcomes for p in found.points_of_axis("workers") if p.value == found.own["workers"]} == own
+    for axis in ("PARAMETERS", "BATCHES", "WORKERS", "EPOCHS"):
+        monkeypatch.setattr(swept, axis, ())
+    grid = page.simulate_grid(found.experiments, AWS, prices.load(), repetitions=3)
+    (points,) = grid.cells.values()
+    assert {each.name: each.outcomes for each in points} == own
+
+
+def test_the_words_of_an_option_are_those_of_a_candidate(found: Breakeven) -> None:
+    """Check what the names of options stand for, on the page and in the verdict, and that the seconds count start-up."""
+    words = {row[0]: row[1] for row in page.rows_at_own_settings(found)}
+    assert words == {
+        "small": "4 functions of 1,769 MB, spirt",
+        "other": "4 functions of 1,769 MB, all-reduce",
+        "one-function": "one function of 1,769 MB",
+        "one-machine": "one c7g.xlarge",
+        "one-gpu": "one g4dn.xlarge",
+        "gpu": "4 g4dn.xlarge, gpu",
+    }
+    gpu = next(each for each in found.here if each.name == "one-gpu")
+    run_s = display.band_of([each.seconds for each in gpu.outcomes]).p50
+    assert gpu.band(READY).p50 == pytest.approx(run_s + gpu.before_s) and gpu.before_s > 60
+    assert sum(f"{name} ({said})" in page.describe_winner(found) for name, said in words.items()) >= 2
 
 
 def test_an_architecture_has_the_count_of_workers_that_makes_it_cheapest(found: Breakeven) -> None:
@@ -169,16 +202,25 @@ def point(name: str, *usd: float, problem: str = "", rival: bool = False, value:
     return Point(axis="here", value=value, name=name, rival=rival, outcomes=tuple(outcomes))
 
 
+def with_points(found: Breakeven, *here: Point) -> Breakeven:
+    """Return the break-even with other points, each the 4 workers of SPIRT by words, at the settings of the files."""
+    own = found.experiments[0]
+    return replace(found, here=here, experiments=tuple(replace(own, name=each.name) for each in here))
+
+
+FOUR = "(4 functions of 1,769 MB, spirt)"
+
+
 def test_a_value_without_a_sure_lead_is_too_close_to_call(found: Breakeven) -> None:
     """The verdict and the tables say "too close to call" if one is cheaper in only 18 of 20 draws."""
     ours = point("ours", *(1.0 + n / 20 for n in range(20)))
     theirs = point("theirs", *((0.9 if n < 2 else 1.5) * (1.0 + n / 20) for n in range(20)))
-    assert "ours is in 18 of 20 paired draws" in page.describe_winner(replace(found, here=(ours, theirs)))
+    assert f"ours {FOUR} is in 18 of 20 paired draws" in page.describe_winner(with_points(found, ours, theirs))
     points = tuple(replace(each, axis="epochs") for each in (ours, theirs))
-    (dollars, time) = page.axis_rows(replace(found, points=points), "epochs")
-    said = "ours in 18 of 20 draws, too close to call"
-    assert (dollars[2], time[2]) == (f"cheapest: {said}", f"soonest: {said}")
-    assert [*dollars[:2], dollars[3]] == ["1", "dollars", "$1.48 (-31/+31%)"]
+    (dollars, ready) = page.axis_rows(replace(found, points=points), "epochs")
+    said = "ours or theirs (too close to call)"
+    assert (dollars[2], ready[2]) == (f"cheapest: {said}", f"soonest: {said}")
+    assert [*dollars[:2], dollars[3]] == ["1 (yours)", "dollars", "$1.48 (-31/+31%)"]
 
 
 def test_what_would_not_run_cannot_win(found: Breakeven) -> None:
@@ -187,9 +229,9 @@ def test_what_would_not_run_cannot_win(found: Breakeven) -> None:
     other = point("other", 5.0, 5.0, 5.0)
     assert [each.name for each in sort_by_median([never, once, other], "dollars")] == ["once", "other"]
     assert once.problems == ("in 1 of 3 repetitions: too slow",)
-    assert "once is in 2 of 3 paired draws" in page.describe_winner(replace(found, here=(once, other)))
+    assert f"once {FOUR} is in 2 of 3 paired draws" in page.describe_winner(with_points(found, once, other))
     assert "never" not in page.describe_winner(
-        replace(found, here=(replace(never, outcomes=never.outcomes * 3), once, other))
+        with_points(found, replace(never, outcomes=never.outcomes * 3), once, other)
     )
     assert "would not run *" in str(page.axis_rows(found, "parameters"))
 
@@ -198,8 +240,9 @@ def test_a_crossing_has_the_band_of_the_draws_in_which_it_happens() -> None:
     """A crossing's band is of those repetitions in which the lead changes: at 10 and 31.6 in two of three here."""
     ours = [point("ours", 1.0, 1.0, 1.0, value=value) for value in (1, 100)]
     gpu = [point("gpu", 10.0, 10.0, 10.0, rival=True), point("gpu", 0.1, 10 ** (-1 / 3), 2.0, rival=True, value=100)]
-    (crossing,) = [each for each in find_crossings([*ours, *gpu]) if each.figure == "time"]
-    assert (crossing.before, crossing.after, crossing.count, crossing.of) == ("ours", "gpu", 2, 3)
+    (crossing,) = [each for each in find_crossings([*ours, *gpu]) if each.figure == READY]
+    assert (crossing.before, crossing.after, crossing.count, crossing.of) == (("ours",), ("gpu", "ours"), 2, 3)
+    assert (crossing.left, crossing.right) == (1, 100) and crossing.value is not None
     assert crossing.value.p5 == pytest.approx(10.0)
     assert crossing.value.p95 == pytest.approx(10**1.5)
 
@@ -208,14 +251,14 @@ def test_the_last_line_says_what_won_and_by_how_much(found: Breakeven) -> None:
     """The verdict begins with the cheapest; if fewer than two would run, it says that there is none."""
     cheapest = sort_by_median(found.here, "dollars")[0]
     line = page.describe_winner(found)
-    assert line.startswith(f"[projected] with these settings: {cheapest.name} ")
+    assert line.startswith(f"[projected] with your settings: {cheapest.name} ")
     alone = replace(found, here=found.here[:1])
     assert page.describe_winner(alone) == "[projected] no verdict: fewer than two of these would run on AWS"
 
 
 def test_epochs_beyond_the_simulated_ones_are_like_their_mean(found: Breakeven) -> None:
     """Check that seconds grow linearly between 10 and 100 epochs in each draw."""
-    points = {point.value: point.by_draw("time") for point in found.points_of_axis("epochs") if point.name == "small"}
+    points = {point.value: point.by_draw(READY) for point in found.points_of_axis("epochs") if point.name == "small"}
     for ten, twenty, fifty, hundred in zip(points[10], points[20], points[50], points[100], strict=True):
         assert (hundred - fifty) / 50 == pytest.approx((twenty - ten) / 10, rel=1e-6)
 
@@ -265,11 +308,9 @@ def test_breakeven_ends_with_the_verdict(
     """Check what `crossover breakeven --play` prints and which files it writes."""
     for axis, values in (("PARAMETERS", ()), ("BATCHES", ()), ("WORKERS", ()), ("EPOCHS", (1, 2))):
         monkeypatch.setattr(swept, axis, values)
-        if axis != "BATCHES":
-            monkeypatch.setattr(breakeven_page, axis, values)
     assert status("breakeven", str(config), "--out", str(tmp_path / "out"), "--repetitions", "20", "--play") == 0
     shown = capsys.readouterr().out
-    assert shown.splitlines()[-1].startswith("[projected] with these settings: ")
+    assert shown.splitlines()[-1].startswith("[projected] with your settings: ")
     assert "calibration: AWS: S3, networks" in shown
     assert f"crossover breakeven {config} " in (tmp_path / "out" / "breakeven.html").read_text("utf-8")
     assert (tmp_path / "out" / "play.html").is_file() and "play.html" in shown
