@@ -839,7 +839,11 @@ def quota_line(found: Advice) -> str:
     held = f", which misses {' and '.join(missed)}" if missed else ""
     answer = f"{today.candidate.words}: {today.words}{held}."
     gain = f"With {quota} (crossover doctor names it) it {_describe_gain(found.winner, today)}."
-    return f"Until AWS grants the quota that the first line needs: {answer} {gain}"
+    has = f"{question_.NEW_ACCOUNT_VCPUS} vCPUs, functions of at most {question_.NEW_ACCOUNT_MB:,} MB"
+    return (
+        "Until AWS grants the quota that the first line needs, hours to days after you ask, the best that a new account "
+        f"({has}) may start is {answer} {gain}"
+    )
 
 
 def _describe_gain(winner: Finalist, today: Finalist) -> str:
