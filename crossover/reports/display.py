@@ -175,7 +175,7 @@ def epochs_of(result: Mapping[str, Any]) -> int:
 
 def describe_run(result: Mapping[str, Any]) -> str:
     """Return in words a run's model, data set, number of workers, number of epochs, and place. `result`: content of its result.json."""
-    size = f"{result['experiment']['workers']} workers, {epochs_of(result)} epochs"
+    size = f"{count(result['experiment']['workers'], 'worker')}, {count(epochs_of(result), 'epoch')}"
     return f"{describe_subject(result)}, {size}, {result['where']}"
 
 

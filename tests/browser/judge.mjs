@@ -35,6 +35,9 @@ function measured({ paper }) {
     if (outside(e)) wrong.push(`it sticks out: ${e.tagName} ${e.textContent.trim().slice(0, 40)}`);
   }
   const seen = (e) => e.checkVisibility();
+  for (const e of document.querySelectorAll("td")) {
+    if (e.getBoundingClientRect().width > width) wrong.push(`a cell is wider than the page: ${e.textContent.slice(0, 40)}`);
+  }
   const [over, figure] = ["choice-0", "choice-1"].map((name) => [...document.querySelectorAll(`[name="${name}"]`)]);
   for (const one of over) {
     for (const other of figure.length ? figure : [null]) {

@@ -167,6 +167,10 @@ def test_the_comparisons_page(tmp_path: Path) -> None:
     ):
         assert words in page.text, words
     assert page.text.count("Cost by item") == 2
+    assert "time papers' method projected dollars at AWS's prices projected" in page.text
+    assert "total AWS bill" not in page.text, "these runs were on this machine, without a projection"
+    assert page.text.count("spirt, 4 workers") == page.text.count("all_reduce, 4 workers") == 1
+    assert "Dollars and traffic measured-local projected" in page.text
     assert (path.parent / "comparison.csv").read_text().startswith("name,architecture,label,cost_label,")
 
 
