@@ -324,5 +324,5 @@ def facts_sheet(title: str, facts: Mapping[str, Any], *, folded: bool = False, n
     """Return a table of names and values with the given `title`. `facts`: the values by name; names of nested mappings are joined by dots;
     `folded`: whether the table is closed at first; `note`: text below it.
     """
-    rows = [[name, str(value)] for name, value in flatten_fields(facts)]
+    rows = [[name, display.plain(value)] for name, value in flatten_fields(facts)]
     return Sheet(title=title, head=["name", "value"], rows=rows, note=note, words=2, folded=folded)

@@ -489,8 +489,9 @@ def _formatter(shown: Callable[[float], str]) -> FuncFormatter:
 
 
 def _format_plain(value: float) -> str:
-    """Return the number as text with up to six significant digits."""
-    return f"{value:g}"
+    """Return the number as text with up to six significant digits, from a million on in millions, such as `3M`, never in powers of ten."""
+    text = f"{value / 1e6:,.6g}M" if abs(value) >= 1e6 else f"{value:g}"
+    return text if "e" not in text else f"{value:.12f}".rstrip("0").rstrip(".")
 
 
 def needs_log_axis(points: Mapping[str, Sequence[PlotPoint]]) -> bool:

@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from crossover.errors import quote_controls
 from crossover.experiment import Experiment, flatten_fields
@@ -363,7 +363,11 @@ def _configuration_sheet(result: Result) -> Sheet:
     default = Experiment(name=experiment["name"], architecture=experiment["architecture"]).to_plain()
     usual = dict(flatten_fields(default))
     rows = [
-        [name, str(value), "" if name not in usual or usual[name] == value else f"default {usual[name]}"]
+        [
+            name,
+            display.plain(value),
+            "" if name not in usual or usual[name] == value else f"default {display.plain(usual[name])}",
+        ]
         for name, value in flatten_fields(experiment)
     ]
     head = ["field", "value", ""]
@@ -702,6 +706,7 @@ def render(page: Page) -> str:
     )
     return environment.get_template("report.html.jinja").render(
         page=page,
+        prose=_mark_words,
         meanings=LABELS,
         places=PLACES,
         file_name=file_name,
@@ -714,6 +719,15 @@ def render(page: Page) -> str:
 def _quote_text(value: object) -> object:
     """Return a value of a page with the control characters of a text quoted; the project's own SVG, styles and scripts stay."""
     return quote_controls(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _mark_words(text: str) -> Markup:
+    """Return a sentence of a page as HTML, escaped: words between backticks as code, and a label in brackets, such as `[projected]`, as the
+    page shows labels.
+    """
+    labels = "|".join(LABELS)
+    marked = re.sub(rf"\[({labels})\]", r'<span class="label \1">\1</span>', str(escape(quote_controls(text))))
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", marked))
 
 
 def file_name(title: str) -> str:
