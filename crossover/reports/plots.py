@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from math import ceil, floor, log10
+from math import ceil, floor, inf, log10
 from typing import Any, NamedTuple
 
 import matplotlib as mpl
@@ -21,7 +21,7 @@ from matplotlib.path import Path as Shape
 from matplotlib.textpath import TextPath
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullFormatter
 
-from crossover.reports.display import PALETTE, PLAIN, SeriesLook, look_of
+from crossover.reports.display import GAP, PALETTE, PLAIN, SeriesLook, look_of
 from crossover.reports.usage import Record, busy_s, get_end_s, init_s
 
 # --- plots ------------------------------------------------------------------------------------------------------------
@@ -52,7 +52,7 @@ STYLE: Any = {
     "figure.constrained_layout.use": True,
     **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK),
 }
-WIDTH_IN, HEIGHT_IN = 4.6, 3.0  # small enough that its text stays legible on a phone
+WIDTH_IN, HEIGHT_IN = 4.0, 2.8  # small enough that its text stays legible on a phone
 MARKERS = 30  # of a curve, so that it has some and still is a curve
 STYLES = ("-", "--", ":", "-.")  # of curves that look the same otherwise
 WIDE_LABELS = (30, 22, 16)  # letters in a line of a point's label, whichever fits best
@@ -61,7 +61,7 @@ WRAPPER.wordsep_re = re.compile(r"(\s+|[^\s-]*-+)")  # after each hyphen, beside
 LINE = 0.062  # height of a line of a label as a share of the axes
 TALLEST = 2.5  # times the usual height, of a plot whose curves have many labels
 LEGEND_MARGIN_IN, LETTER_IN, SIGN_IN = 0.2, 0.068, 0.5  # beside a legend; a letter in it; a marker with its gaps
-LEAST_TICKS, MOST_TICKS = 3, 7
+LEAST_TICKS, MOST_TICKS, TICK_GAP_PT = 3, 7, 2  # numbers of an axis, and the gap between two
 LEGIBLE = 40  # characters of a name beside a plot
 PlotPoint = tuple[float, float]
 
@@ -489,8 +489,8 @@ def _formatter(shown: Callable[[float], str]) -> FuncFormatter:
 
 
 def _format_plain(value: float) -> str:
-    """Return the number as text with up to six significant digits, from a million on in millions, such as `3M`, never in powers of ten."""
-    text = f"{value / 1e6:,.6g}M" if abs(value) >= 1e6 else f"{value:g}"
+    """Return the number as text with up to six significant digits, from a million on in millions, such as `3 M`, never in powers of ten."""
+    text = f"{value / 1e6:,.6g}{GAP}M" if abs(value) >= 1e6 else f"{value:g}"
     return text if "e" not in text else f"{value:.12f}".rstrip("0").rstrip(".")
 
 
@@ -511,6 +511,7 @@ def svg(figure: Figure, *, name: str, title: str) -> str:
     """Return a matplotlib figure as an inline SVG element: transparent, with the page's colours, and without a fixed size. `name`: prefix
     that makes its ids unique in a page; `title`: title for screen readers.
     """
+    _thin_ticks(figure)
     file = io.BytesIO()
     figure.savefig(file, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     text = file.getvalue().decode()
@@ -530,6 +531,18 @@ def svg(figure: Figure, *, name: str, title: str) -> str:
     for placeholder, colour in COLOURS.items():
         text = text.replace(placeholder, colour)
     return text.strip()
+
+
+def _thin_ticks(figure: Figure) -> None:
+    """Hide the numbers of x axes that would touch the number to their left; their ticks stay."""
+    figure.draw_without_rendering()
+    for axes in figure.axes:
+        extents = [(each.get_window_extent(), each) for each in axes.get_xticklabels() if each.get_text()]
+        end = -inf
+        for extent, label in sorted(extents, key=lambda each: float(each[0].x0)):
+            is_apart = extent.x0 >= end + TICK_GAP_PT * figure.dpi / 72
+            label.set_visible(is_apart)
+            end = extent.x1 if is_apart else end
 
 
 # --- timeline ---------------------------------------------------------------------------------------------------------
