@@ -62,10 +62,10 @@ class Drivers:
 
     @property
     def words(self) -> str:
-        """Part of a sentence: the largest share of the run's time and of its dollars, and the second largest of each if it is at
+        """Part of a sentence: the largest share of the time without start-up and of the dollars, and the second largest of each if it is at
         least 5 %.
         """
-        return f"{_describe_largest(self.of_the_run, 'time is')}; {_describe_largest(self.usd, 'dollars are')}"
+        return f"{_describe_largest(self.of_the_run, 'running time is')}; {_describe_largest(self.usd, 'dollars are')}"
 
     @property
     def of_the_run(self) -> Mapping[str, float]:
@@ -81,8 +81,8 @@ class Drivers:
 
 
 def _describe_largest(parts: Mapping[str, float], what: str) -> str:
-    """Return a text such as `80% of its time is computing gradients, 15% moving data`: the largest part, and the second largest if it is at
-    least 5 %. `parts`: at least one figure, by name; `what`: figure and verb, such as `time is`.
+    """Return a text such as `80% of its running time is computing gradients, 15% moving data`: the largest part, and the second largest if
+    it is at least 5 %. `parts`: at least one figure, by name; `what`: figure and verb, such as `running time is`.
     """
     whole = max(1e-12, sum(parts.values()))
     (first, name), *others = sorted(((value / whole, name) for name, value in parts.items()), reverse=True)[:2]
@@ -695,9 +695,11 @@ def headline(found: Advice) -> str:
 
 
 def _describe_ready(seconds: Band, before_s: float, what: str) -> str:
-    """Return in words when the model is ready, with the percentiles, and how much of that is `before_s`, named `what`, if it is not 0."""
+    """Return in words when the model is ready, with the percentiles, and how much of the median is `before_s`, named `what`, if it is not
+    0. The 5th percentile may be below `before_s`, because its start-up is shorter too.
+    """
     low, middle, high = map(display.rough_seconds, seconds)
-    part = f"; {display.rough_seconds(before_s)} of them {what}" if before_s else ""
+    part = f"; {display.rough_seconds(before_s)} of the {middle} {what}" if before_s else ""
     return f"ready in {middle} ({low} to {high}{part})"
 
 

@@ -89,22 +89,25 @@ def build_page(
     money = Sheet(
         title="Where the money goes",
         head=["", *(each.candidate.words for each in entries)],
-        rows=list(_part_rows([found.drives[each.candidate].usd for each in entries], display.usd)),
+        rows=list(_part_rows([(found.drives[each.candidate].usd, each.usd.p50) for each in entries], display.usd)),
         words=1,
         label="projected",
         folded=True,
         stacked=True,
-        note="Dollars of the run at AWS's median speed; a function's dollars by what its seconds go to.",
+        note=f"Dollars of a run; a function's dollars by what its seconds go to. {PARTS_NOTE}",
     )
     time = Sheet(
         title="Where the time goes",
         head=money.head,
-        rows=list(_part_rows([found.drives[each.candidate].seconds for each in entries], display.seconds)),
+        rows=list(
+            _part_rows([(found.drives[each.candidate].seconds, each.seconds.p50) for each in entries], display.seconds)
+        ),
         words=1,
         label="projected",
         folded=True,
         stacked=True,
-        note="Seconds from deploy on, without stragglers: by how much a run is shorter if nothing moves, and then if nothing has to start.",
+        note="Seconds from deploy on: by how much a run is shorter if nothing moves, and then if nothing has to start. "
+        f"{PARTS_NOTE}",
     )
     return Page(
         kind="Advice",
@@ -130,6 +133,7 @@ def build_page(
                 head=explain.CARDS_HEAD,
                 rows=_choice_rows(found, files),
                 words=2,
+                last_words=1,
                 label="projected",
                 stacked=True,
             ),
@@ -156,8 +160,24 @@ def build_page(
             money,
             time,
             *_unknown_accuracy_sheets(found),
+            *_yaml_sheet(found, files),
         ],
     )
+
+
+def _yaml_sheet(found: Advice, files: Sequence[Path]) -> Iterator[Sheet]:
+    """Yield a folded text to copy, the winner's YAML file, for a reader who has the page alone; nothing if no file was written. `files`:
+    see `build_page`.
+    """
+    if files:
+        yield Sheet(
+            title=f"The YAML file of {found.winner.candidate.words}",
+            head=(),
+            rows=(),
+            note=f"To be saved as {files[0]}, which the commands above name.",
+            command=as_yaml(found, found.winner, files[0].parent),
+            folded=True,
+        )
 
 
 def _list_commands(found: Advice, files: Sequence[Path], here: str) -> list[str]:
@@ -180,7 +200,7 @@ def _monthly_cost_sheet(every: str, monthly: Sequence[MonthlyCost], schedule: Sc
             head=["way", "consists of", "why not", "a month", "ready in"],
             rows=[[each.way, each.parts, each.why_not or display.DASH, *each.figures] for each in monthly],
             words=3,
-            note=f"{schedule.words[:1].upper()}{schedule.words[1:]}".replace("`", ""),
+            note=f"{schedule.words[:1].upper()}{schedule.words[1:]}",
             command=schedule.line,
             label="projected",
             stacked=True,
@@ -228,13 +248,22 @@ def _unknown_accuracy_sheets(found: Advice) -> list[Sheet]:
     ]
 
 
-def _part_rows(each: Sequence[Mapping[str, float]], shown: Callable[[float], str]) -> Iterator[list[str]]:
-    """Yield a table row for each part, such as a cost component, the largest first: its name, then its value in each column, a dash for 0.
-    `each`: {part: value} for each column; `shown`: formats a value.
+PARTS_NOTE = (
+    "The parts are of one simulation at AWS's median speed, without stragglers; the candidate's own figure is the median of repetitions "
+    "with them, so it differs from the sum."
+)
+
+
+def _part_rows(each: Sequence[tuple[Mapping[str, float], float]], shown: Callable[[float], str]) -> Iterator[list[str]]:
+    """Yield a table row for each part, such as a cost component, the largest first: its name, then its value in each column, a dash for 0;
+    then a row with the sums of the parts, and one with the candidates' own figures. `each`: ({part: value}, the candidate's figure) for
+    each column; `shown`: formats a value.
     """
-    names = dict.fromkeys(name for parts in each for name in parts)
-    for name in sorted(names, key=lambda name: -max(parts.get(name, 0.0) for parts in each)):
-        yield [name, *(shown(parts[name]) if parts.get(name) else display.DASH for parts in each)]
+    names = dict.fromkeys(name for parts, _ in each for name in parts)
+    for name in sorted(names, key=lambda name: -max(parts.get(name, 0.0) for parts, _ in each)):
+        yield [name, *(shown(parts[name]) if parts.get(name) else display.DASH for parts, _ in each)]
+    yield ["sum of these parts", *(shown(sum(parts.values())) for parts, _ in each)]
+    yield ["the candidate, median", *(shown(figure) for _, figure in each)]
 
 
 DESK_IN, PHONE_IN = (6.4, 3.4), (3.4, 3.6)  # size of the chart on a desk and on a phone

@@ -459,6 +459,15 @@ class Comparison:
         """The goal as text for column heads, such as `to 85.0 %`; "" if there is no goal."""
         return "" if self.goal is None else f"to {display.format_metric(self.goal, self.metric)}"
 
+    def describe(self, entry: RaceEntry) -> str:
+        """Return in words what the compared run `entry` is: its architecture, its number of workers, and its model if the models differ."""
+        models = {
+            each.name: str(run.result["experiment"]["training"]["model"])
+            for run, each in zip(self.runs, self.entries, strict=True)
+        }
+        model = [models[entry.name]] if len(set(models.values())) > 1 else []
+        return ", ".join((entry.architecture, display.count(entry.workers, "worker"), *model))
+
     @property
     def metric(self) -> Metric:
         """The metric of the first run, by which all runs are compared."""

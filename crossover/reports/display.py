@@ -143,6 +143,21 @@ def number(value: float | None) -> str:
     return f"{value:,.4g}" if 1e-4 <= abs(value) < 1e6 else f"{value:.2e}"
 
 
+def plain(value: Any) -> str:
+    """Return a value of a configuration as text: a dash for None, `true` and `false` as in YAML, numbers without powers of ten, the items
+    of a list with commas.
+    """
+    if value is None:
+        return DASH
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float) and 1e-12 < abs(value) < 1e-4:
+        return f"{value:.15f}".rstrip("0")
+    if isinstance(value, list | tuple):
+        return ", ".join(map(plain, value)) or DASH
+    return str(value)
+
+
 def count(number: int, noun: str) -> str:
     """Return a number of things as text: `1 worker`, `4 workers`, `2,000 trials`. `noun`: the thing, in the singular."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
@@ -193,7 +208,7 @@ def epochs_of(result: Mapping[str, Any]) -> int:
 
 def describe_run(result: Mapping[str, Any]) -> str:
     """Return in words a run's model, data set, number of workers, number of epochs, and place. `result`: content of its result.json."""
-    size = f"{result['experiment']['workers']} workers, {epochs_of(result)} epochs"
+    size = f"{count(result['experiment']['workers'], 'worker')}, {count(epochs_of(result), 'epoch')}"
     return f"{describe_subject(result)}, {size}, {result['where']}"
 
 

@@ -83,10 +83,11 @@ def _link(kind: str, text: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Sheet:
-    """A table of a page. `head`, `rows`: texts; `note`: text below; `words`: number of leading columns with words (aligned left), the
-    others are figures (aligned right); `folded`: whether it is closed at first; `label`: origin of the figures; `where`: a key of PLACES if
-    all figures are from there; `stacked`: whether each row becomes a block of lines on a phone, so that no column is out of sight;
-    `command`: a line to copy, below the note, "" for none.
+    """A table of a page. `head`, `rows`: texts; `note`: text below; `words`, `last_words`: number of leading and of trailing columns with
+    words (aligned left), the others are figures (aligned right); `folded`: whether it is closed at first; `label`: origin of the figures;
+    `labels`: origin of a column's figures, by the column's head, if it differs from `label`; `where`: a key of PLACES if all figures are
+    from there; `stacked`: whether each row becomes a block of lines on a phone, so that no column is out of sight; `command`: text to copy,
+    below the note, "" for none.
     """
 
     title: str
@@ -94,11 +95,17 @@ class Sheet:
     rows: Sequence[Sequence[str]]
     note: str = ""
     words: int = 1
+    last_words: int = 0
     folded: bool = False
     label: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
     where: str = ""
     stacked: bool = False
     command: str = ""
+
+    def has_figures(self, column: int) -> bool:
+        """Return whether the `column`, counted from 0, has figures, not words."""
+        return self.words <= column < len(self.head) - self.last_words
 
     @property
     def download(self) -> str:
@@ -190,6 +197,20 @@ def place_of(result: Mapping[str, Any]) -> str:
     return AWS if result["label"] == "measured-aws" else HERE
 
 
+def name_dollars(*results: Mapping[str, Any]) -> str:
+    """Return what the dollars of runs are: their total AWS bills if all ran on AWS, otherwise dollars at AWS's prices, since those of a run
+    on this machine are this machine's seconds at these prices. `results`: contents of their result.json.
+    """
+    return "total AWS bill" if all(place_of(each) == AWS for each in results) else "dollars at AWS's prices"
+
+
+def list_labels(result: Mapping[str, Any]) -> list[str]:
+    """Return the origins of a run's figures: of its seconds and bytes, and of its dollars if that differs. `result`: content of its
+    result.json.
+    """
+    return list(dict.fromkeys((result["label"], result["cost"]["label"])))
+
+
 def epochs_sheet(result: Mapping[str, Any]) -> list[Sheet]:
     """Return a folded table of the values of each epoch of a run, in a list; an empty list if the run has no epochs. `result`: content of
     result.json.
@@ -207,8 +228,16 @@ def epochs_sheet(result: Mapping[str, Any]) -> list[Sheet]:
         ]
         for epoch in result["epochs"]
     ]
-    head = ["epoch", "time", metric.words, "training loss", "validation loss", "papers' method", "AWS bill"]
-    return [Sheet(title="Epochs", head=head, rows=rows, words=0, folded=True, label=result["label"])] if rows else []
+    dollars = ("papers' method", name_dollars(result))
+    head = ["epoch", "time", metric.words, "training loss", "validation loss", *dollars]
+    labels = label_dollars(dollars, result["label"], result["cost"]["label"])
+    sheet = Sheet(title="Epochs", head=head, rows=rows, words=0, folded=True, label=result["label"], labels=labels)
+    return [sheet] if rows else []
+
+
+def label_dollars(heads: Sequence[str], label: str | None, cost_label: str | None) -> dict[str, str]:
+    """Return the origin of the dollars, `cost_label`, for each of the columns `heads`; {} if it is None, or `label`, that of the table."""
+    return {} if cost_label in (None, label) else dict.fromkeys(heads, str(cost_label))
 
 
 def stages_sheet(result: Mapping[str, Any]) -> Sheet:
@@ -271,7 +300,7 @@ def cost_sheet(result: Mapping[str, Any], *, title: str = "Cost by item") -> She
         f"{display.usd(cost['paper_method_usd'])} ({cost['paper_method']})."
     )
     head = ["item", "dollars", "quantity", "unit", "price as of"]
-    return Sheet(title=title, head=head, rows=rows, note=note, label=cost["label"])
+    return Sheet(title=title, head=head, rows=rows, note=note, last_words=2, label=cost["label"])
 
 
 def traffic_sheet(result: Mapping[str, Any]) -> Sheet:
@@ -295,5 +324,5 @@ def facts_sheet(title: str, facts: Mapping[str, Any], *, folded: bool = False, n
     """Return a table of names and values with the given `title`. `facts`: the values by name; names of nested mappings are joined by dots;
     `folded`: whether the table is closed at first; `note`: text below it.
     """
-    rows = [[name, str(value)] for name, value in flatten_fields(facts)]
+    rows = [[name, display.plain(value)] for name, value in flatten_fields(facts)]
     return Sheet(title=title, head=["name", "value"], rows=rows, note=note, words=2, folded=folded)

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from math import ceil, floor, log10
+from math import ceil, floor, inf, log10
 from typing import Any, NamedTuple
 
 import matplotlib as mpl
@@ -21,7 +21,7 @@ from matplotlib.path import Path as Shape
 from matplotlib.textpath import TextPath
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullFormatter
 
-from crossover.reports.display import PALETTE, PLAIN, SeriesLook, look_of
+from crossover.reports.display import GAP, PALETTE, PLAIN, SeriesLook, look_of
 from crossover.reports.usage import Record, busy_s, get_end_s, init_s
 
 # --- plots ------------------------------------------------------------------------------------------------------------
@@ -52,16 +52,16 @@ STYLE: Any = {
     "figure.constrained_layout.use": True,
     **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK),
 }
-WIDTH_IN, HEIGHT_IN = 4.6, 3.0  # small enough that its text stays legible on a phone
+WIDTH_IN, HEIGHT_IN = 4.0, 2.8  # small enough that its text stays legible on a phone
 MARKERS = 30  # of a curve, so that it has some and still is a curve
 STYLES = ("-", "--", ":", "-.")  # of curves that look the same otherwise
-WIDE_LABELS = (30, 22)  # letters in a line of a point's label, whichever fits better
+WIDE_LABELS = (30, 22, 16)  # letters in a line of a point's label, whichever fits best
 WRAPPER = textwrap.TextWrapper(width=15)  # of a curve's label
 WRAPPER.wordsep_re = re.compile(r"(\s+|[^\s-]*-+)")  # after each hyphen, beside digits too
 LINE = 0.062  # height of a line of a label as a share of the axes
 TALLEST = 2.5  # times the usual height, of a plot whose curves have many labels
 LEGEND_MARGIN_IN, LETTER_IN, SIGN_IN = 0.2, 0.068, 0.5  # beside a legend; a letter in it; a marker with its gaps
-LEAST_TICKS, MOST_TICKS = 3, 7
+LEAST_TICKS, MOST_TICKS, TICK_GAP_PT = 3, 7, 2  # numbers of an axis, and the gap between two
 LEGIBLE = 40  # characters of a name beside a plot
 PlotPoint = tuple[float, float]
 
@@ -308,7 +308,11 @@ def _set_free_tick(axes: Axes, place: float, format_x: Callable[[float], str]) -
     axes.xaxis.set_major_formatter(_formatter(lambda value: format_x(0.0 if value == place else value)))
 
 
-LABEL_PT, LABEL_LINE = 9, 1.3  # font size of a point's label, and the height of its lines in font sizes
+LABEL_PT, LABEL_LINE = 8.5, 1.3  # font size of a point's label, and the height of its lines in font sizes
+LABEL_GAP, LABEL_STEP = (
+    1.5,
+    4,
+)  # between a label and what it should not cover, and between heights that are tried, in points
 MARK_PT = 7.0  # size of a point with its outline
 
 
@@ -344,16 +348,19 @@ def _label_marks(figure: Figure, axes: Axes, found: Sequence[Mark]) -> None:
         across, up = place.transform((x, y))
         return float(across) * wide, float(up) * high
 
-    half = MARK_PT / 2
+    half, beside = MARK_PT / 2 + LABEL_GAP, 0.5 + LABEL_GAP
     points, bars = [], []
     for each in found:
         (x, y), low, most = at(each.x[1], each.y[1]), at(each.x[0], each.y[0]), at(each.x[2], each.y[2])
         points.append(_Box(x - half, y - half, x + half, y + half))
-        bars += [_Box(low[0], y - 0.5, most[0], y + 0.5), _Box(x - 0.5, low[1], x + 0.5, most[1])]
+        bars += [
+            _Box(low[0] - LABEL_GAP, y - beside, most[0] + LABEL_GAP, y + beside),
+            _Box(x - beside, low[1] - LABEL_GAP, x + beside, most[1] + LABEL_GAP),
+        ]
     taken = list[_Box]()
     for each in sorted((each for each in found if each.label), key=lambda each: each.y[1]):
         x, y = at(each.x[1], each.y[1])
-        found_at = min(_offer_places(each.label, x, y, wide, high), key=lambda one: one.cost(taken, points, bars))
+        found_at = _choose_place(_offer_places(each.label, (x, y), (wide, high), [*points, *bars]), taken, points, bars)
         taken.append(found_at.box)
         axes.annotate(
             "\n".join(found_at.lines),
@@ -364,7 +371,7 @@ def _label_marks(figure: Figure, axes: Axes, found: Sequence[Mark]) -> None:
             fontsize=LABEL_PT,
             fontweight="bold",
             arrowprops={"arrowstyle": "-", "color": INK, "alpha": 0.5, "linewidth": 0.6},
-            bbox={"facecolor": GROUND, "edgecolor": "none", "alpha": 0.85, "pad": 1.5},
+            bbox={"facecolor": GROUND, "edgecolor": "none", "alpha": 0.85, "pad": LABEL_GAP},
         )
 
 
@@ -380,23 +387,46 @@ class _LabelPlace:
 
     def cost(self, labels: Sequence[_Box], points: Sequence[_Box], bars: Sequence[_Box]) -> float:
         """Return how bad the place is: a sum of the areas that the label would cover of other labels, of points and of error bars, weighted
-        in this order from most to least, and of its distance.
+        in this order from most to least, and of its distance. The place nearest to the point is best among those that cover nothing.
         """
         hidden = [sum(map(self.box.share_with, each)) for each in (labels, points, bars)]
-        return 1e6 * hidden[0] + 1e3 * hidden[1] + hidden[2] + self.distance
+        return 1e6 * hidden[0] + 1e4 * hidden[1] + 10 * hidden[2] + self.distance
 
 
-def _offer_places(label: str, x: float, y: float, wide: float, high: float) -> Iterator[_LabelPlace]:
-    """Yield possible places for a label around its point (`x`, `y`) within axes of the size `wide` by `high`, all in points."""
+def _choose_place(
+    offered: Iterable[_LabelPlace], labels: Sequence[_Box], points: Sequence[_Box], bars: Sequence[_Box]
+) -> _LabelPlace:
+    """Return the place of least cost. As a place costs at least its distance, farther ones than the least cost are not tried. `labels`,
+    `points`, `bars`: what the label should not cover.
+    """
+    first, *others = sorted(offered, key=lambda each: each.distance)
+    best, least = first, first.cost(labels, points, bars)
+    for each in others:
+        if each.distance >= least:
+            break
+        if (cost := each.cost(labels, points, bars)) < least:
+            best, least = each, cost
+    return best
+
+
+def _offer_places(
+    label: str, point: tuple[float, float], size: tuple[float, float], around: Sequence[_Box]
+) -> Iterator[_LabelPlace]:
+    """Yield possible places for a label within axes of the given `size`: beside its `point`, and beside each rectangle of `around`, at any
+    height. All in points (1/72 inch).
+    """
+    (x, y), (wide, high) = point, size
     bold = FontProperties(family="sans-serif", weight="bold", size=LABEL_PT)
     for letters in WIDE_LABELS:
         lines = textwrap.wrap(label, letters) or [""]
-        width = max(TextPath((0, 0), line, prop=bold).get_extents().width for line in lines) + 4
+        width = max(TextPath((0, 0), line, prop=bold).get_extents().width for line in lines) + 2
         height = LABEL_PT * LABEL_LINE * len(lines) + 3
-        for left in (x + 10, x - 10 - width, x - width / 2, (wide - width) / 2):
-            bounded = min(max(left, 0.0), max(0.0, wide - width))
-            for steps in range(-12, 13):
-                middle = min(max(y + steps * LABEL_PT, height / 2), high - height / 2)
+        rightmost, top = max(wide - width - LABEL_GAP, LABEL_GAP), max(high - height / 2, height / 2 + LABEL_GAP)
+        beside = (left for box in around for left in (box.right, box.left - width))
+        for left in {x + 10, x - 10 - width, x - width / 2, *beside}:
+            bounded = max(min(left, rightmost), LABEL_GAP)
+            for above in (0, *range(-int(high), int(high), LABEL_STEP)):
+                middle = max(min(y + above, top), height / 2 + LABEL_GAP)
                 box = _Box(bounded, middle - height / 2, bounded + width, middle + height / 2)
                 aside = max(box.left - x, x - box.right, 0.0)
                 yield _LabelPlace(lines, box, aside + abs(middle - y))
@@ -464,8 +494,9 @@ def _formatter(shown: Callable[[float], str]) -> FuncFormatter:
 
 
 def _format_plain(value: float) -> str:
-    """Return the number as text with up to six significant digits."""
-    return f"{value:g}"
+    """Return the number as text with up to six significant digits, from a million on in millions, such as `3 M`, never in powers of ten."""
+    text = f"{value / 1e6:,.6g}{GAP}M" if abs(value) >= 1e6 else f"{value:g}"
+    return text if "e" not in text else f"{value:.12f}".rstrip("0").rstrip(".")
 
 
 def needs_log_axis(points: Mapping[str, Sequence[PlotPoint]]) -> bool:
@@ -485,6 +516,7 @@ def svg(figure: Figure, *, name: str, title: str) -> str:
     """Return a matplotlib figure as an inline SVG element: transparent, with the page's colours, and without a fixed size. `name`: prefix
     that makes its ids unique in a page; `title`: title for screen readers.
     """
+    _thin_ticks(figure)
     file = io.BytesIO()
     figure.savefig(file, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     text = file.getvalue().decode()
@@ -504,6 +536,18 @@ def svg(figure: Figure, *, name: str, title: str) -> str:
     for placeholder, colour in COLOURS.items():
         text = text.replace(placeholder, colour)
     return text.strip()
+
+
+def _thin_ticks(figure: Figure) -> None:
+    """Hide the numbers of x axes that would touch the number to their left; their ticks stay."""
+    figure.draw_without_rendering()
+    for axes in figure.axes:
+        extents = [(each.get_window_extent(), each) for each in axes.get_xticklabels() if each.get_text()]
+        end = -inf
+        for extent, label in sorted(extents, key=lambda each: float(each[0].x0)):
+            is_apart = extent.x0 >= end + TICK_GAP_PT * figure.dpi / 72
+            label.set_visible(is_apart)
+            end = extent.x1 if is_apart else end
 
 
 # --- timeline ---------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from crossover.errors import quote_controls
 from crossover.experiment import Experiment, flatten_fields
@@ -32,6 +32,9 @@ from crossover.reports.pages import (
     cost_sheet,
     epochs_sheet,
     facts_sheet,
+    label_dollars,
+    list_labels,
+    name_dollars,
     offer_choice,
     place_of,
     plot,
@@ -54,7 +57,7 @@ def run_page(run: RunFolder, on_aws: OnAws | None = None) -> Page:
         kind="Run",
         title=make_run_title(result, on_aws),
         subtitle=subtitle(result),
-        labels=[result["label"], *({result["cost"]["label"]} - {result["label"]})],
+        labels=list_labels(result),
         links=_list_existing_links(run.path, (folder.RESULT, "result.json"), (folder.METRICS, "metrics.jsonl")),
         warnings=[*warnings(result), *_warn_if_refused(on_aws)],
         caveats=on_aws.limits if on_aws is not None else (),
@@ -150,12 +153,11 @@ def tiles(result: Result, on_aws: OnAws | None = None) -> list[Tile]:
             _make_median_tile("total AWS bill", on_aws.dollars, display.usd),
         ]
     time, dollars, where = display.seconds(result["duration_s"]), display.usd(cost["full_usd"]), place_of(result)
-    priced = "total AWS bill" if where == AWS else "its seconds at AWS's prices"
     return [
         *simulated,
         judged,
         Tile(name="time", value=time, note="first start to last end", label=result["label"], where=where),
-        Tile(name=priced, value=dollars, note=cost["basis"], label=cost["label"], where=where),
+        Tile(name=name_dollars(result), value=dollars, note=cost["basis"], label=cost["label"], where=where),
     ]
 
 
@@ -173,7 +175,7 @@ def figures_sheet(result: Result, on_aws: OnAws | None = None) -> Sheet:
     requests = sum(channel["requests"] for channel in result["traffic"].values())
     rows = [
         ["time where it ran", display.seconds(result["duration_s"]), result["label"], "first start to last end"],
-        ["total AWS bill", display.usd(cost["full_usd"]), cost["label"], cost["basis"]],
+        [name_dollars(result), display.usd(cost["full_usd"]), cost["label"], cost["basis"]],
         ["cost by the papers' method", display.usd(cost["paper_method_usd"]), cost["label"], cost["basis"]],
         [
             "moved",
@@ -192,7 +194,7 @@ def figures_sheet(result: Result, on_aws: OnAws | None = None) -> Sheet:
         ["excluded", f"worker {worker}", "", f"from {rounds}, because its contribution was not finite"]
         for worker, rounds in display.describe_dropped(result).items()
     ]
-    return Sheet(title="The whole run", head=["", "figure", "label", ""], rows=rows, words=4)
+    return Sheet(title="The whole run", head=["", "figure", "label", ""], rows=rows, words=4, stacked=True)
 
 
 def _curves_of_run(result: Result) -> list[Plot]:
@@ -208,7 +210,7 @@ def _curves_of_run(result: Result) -> list[Plot]:
     in_time = {"validation": [(e["elapsed_s"], e["val_metric"]) for e in epochs]}
     in_usd = {
         "papers' method": [(e["paper_method_usd"], e["val_metric"]) for e in epochs],
-        "total AWS bill": [(e["full_usd"], e["val_metric"]) for e in epochs],
+        name_dollars(result): [(e["full_usd"], e["val_metric"]) for e in epochs],
     }
     losses = {
         "training": [(e["epoch"], e["train_loss"]) for e in epochs if e["train_loss"] is not None],
@@ -361,7 +363,11 @@ def _configuration_sheet(result: Result) -> Sheet:
     default = Experiment(name=experiment["name"], architecture=experiment["architecture"]).to_plain()
     usual = dict(flatten_fields(default))
     rows = [
-        [name, str(value), "" if name not in usual or usual[name] == value else f"default {usual[name]}"]
+        [
+            name,
+            display.plain(value),
+            "" if name not in usual or usual[name] == value else f"default {display.plain(usual[name])}",
+        ]
         for name, value in flatten_fields(experiment)
     ]
     head = ["field", "value", ""]
@@ -399,12 +405,12 @@ def comparison_page(found: Comparison, links: Sequence[tuple[str, str]] = ()) ->
             *published_sheets([entry.architecture for entry in found.entries]),
         ],
         folded=[
-            Page(title="Dollars and traffic", subtitle="", labels=[], plots=_comparison_bars(found)),
+            Page(title="Dollars and traffic", subtitle="", labels=labels, plots=_comparison_bars(found)),
             *(
                 Page(
                     title=entry.name,
                     subtitle=subtitle(run.result),
-                    labels=[run.result["label"]],
+                    labels=list_labels(run.result),
                     tiles=tiles(run.result),
                     sheets=[
                         figures_sheet(run.result),
@@ -515,7 +521,12 @@ def _comparison_curves(found: Comparison) -> list[Plot]:
     name = found.metric.words.capitalize()
     wanted: list[tuple[str, str, str, Callable[[float], str] | None]] = [
         (f"{name} against time", "elapsed_s", f"seconds{_common_clock_suffix(found)}", None),
-        (f"{name} against total AWS bill", "full_usd", f"dollars{basis}", display.usd_tick),
+        (
+            f"{name} against {name_dollars(*(run.result for run in found.runs))}",
+            "full_usd",
+            f"dollars{basis}",
+            display.usd_tick,
+        ),
         (f"{name} against dollars, papers' method", "paper_method_usd", f"dollars{basis}", display.usd_tick),
         (f"{name} against epochs", "epoch", "epoch", None),
     ]
@@ -534,8 +545,13 @@ def _comparison_curves(found: Comparison) -> list[Plot]:
             format_x=shown,
             looks=_looks(found),
         )
-        drawn.append(plot(title, picture, label=labels.pop() if len(labels) == 1 else None))
+        drawn.append(plot(title, picture, label=_find_common(labels)))
     return drawn
+
+
+def _find_common(labels: set[str]) -> str | None:
+    """Return the one label of several figures, None if they differ."""
+    return next(iter(labels)) if len(labels) == 1 else None
 
 
 def _common_clock_suffix(found: Comparison) -> str:
@@ -553,12 +569,23 @@ def _comparison_bars(found: Comparison) -> list[Plot]:
     full = [(entry.name, entry.full_usd) for entry in entries]
     return [
         plot(
-            "Total AWS bill of each run",
+            "Dollars of each run",
             plots.bars(
-                full, x="dollars", name="full", shown=display.usd, tick=display.usd_tick, title="Cost", looks=looks
+                full,
+                x=name_dollars(*(run.result for run in found.runs)),
+                name="full",
+                shown=display.usd,
+                tick=display.usd_tick,
+                title="Cost",
+                looks=looks,
             ),
+            label=_find_common({entry.cost_label for entry in entries}),
         ),
-        plot("Traffic", plots.bars(moved, x="bytes", name="moved", shown=display.bytes_, title="Traffic", looks=looks)),
+        plot(
+            "Traffic",
+            plots.bars(moved, x="bytes", name="moved", shown=display.bytes_, title="Traffic", looks=looks),
+            label=_find_common({entry.label for entry in entries}),
+        ),
     ]
 
 
@@ -566,16 +593,22 @@ def _run_sheets(found: Comparison) -> list[Sheet]:
     """Return the table of a comparison with one row per run, in a list; if there are more than MOST_ROWS runs, it is folded, and preceded
     by a table of those with the best metric.
     """
-    goal = found.to_goal
+    label, cost_label = (
+        _find_common({getattr(entry, name) for entry in found.entries}) for name in ("label", "cost_label")
+    )
+    goal, dollars = found.to_goal, ("papers' method", name_dollars(*(run.result for run in found.runs)))
+    names = ["run", "what", *([] if label else ["label"]), *([] if cost_label else ["dollars' label"])]
     head = [
-        "run", "label", f"best {found.metric.words}",
-        *([f"time {goal}", f"papers' method {goal}", f"AWS bill {goal}"] if goal else []),
-        "time", "papers' method", "AWS bill", "moved", "invocations",
+        *names, f"best {found.metric.words}",
+        *([f"time {goal}", *(f"{each} {goal}" for each in dollars)] if goal else []),
+        "time", *dollars, "moved", "invocations",
     ]  # fmt: skip
     rows = {
         entry.name: [
             entry.display_name,
-            entry.label,
+            found.describe(entry),
+            *([] if label else [entry.label]),
+            *([] if cost_label else [entry.cost_label]),
             display.format_metric(entry.best_metric, found.metric),
             *(entry.to_goal if goal else []),
             display.seconds(entry.duration_s),
@@ -592,8 +625,11 @@ def _run_sheets(found: Comparison) -> list[Sheet]:
         title="Side by side",
         head=head,
         rows=list(rows.values()),
-        words=2,
+        words=len(names),
         note="Dollars: this machine's seconds at AWS's prices." if "projected" in kinds else "",
+        label=label,
+        labels=label_dollars([each for each in head if each.startswith(dollars)], label, cost_label),
+        stacked=True,
         where=places.pop() if len(places) == 1 else "",
     )
     ranked = [rows[entry.name] for entry in _rank_by_metric(found)]
@@ -606,11 +642,21 @@ def _projection_sheets(found: Comparison) -> list[Sheet]:
     """
     if not found.on_aws:
         return []
-    rows = [[name, *known.shown, "; ".join(known.limits)] for name, known in found.on_aws.items()]
+    what = {entry.name: found.describe(entry) for entry in found.entries}
+    rows = [[name, what[name], *known.shown, "; ".join(known.limits)] for name, known in found.on_aws.items()]
     words = next(iter(found.on_aws.values())).words
     note = f"p50 (p5 to p95) of simulations of each run, with its number of epochs: {words}."
-    head = ["run", "time", "total AWS bill", ""]
-    sheet = Sheet(title="On AWS, by simulation", head=head, rows=rows, note=note, label="projected", where=AWS)
+    sheet = Sheet(
+        title="On AWS, by simulation",
+        head=["run", "what", "time", "total AWS bill", ""],
+        rows=rows,
+        note=note,
+        words=2,
+        last_words=1,
+        label="projected",
+        where=AWS,
+        stacked=True,
+    )
     return shorten(sheet)
 
 
@@ -660,6 +706,7 @@ def render(page: Page) -> str:
     )
     return environment.get_template("report.html.jinja").render(
         page=page,
+        prose=_mark_words,
         meanings=LABELS,
         places=PLACES,
         file_name=file_name,
@@ -672,6 +719,15 @@ def render(page: Page) -> str:
 def _quote_text(value: object) -> object:
     """Return a value of a page with the control characters of a text quoted; the project's own SVG, styles and scripts stay."""
     return quote_controls(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _mark_words(text: str) -> Markup:
+    """Return a sentence of a page as HTML, escaped: words between backticks as code, and a label in brackets, such as `[projected]`, as the
+    page shows labels.
+    """
+    labels = "|".join(LABELS)
+    marked = re.sub(rf"\[({labels})\]", r'<span class="label \1">\1</span>', str(escape(quote_controls(text))))
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", marked))
 
 
 def file_name(title: str) -> str:

@@ -15,7 +15,7 @@ from crossover.reports.comparison import Comparison
 from crossover.reports.display import DASH, GAP
 from crossover.reports.folder import Result
 from crossover.reports.on_aws import OnAws
-from crossover.reports.pages import AWS, place_of, stages_sheet
+from crossover.reports.pages import AWS, name_dollars, place_of, stages_sheet
 
 # --- terminal ---------------------------------------------------------------------------------------------------------
 
@@ -238,7 +238,7 @@ def _figures_table(result: Result) -> TextTable:
         display.usd(cost["paper_method_usd"]),
         Text.assemble(label(cost["label"]), f" {cost['paper_method']}"),
     )
-    add("total AWS bill", display.usd(cost["full_usd"]), basis)
+    add(name_dollars(result), display.usd(cost["full_usd"]), basis)
     add("invocations", f"{made['count']:,}", display.describe_attempts(result))
     if stale := result.get("staleness"):
         rounds = f"rounds at most, {stale['mean']:.2f} on average over {stale['gradients']:,} gradients of peers"
@@ -264,13 +264,14 @@ def comparison(found: Comparison) -> RenderableType:
     metric, goal = found.metric, found.to_goal
     labels = {entry.label for entry in found.entries}
     apart = len(labels) > 1  # else the label stands once, above
+    dollars = name_dollars(*(run.result for run in found.runs))
     head = [
         "run",
         *(["label"] if apart else []),
         f"best {metric.words}",
-        *([f"time {goal}", f"papers' method {goal}", f"AWS bill {goal}"] if goal else []),
+        *([f"time {goal}", f"papers' method {goal}", f"{dollars} {goal}"] if goal else []),
         "time",
-        "total AWS bill",
+        dollars,
         "moved",
     ]
     rows: list[list[Cell]] = [

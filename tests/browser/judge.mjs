@@ -35,6 +35,9 @@ function measured({ paper }) {
     if (outside(e)) wrong.push(`it sticks out: ${e.tagName} ${e.textContent.trim().slice(0, 40)}`);
   }
   const seen = (e) => e.checkVisibility();
+  for (const e of document.querySelectorAll("td")) {
+    if (e.getBoundingClientRect().width > width) wrong.push(`a cell is wider than the page: ${e.textContent.slice(0, 40)}`);
+  }
   const [over, figure] = ["choice-0", "choice-1"].map((name) => [...document.querySelectorAll(`[name="${name}"]`)]);
   for (const one of over) {
     for (const other of figure.length ? figure : [null]) {
@@ -42,16 +45,22 @@ function measured({ paper }) {
       if (other) other.checked = true;
       const shown = [...document.querySelectorAll("[data-choice-0]")].filter(seen);
       const right = ({ dataset }) => dataset["choice-0"] === one.value && (!other || dataset["choice-1"] === other.value);
-      if (shown.length !== 1 || !right(shown[0])) wrong.push(`chosen ${one.value}, ${other?.value}; shown: ${shown.length}`);
+      const all = document.querySelectorAll("[data-choice-0]").length;
+      if (paper ? shown.length !== all : shown.length !== 1 || !right(shown[0])) wrong.push(`chosen ${one.value}, ${other?.value}; shown: ${shown.length}`);
     }
   }
   for (const e of [...document.querySelectorAll("svg.plot")].filter(seen)) {
     const { width: w, height: h } = e.getBoundingClientRect(), name = e.getAttribute("aria-label");
     if (w < 100 || h < 50) wrong.push(`a plot has no area: ${name}`);
     const wide = e.closest(".wide"), ticks = e.querySelectorAll('g[id*="xtick_"] text').length;
-    if (ticks < 3) wrong.push(`${ticks} ticks on an axis: ${name}`);
+    if (ticks < 2) wrong.push(`${ticks} numbers on an axis: ${name}`);
     const least = Math.min(...[...e.querySelectorAll("text")].map((t) => t.getBoundingClientRect().height));
-    if (!wide && least < 8 && !paper) wrong.push(`text of ${least.toFixed(1)} px in a plot: ${name}`);
+    const ends = [...e.querySelectorAll('g[id*="xtick_"] text')].map((t) => t.getBoundingClientRect()).sort((a, b) => a.x - b.x);
+    if (ends.some((one, n) => n && one.left < ends[n - 1].right)) wrong.push(`ticks collide: ${name}`);
+    if (!wide && least < 11 && !paper) wrong.push(`text of ${least.toFixed(1)} px in a plot: ${name}`);
+  }
+  for (const e of paper ? document.querySelectorAll("details > :not(summary, .download)") : []) {
+    if (!seen(e)) wrong.push(`folded on paper: ${e.parentElement.textContent.trim().slice(0, 40)}`);
   }
   return wrong;
 }

@@ -7,7 +7,7 @@ import pytest
 from tests.browser.chromium import judged
 from tests.browser.pages import PAGES
 
-MOST_SHEETS = {"comparison": 4}
+MOST_SHEETS = {"comparison": 10, "advice": 8}
 
 
 @pytest.mark.slow

@@ -303,7 +303,8 @@ def test_tables_name_the_file_to_type_into_run(found: Advice, tmp_path: Path) ->
     rows = explain.card_rows(own, due.yamls)
     assert {row[-1] for row in rows} <= {str(path) for path in due.texts}
     assert rows[0][-1].startswith("models/mine-advice-")
-    choices, *_ = page.build_page(own, [], due.yamls).sheets
+    choices, *_, copied = page.build_page(own, [], due.yamls).sheets
+    assert copied.command == page.as_yaml(own, own.winner, due.yamls[0].parent) and copied.folded
     assert {row[-1] for row in choices.rows} <= {str(path) for path in due.texts}
     assert {row[-1] for row in explain.card_rows(own)} == {display.DASH}, "no file was written"
 
@@ -411,15 +412,19 @@ def test_this_machine_is_the_answer_if_it_is_sooner_or_nearly(found: Advice) -> 
     """The headline advises this machine if it was measured and takes at most twice the winner's time, and names that winner beside it; if
     only a budget is given, it must be ready before the winner; it keeps to a deadline even if it is busy.
     """
-    aws = f"{found.winner.candidate.words}: about {display.rough_usd(found.winner.usd.p50)}, ready in "
-    assert headline(found).startswith(f"Train it on {aws}") and "of them start-up)" in headline(found)
+    middle = display.rough_seconds(found.winner.seconds.p50)
+    aws = f"{found.winner.candidate.words}: about {display.rough_usd(found.winner.usd.p50)}, ready in {middle} "
+    assert headline(found).startswith(f"Train it on {aws}") and f" of the {middle} start-up)" in headline(found)
     here = ThisMachine(seconds=found.winner.seconds.p50 / 2, threads=1, sooner=found.winner, times=None)
     said = headline(replace(found, here=here))
     assert said.startswith("Train it on this machine: ready in ") and f"If it must be AWS: {aws}" in said
-    low, high = (display.rough_seconds(each) for each in (here.band.p5, here.band.p95))
+    low, middle, high = map(display.rough_seconds, here.band)
     assert f"({low} to {high})" in said and "starting the command" not in said
     said = headline(replace(found, here=replace(here, before_s=11.0)))
-    assert f"({low} to {high}; 11{display.GAP}s of them starting the command, reading the data and the report)" in said
+    assert (
+        f"({low} to {high}; 11{display.GAP}s of the {middle} starting the command, reading the data and the report)"
+        in said
+    )
     slow = replace(here, seconds=2.1 * found.winner.seconds.p50)
     assert headline(replace(found, here=slow)) == headline(found)
     near = replace(found, here=replace(here, seconds=1.9 * found.winner.seconds.p50))
@@ -446,6 +451,13 @@ def test_the_page_shows_answer_chart_choices_and_assumptions(found: Advice, tmp_
         )
     choices, *others = made.sheets
     assert not choices.folded and 1 < len(choices.rows) <= page.MOST_CHOICES and all(sheet.folded for sheet in others)
+    for name, figure in (("money", found.winner.usd.p50), ("time", found.winner.seconds.p50)):
+        (parts,) = (sheet for sheet in others if sheet.title == f"Where the {name} goes")
+        shown_ = display.usd if name == "money" else display.seconds
+        assert (
+            parts.rows[-1][:2] == ["the candidate, median", shown_(figure)]
+            and parts.rows[-2][0] == "sum of these parts"
+        )
     first, *others_ = made.assumptions
     assert len(first) < 200 and "a note" in others_, "one short paragraph is open"
     shown = text[text.index('class="card assumptions"') :].split("</section>")[0]

@@ -142,7 +142,7 @@ def test_the_two_largest_are_named_in_their_order() -> None:
     """`Drivers.words` names the largest part, then the second if it is at least 5 %."""
     figures = {"walking": 60.0, "sleeping": 37.0, "eating": 3.0}
     drives = Drivers(figures, {"bread": 1.0}, 10, 4)
-    assert drives.words == "60% of its time is walking, 37% sleeping; 100% of its dollars are bread"
+    assert drives.words == "60% of its running time is walking, 37% sleeping; 100% of its dollars are bread"
 
 
 def test_a_round_ends_with_its_epoch(found: Callable[[str], Advice]) -> None:

@@ -125,7 +125,9 @@ def test_what_they_would_take_on_aws_stands_beside_and_is_judged_by_paired_draws
         "[projected] fast on AWS, by simulation: 1.48 s (1.02 s to 1.92 s); $1.48 ($1.02 to $1.92)" in text.getvalue()
     )
     (sheet,) = [each for each in report_pages.comparison_page(found).sheets if each.title == "On AWS, by simulation"]
-    assert sheet.label == "projected" and sheet.rows[1][2:] == ["$1.48 ($1.02 to $1.92)", "too [large]"]
+    assert sheet.label == "projected" and sheet.rows[1][3:] == ["$1.48 ($1.02 to $1.92)", "too [large]"]
+    assert sheet.rows[1][:2] == ["fast", "all_reduce, 4 workers"]
+    assert [sheet.has_figures(n) for n in range(5)] == [False, False, True, True, False]
     rows = list(csv.DictReader(io.StringIO(comparison.to_csv(found))))
     assert [float(rows[1][f"on_aws_usd_{name}"]) for name in ("p5", "p50", "p95")] == pytest.approx(
         [1.025, 1.475, 1.925]

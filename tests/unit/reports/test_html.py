@@ -167,7 +167,21 @@ def test_the_comparisons_page(tmp_path: Path) -> None:
     ):
         assert words in page.text, words
     assert page.text.count("Cost by item") == 2
+    assert "time papers' method projected dollars at AWS's prices projected" in page.text
+    assert "total AWS bill" not in page.text, "these runs were on this machine, without a projection"
+    assert page.text.count("spirt, 4 workers") == page.text.count("all_reduce, 4 workers") == 1
+    assert "Dollars and traffic measured-local projected" in page.text
     assert (path.parent / "comparison.csv").read_text().startswith("name,architecture,label,cost_label,")
+
+
+def test_sentences_have_no_raw_marks() -> None:
+    """Backticks become code and bracketed labels badges, in escaped text; values of a configuration are written as people write them."""
+    page = Page(title="t", subtitle="s", labels=[], verdict="[projected] `a<b>`, [other]", caveats=["`x`"])
+    text = report_pages.render(page)
+    assert '<span class="label projected">projected</span> <code>a&lt;b&gt;</code>, [other]' in text
+    assert "<code>x</code>" in text
+    values = [None, True, 1e-05, [], ["a", 2], 0.5]
+    assert [display.plain(each) for each in values] == [display.DASH, "true", "0.00001", display.DASH, "a, 2", "0.5"]
 
 
 def test_data_cannot_end_their_script_and_the_policy_names_ours_alone() -> None:

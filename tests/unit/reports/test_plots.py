@@ -111,9 +111,18 @@ def test_curves_are_told_apart_without_colours() -> None:
     assert any(gpu in style for style in drawn)
 
 
-def marked(size_in: tuple[float, float], points: list[tuple[float, float, str]]) -> tuple[list[plots._Box], ...]:
-    """Draw labelled points, and return the rectangles of the labels and of the points, in pixels."""
-    found = [plots.Mark(x=(x, x, x), y=(y, y, y), title="", group="functions", label=label) for x, y, label in points]
+def marked(
+    size_in: tuple[float, float], points: list[tuple[float, float, str]], *, spread: float = 1.0
+) -> tuple[list[plots._Box], ...]:
+    """Draw labelled points with error bars, and return the rectangles of the labels, of the points, of the error bars and of the axes, in
+    pixels. `spread`: factor from a point to either end of its error bars.
+    """
+    found = [
+        plots.Mark(
+            x=(x / spread, x, x * spread), y=(y / spread, y, y * spread), title="", group="functions", label=label
+        )
+        for x, y, label in points
+    ]
     drawn: list[Figure] = []
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(plots, "svg", lambda figure, **_: drawn.append(figure) or "")
@@ -123,7 +132,10 @@ def marked(size_in: tuple[float, float], points: list[tuple[float, float, str]])
         drawn[0].draw_without_rendering()
         labels = [plots._Box(*Text.get_window_extent(each).extents) for each in axes.texts]  # without its arrow
         dots = [axes.transData.transform(line.get_xydata()[0]) for line in axes.lines if line.get_gid()]
-    return labels, [plots._Box(x - 2, y - 2, x + 2, y + 2) for x, y in dots]
+        ends = [axes.transData.transform(line.get_xydata()) for line in axes.lines if len(line.get_xydata()) == 2]
+        bars = [plots._Box(x - 0.5, y - 0.5, right + 0.5, top + 0.5) for (x, y), (right, top) in ends]
+        frame = plots._Box(*axes.get_window_extent().extents)
+    return labels, [plots._Box(x - 2, y - 2, x + 2, y + 2) for x, y in dots], bars, [frame]
 
 
 CROWD = [
@@ -141,11 +153,27 @@ def test_labels_cover_neither_each_other_nor_a_point(
     points: list[tuple[float, float, str]], size_in: tuple[float, float]
 ) -> None:
     """Each named point has its label, which covers no other label and no point."""
-    labels, dots = marked(size_in, points)
+    labels, dots, *_ = marked(size_in, points)
     assert len(labels) == sum(bool(label) for *_, label in points)
     for n, label in enumerate(labels):
         assert not any(map(label.share_with, labels[n + 1 :])), n
         assert not any(map(label.share_with, dots)), n
+
+
+@pytest.mark.parametrize("size_in", [(6.4, 3.4), (3.4, 3.6)])
+def test_labels_cover_neither_an_error_bar_nor_an_axis(size_in: tuple[float, float]) -> None:
+    """Labels of points at the axes' edges lie within the axes, beside the error bars of all points."""
+    points = [
+        (0.1, 10.0, "cheapest, balanced: one g4dn.xlarge spot"),
+        (1.0, 12.0, "soonest: one p5.4xlarge"),
+        (0.3, 90.0, ""),
+    ]
+    labels, _, bars, (frame,) = marked(size_in, points, spread=1.15)
+    assert len(labels) == 2 and len(bars) == 6
+    for label in labels:
+        assert frame.left < label.left and label.right < frame.right
+        assert frame.bottom < label.bottom and label.top < frame.top
+        assert not any(map(label.share_with, bars))
 
 
 def test_every_invocation_is_drawn_with_its_cold_start_and_wait() -> None:

@@ -64,7 +64,7 @@ def test_what_it_would_take_on_aws_has_its_percentiles() -> None:
     assert [(tile.value, tile.label) for tile in on_aws[1]] == [("60.0\u00a0s", "projected"), ("$2.00", "projected")]
     assert here[0] == "On this machine" and [tile.name for tile in here[1]][1:] == [
         "time",
-        "its seconds at AWS's prices",
+        "dollars at AWS's prices",
     ]
     assert [where for where, _ in refused.groups] == ["On this machine"]
     assert "60.0\u00a0s (50.0\u00a0s to 70.0\u00a0s)" in told.title and "$2.00 ($1.50 to $3.00)" in told.title
