@@ -699,7 +699,7 @@ def _describe_ready(seconds: Band, before_s: float, what: str) -> str:
     0. The 5th percentile may be below `before_s`, because its start-up is shorter too.
     """
     low, middle, high = map(display.rough_seconds, seconds)
-    part = f"; {display.rough_seconds(before_s)} of the {middle} {what}" if before_s else ""
+    part = f"; {display.rough_seconds(before_s)} of the {middle} for {what}" if before_s else ""
     return f"ready in {middle} ({low} to {high}{part})"
 
 

@@ -414,7 +414,7 @@ def test_this_machine_is_the_answer_if_it_is_sooner_or_nearly(found: Advice) -> 
     """
     middle = display.rough_seconds(found.winner.seconds.p50)
     aws = f"{found.winner.candidate.words}: about {display.rough_usd(found.winner.usd.p50)}, ready in {middle} "
-    assert headline(found).startswith(f"Train it on {aws}") and f" of the {middle} start-up)" in headline(found)
+    assert headline(found).startswith(f"Train it on {aws}") and f" of the {middle} for start-up)" in headline(found)
     here = ThisMachine(seconds=found.winner.seconds.p50 / 2, threads=1, sooner=found.winner, times=None)
     said = headline(replace(found, here=here))
     assert said.startswith("Train it on this machine: ready in ") and f"If it must be AWS: {aws}" in said
