@@ -422,7 +422,7 @@ def test_this_machine_is_the_answer_if_it_is_sooner_or_nearly(found: Advice) -> 
     assert f"({low} to {high})" in said and "starting the command" not in said
     said = headline(replace(found, here=replace(here, before_s=11.0)))
     assert (
-        f"({low} to {high}; 11{display.GAP}s of the {middle} starting the command, reading the data and the report)"
+        f"({low} to {high}; 11{display.GAP}s of the {middle} for starting the command, reading the data and the report)"
         in said
     )
     slow = replace(here, seconds=2.1 * found.winner.seconds.p50)
