@@ -14,6 +14,7 @@ from crossover.errors import ConfigError
 from crossover.experiment import Experiment
 from crossover.learning.sizes import digest_of_model
 from crossover.reports import display
+from crossover.reports.folder import write_atomically
 from crossover.simulation.calibration import Calibration
 from crossover.simulation.workload import Workload
 
@@ -111,17 +112,19 @@ def keep_speed(measured: Probe, experiment: Experiment, workload: Workload) -> P
         "format": FORMAT,
         "model": experiment.training.model,
         "digest": _digest(workload),
+        "precision": experiment.training.precision,
+        "memory_format": experiment.training.memory_format,
         "measured_on": f"{datetime.now(UTC):%Y-%m-%d}",
         **{name: value for name, value in asdict(measured).items() if name != "kept"},
     }
-    path.write_text(json.dumps(row, indent=1) + "\n", encoding="utf-8")
+    write_atomically(path, (json.dumps(row, indent=1) + "\n").encode())
     return path
 
 
 def find_speed(experiment: Experiment, workload: Workload) -> Probe | None:
     """Return the speed of the experiment's model that an earlier command measured and kept beside the model's file. None for a model that
-    comes with the project, if there is no such file, or if it is of another model, by the sizes in `workload`. Raises ConfigError if the
-    file is damaged.
+    comes with the project, if there is no such file, or if it is of another model, by the sizes in `workload`, or of another precision or
+    memory format. Raises ConfigError if the file is damaged.
     """
     if ":" not in experiment.training.model or not (path := locate_file(experiment)).is_file():
         return None
@@ -129,7 +132,8 @@ def find_speed(experiment: Experiment, workload: Workload) -> Probe | None:
         row: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         if row.pop("format") != FORMAT:
             raise ValueError("its format is unknown")
-        model, digest, day = row.pop("model"), row.pop("digest"), row.pop("measured_on")
+        day = row.pop("measured_on")
+        measured_as = tuple(row.pop(name) for name in ("model", "digest", "precision", "memory_format"))
         numbers = {each.name: row[each.name] for each in fields(Probe) if each.name != "kept"}
         for name, value in numbers.items():
             if value is None and name == "two_threads":
@@ -142,7 +146,8 @@ def find_speed(experiment: Experiment, workload: Workload) -> Probe | None:
             f"{path}: is no measured speed of a model ({problem}); expected the file as `crossover advise` wrote it; delete it to measure "
             "again"
         ) from problem
-    if (model, digest) != (experiment.training.model, _digest(workload)):
+    training = experiment.training
+    if measured_as != (training.model, _digest(workload), training.precision, training.memory_format):
         return None
     return Probe(**numbers, kept=f"{path.name}, {day}")
 

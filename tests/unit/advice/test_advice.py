@@ -610,7 +610,7 @@ def test_where_nothing_is_left_what_came_furthest_says_why() -> None:
     ("running", "picked"), [("ab", "a"), ("bc", "b"), ("", "a"), ("z", "a")], ids=["first", "second", "none", "too far"]
 )
 def test_if_aws_would_not_run_the_cheapest_the_next_one_stands_for_its_architecture(running: str, picked: str) -> None:
-    """Of an architecture's candidates, the cheapest first, the first that AWS would run is picked, the cheapest if there is none."""
+    """The first candidate of an architecture that AWS would run, the cheapest first, is picked; the cheapest if there is none."""
     judges = object.__new__(advice._Repeater)
     judges.repeat = lambda found, count: (SimpleNamespace(would_run=found[0][0] in running),)  # type: ignore[method-assign,assignment]
     found = [(each, Estimate(1.0, 1.0)) for each in "abcdefghijklz"]

@@ -46,13 +46,16 @@ def test_plan_projects_with_the_speed_that_advise_has_measured(experiment: Exper
 
 
 def test_a_speed_is_of_one_model_and_its_damage_is_told(experiment: Experiment) -> None:
-    """A kept speed is not used for a model of other sizes, nor for one that comes with the project; a damaged file is refused by name."""
+    """A kept speed is not used for a model of other sizes, in another precision, or one that comes with the project; a damaged file is
+    refused by name.
+    """
     workload = subject.make_sizes_function(experiment)(experiment)
     path = keep_speed(MEASURED, experiment, workload)
     found = find_speed(experiment, workload)
     assert found is not None and replace(found, kept="") == MEASURED
     assert find_speed(experiment, replace(workload, macs=workload.macs + 1)) is None
-    assert find_speed(replace(experiment, training=replace(experiment.training, model="mobilenet")), workload) is None
+    for other in ({"model": "mobilenet"}, {"precision": "bf16"}, {"memory_format": "contiguous"}):
+        assert find_speed(replace(experiment, training=replace(experiment.training, **other)), workload) is None
     row = json.loads(path.read_text())
     for damage in (
         {"ratio": "fast"},

@@ -57,7 +57,7 @@ def build_single(on: str, instance: str, *overrides: str) -> Experiment:
 def test_skipped_rounds_of_a_single_program_count_as_if_each_was_simulated(
     on: str, instance: str, parameters: int, compression: str
 ) -> None:
-    """Without stragglers, skipping rounds gives the requests and bytes of every round, the seconds and dollars within 0.1 %, and the ends
+    """Skip rounds without stragglers: the requests and bytes are those of every round, the seconds and dollars within 0.1 %, and the ends
     of epochs within 0.5 %.
     """
     experiment = build_single(on, instance, "training.epochs=2")
@@ -76,7 +76,7 @@ def test_skipped_rounds_of_a_single_program_count_as_if_each_was_simulated(
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize(("on", "instance"), [("gpu", "g6e.2xlarge"), ("instance", "c7g.2xlarge")])
 def test_skipped_rounds_take_as_long_as_others_with_stragglers(on: str, instance: str, seed: int) -> None:
-    """With stragglers, and more samples to evaluate than an epoch trains, skipping rounds gives the seconds of every round within 2 %."""
+    """Skip rounds with stragglers, and more samples to evaluate than an epoch trains: the seconds are those of every round within 2 %."""
     experiment = replace(build_single(on, instance, "training.epochs=1"), seed=seed)
     workload = Workload.from_experiment(experiment).with_equal_minibatches(minibatches=2_000, batch_size=60)
     workload = replace(workload, validation_samples=1_000_000)
